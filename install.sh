@@ -1,0 +1,120 @@
+#!/bin/sh
+# install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
+#
+#   ./install.sh [TARGET] [--python PATH] [--allow] [--editable]
+#   ./install.sh [TARGET] --uninstall
+#   ./install.sh [TARGET] --demo
+#
+#   TARGET         the repository; the current folder where it is not given
+#   --python PATH  the interpreter of the kernels (else TARGET/.venv, an active environment, a new .venv)
+#   --allow        let Claude Code edit notebooks and call stepper without asking.
+#                  Approving an edit is approving its execution: the cell runs at once
+#   --editable     use this checkout itself, so that its changes hold at once
+#   --uninstall    remove what install added, and only that
+#   --demo         set up (a new scratch folder where TARGET is not given) and play a whole job
+#
+# It needs Python 3.10 or newer with venv, or uv. A second run changes nothing.
+
+set -eu
+
+# Python does the work (stepper/install.py). This script finds one, and makes the environment in between:
+# `plan` refuses what must be refused, before anything has changed, and says what is to be made.
+
+fail() {
+  printf 'install.sh: %s\n' "$1" >&2
+  [ $# -lt 2 ] || printf '%s\n' "$2" >&2
+  exit 1
+}
+
+for word; do
+  case $word in
+    -h | --help)
+      sed -n '/^#   /p' "$0" | sed 's/^#   //'
+      exit 0
+      ;;
+  esac
+done
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+[ -f "$here/stepper/install.py" ] || fail "$here is no checkout of stepper"
+
+uv=
+if uv --version >/dev/null 2>&1; then uv=yes; fi
+
+# A name on the PATH may be a shim of nothing: each one is asked itself.
+base='' bare='' bare_path='' old=''
+for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+  version=$("$name" -I -B -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+  case $version in
+    3.[1-9][0-9]) ;;
+    *)
+      old=${old:-"$name is Python $version"}
+      continue
+      ;;
+  esac
+  if [ -n "$uv" ] || "$name" -I -B -c 'import ensurepip, venv' 2>/dev/null; then
+    base=$(command -v "$name")
+    break
+  fi
+  bare=${bare:-$version}
+  bare_path=${bare_path:-$(command -v "$name")}
+done
+if [ -z "$base" ] && [ -n "$uv" ]; then
+  base=$(cd "$here" && uv run --quiet --no-project --python '>=3.10' python -I -B -c 'import sys; print(sys.executable)') ||
+    fail "uv found no Python 3.10 or newer" "uv python install 3.12"
+fi
+if [ -z "$base$bare" ]; then
+  fail "stepper needs Python 3.10 or newer: ${old:-there is no python3 on the PATH}" \
+    "install Python, or uv (https://docs.astral.sh/uv/), and run this again"
+fi
+
+# `plan`, `apply` and `uninstall`. -I and -c: neither PYTHONPATH nor a module in the current folder gets in the way
+from_checkout() {
+  "${base:-$bare_path}" -I -B -c \
+    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.uninstall import main; sys.exit(main())' \
+    "$here" "$@"
+}
+
+# sets target, env, stamp (empty: the environment is as it should be), editable, demo, uninstall and "$@"
+target='' env='' stamp='' editable='' demo='' uninstall=''
+plan=$(from_checkout plan "$@") || exit $?
+eval "$plan"
+
+if [ -n "$uninstall" ]; then
+  from_checkout uninstall "$@"
+  exit
+fi
+no_venv() {
+  fail "python3 is Python $1, but can't make environments: its venv module is missing" \
+    "sudo apt install python$1-venv  # Debian, Ubuntu; or install uv: https://docs.astral.sh/uv/"
+}
+[ -n "$base" ] || no_venv "$bare"
+
+make_env() {
+  rm -rf -- "$env" && (umask 077 && mkdir -p -- "$target/.stepper") || return
+  if [ -n "$uv" ]; then
+    # uv keeps wheels of folders by the time of pyproject.toml alone: without --refresh-package it takes an old one
+    uv venv --quiet --no-project --python "$base" "$env" && cd "$here" &&
+      uv pip install --quiet --compile-bytecode --refresh-package notebook-stepper \
+        --python "$env/bin/python" ${editable:+-e} .
+  else
+    ("$base" -m venv "$env" || no_venv "$version") && cd "$here" &&
+      "$env/bin/python" -I -m pip install --quiet --disable-pip-version-check ${editable:+-e} .
+  fi
+}
+
+if [ -n "$stamp" ]; then
+  printf '%-12s%s\n' environment "being made in $env (a minute at most)"
+  if ! (make_env); then
+    rm -rf -- "$env"
+    rmdir -- "$target/.stepper" 2>/dev/null || :
+    fail "the environment could not be made (see above); nothing else was changed in $target"
+  fi
+  # written last: an environment without it is half made
+  printf '%s\n' "$stamp" >"$env/stamp"
+  set -- --remade "$@"
+fi
+"$env/bin/python" -I -B -m stepper.install apply "$@"
+if [ -n "$demo" ]; then
+  exec "$env/bin/python" -I -m stepper.demo "$target"
+fi

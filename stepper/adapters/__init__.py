@@ -1,0 +1,1 @@
+"""The world behind the ports: kernels, notebook files, journals."""

@@ -1,0 +1,369 @@
+"""Local kernels through jupyter_client: detached, re-attachable, interrupted at their deadline, watched for death."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import re
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from jupyter_client import AsyncKernelClient, AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.provisioning import KernelProvisionerFactory
+
+from stepper.adapters import helper
+from stepper.adapters.outputs import OutputArea
+from stepper.adapters.provisioner import GONE
+from stepper.core.model import Fault, Frame, Outcome
+from stepper.errors import KernelError
+from stepper.ports import Death, Execution, KernelPlace
+
+START_SECONDS = 60.0
+SLICE_SECONDS = 0.2  # how often death and deadline are looked at while a cell says nothing
+GRACE_SECONDS = 5.0  # from the interrupt to the kill
+REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
+STDERR_CHARACTERS = 2000
+SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class OneSpec(KernelSpecManager):
+    """A kernel spec manager that knows the project's own interpreter and nothing else."""
+
+    def __init__(self, python: str) -> None:
+        super().__init__()
+        # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
+        arguments = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"]
+        self.spec = KernelSpec(argv=[python, *arguments], display_name="Python 3", language="python", metadata=SPEC)
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """Return the project's spec, whatever the name."""
+        return self.spec
+
+
+class LocalKernels:
+    """The kernel provider `local`: one notebook's kernel, kept in `record` for the next daemon."""
+
+    def __init__(self, record: str, runtime: str) -> None:
+        self.record = Path(record)
+        self.stderr = self.record.with_suffix(".stderr")
+        self.runtime = runtime
+
+    def _manager(self, python: str) -> AsyncKernelManager:
+        return AsyncKernelManager(kernel_spec_manager=OneSpec(python), transport="ipc")
+
+    async def start(self, place: KernelPlace) -> LocalKernel:
+        """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
+        self.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        manager = self._manager(place.python)
+        manager.kernel_id = uuid.uuid4().hex
+        # A file of its own for each kernel: a manager that is collected later removes the one it wrote.
+        manager.ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
+        manager.connection_file = manager.ip + ".json"
+        with open(self.stderr, "wb", opener=_private) as stderr:
+            try:
+                # independent: the kernel must live on when the daemon dies
+                await manager.start_kernel(
+                    independent=True, cwd=place.cwd, env=dict(place.environ), stdout=stderr, stderr=stderr
+                )
+            except OSError as error:
+                raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
+        kernel = LocalKernel(manager, self, place.python)
+        try:
+            await kernel.connect(START_SECONDS)
+            assert manager.provisioner is not None
+            told = {
+                "kernel": kernel.id,
+                "python": place.python,
+                "connection": manager.get_connection_info(),
+                "provisioner": await manager.provisioner.get_provisioner_info(),
+                "banner": self.stderr.stat().st_size,
+            }
+            kernel.banner = told["banner"]
+            with open(self.record, "w", opener=_private) as stream:
+                json.dump(told, stream, default=bytes.decode)  # the connection's key is bytes
+            manager.cleanup_connection_file()  # the kernel has read it, the record holds it
+        except BaseException:
+            await kernel.shutdown()
+            raise
+        return kernel
+
+    async def attach(self) -> tuple[LocalKernel | None, str]:
+        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was)."""
+        try:
+            told = json.loads(self.record.read_text())
+            connection = {**told["connection"], "key": told["connection"]["key"].encode()}
+            python, kernel_id, provisioner = told["python"], told["kernel"], told["provisioner"]
+            banner = int(told["banner"])
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return None, f"the record {self.record} can't be read ({error})"
+        manager = self._manager(python)
+        manager.kernel_id = kernel_id
+        manager.load_connection_info(connection)
+        manager.provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(
+            kernel_id, manager.kernel_spec, parent=manager
+        )
+        await manager.provisioner.load_provisioner_info(provisioner)
+        kernel = LocalKernel(manager, self, python)
+        kernel.banner = banner
+        death = await kernel.death()
+        if death is None:
+            try:
+                await kernel.connect(GRACE_SECONDS)
+                return kernel, ""
+            except KernelError as error:
+                death = Death(f"it runs (pid {kernel.pid}) but does not answer: {error.message}")
+                await kernel.shutdown()
+        self.forget()
+        return None, "the kernel ended while no stepper daemon was there" if not death.how else death.how
+
+    def forget(self) -> None:
+        """Remove the record of a kernel that is gone."""
+        self.record.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class LocalKernel:
+    """A live kernel, its channels open."""
+
+    def __init__(self, manager: AsyncKernelManager, home: LocalKernels, python: str) -> None:
+        self.manager, self.home, self.python = manager, home, python
+        self.id = manager.kernel_id
+        self.pid: int = manager.provisioner.pid  # type: ignore[union-attr]  # set by start and attach
+        self.busy = False
+        self.banner = 0  # how many bytes of stderr are ipykernel's greeting
+        self.interrupted = ""  # why the running cell was interrupted
+        self.client: AsyncKernelClient = manager.client()
+
+    async def connect(self, seconds: float) -> None:
+        """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
+        self.client.start_channels(stdin=False, hb=False)
+        deadline = time.monotonic() + seconds
+        replied = heard = False
+        while not (replied and heard):
+            self.client.kernel_info()
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until and not (replied and heard):
+                replied = replied or await _any(self.client.get_shell_msg)
+                # iopub: once a status came through, the subscription stands and nothing will be missed
+                heard = heard or await _any(self.client.get_iopub_msg)
+            death = await self.death()
+            if death is not None:
+                raise KernelError(f"the kernel died at start ({death.how}): {death.stderr or 'it wrote nothing'}")
+            if time.monotonic() > deadline:
+                raise KernelError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
+        done = await self._run(helper.INSTALL, time.monotonic() + seconds, OutputArea(10000), silent=True)
+        if done.outcome is not Outcome.OK:
+            raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
+
+    async def execute(self, code: str, timeout: float, max_output_bytes: int) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt or the kernel's death."""
+        self.busy, self.interrupted = True, ""
+        try:
+            return await self._run(code, time.monotonic() + timeout, OutputArea(max_output_bytes))
+        finally:
+            self.busy = False
+
+    async def _run(self, code: str, deadline: float, area: OutputArea, silent: bool = False) -> Execution:
+        client = self.client
+        msg_id = client.execute(
+            code, silent=silent, store_history=not silent, allow_stdin=False, stop_on_error=False
+        )
+        idle, reply, kill_at, give_up = False, None, 0.0, 0.0
+        error: dict[str, Any] | None = None
+        facts: dict[str, Any] = {}
+        looked = time.monotonic()
+        death = None
+        while not (idle and reply):
+            message = None
+            try:
+                if idle:
+                    message = await client.get_shell_msg(timeout=SLICE_SECONDS)
+                else:
+                    message = await client.get_iopub_msg(timeout=SLICE_SECONDS)
+            except queue.Empty:
+                pass
+            if message is not None and message["parent_header"].get("msg_id") == msg_id:
+                kind, content = message["msg_type"], message["content"]
+                if kind == "execute_reply":
+                    reply = message
+                    area.reply(message)
+                elif kind == helper.MESSAGE:
+                    facts = content
+                else:
+                    if kind == "error":
+                        error = content
+                    idle = area.take(message)
+            now = time.monotonic()
+            if message is not None and now - looked < SLICE_SECONDS:
+                continue
+            looked = now
+            death = await self.death()
+            if death is not None and message is None:
+                break
+            if reply is None and not idle and await client.shell_channel.msg_ready():
+                message = await client.get_shell_msg(timeout=0)
+                if message["parent_header"].get("msg_id") == msg_id:
+                    reply = message
+                    area.reply(message)
+                    give_up = now + REPLY_SECONDS
+            if give_up and now > give_up:
+                break  # replied, but its `idle` was lost: what there is will do
+            if now > deadline and not self.interrupted:
+                await self.interrupt("deadline")
+            if self.interrupted:
+                kill_at = kill_at or now + GRACE_SECONDS
+                if now > kill_at:
+                    await self.shutdown()
+                    death = Death("killed by stepper: the interrupt had no effect for 5 s", self.stderr_tail())
+                    break
+        status = reply["content"]["status"] if reply else "none"
+        payload = reply["content"].get("payload") or [] if reply else []
+        if death is None and any(item.get("source") == "ask_exit" for item in payload):
+            # exit() and quit() answer `ok` and end the kernel
+            death = await self.wait_death(GRACE_SECONDS) or Death("ended by exit() or quit()")
+            death = Death("ended by exit() or quit()", death.stderr)
+        execution = Execution(
+            self._outcome(death, status),
+            area.outputs(),
+            area.cell.get("execution_count"),
+            area.timings,
+            fault_of(facts, error, area.cell.get("execution_count")),
+            death,
+            facts,
+        )
+        if death is not None:
+            await self.shutdown()
+        return execution
+
+    def _outcome(self, death: Death | None, status: str) -> Outcome:
+        if self.interrupted:
+            return Outcome.TIMEOUT if self.interrupted == "deadline" else Outcome.CANCELLED
+        if death is not None:
+            return Outcome.KERNEL_DIED
+        return Outcome.OK if status == "ok" else Outcome.ERROR
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now; `reason` is `deadline` or who asked."""
+        if self.busy:
+            self.interrupted = self.interrupted or reason
+            await self.manager.interrupt_kernel()
+
+    async def death(self) -> Death | None:
+        """Return how the kernel ended, or None while it lives."""
+        assert self.manager.provisioner is not None
+        code = await self.manager.provisioner.poll()
+        if code is None:
+            return None
+        if code == GONE:
+            how = "its process is gone"
+        elif code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exit code {code}"
+        return Death(how, self.stderr_tail())
+
+    async def wait_death(self, seconds: float) -> Death | None:
+        """Wait until the kernel is gone, at most `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            death = await self.death()
+            if death is not None:
+                return death
+            await asyncio.sleep(0.02)
+        return None
+
+    def stderr_tail(self) -> str:
+        """Return the last lines that the kernel's process wrote to stderr, without escapes."""
+        try:
+            data = self.home.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
+        except OSError:
+            return ""
+        return ANSI.sub("", data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
+
+    async def shutdown(self) -> None:
+        """Kill the kernel with its process tree, close the channels, forget the record."""
+        family = _family(self.pid) if await self.death() is None else []
+        self.client.stop_channels()
+        assert self.manager.provisioner is not None
+        await self.manager.provisioner.kill()
+        for process in family:
+            try:
+                process.kill()
+            except psutil.Error:
+                pass  # gone already
+        await self.wait_death(GRACE_SECONDS)
+        self.manager.cleanup_connection_file()
+        self.manager.cleanup_ipc_files()
+        self.home.forget()
+
+    def detach(self) -> None:
+        """Close the channels and leave the kernel to the next daemon."""
+        self.client.stop_channels()
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the kernel's process tree in bytes."""
+        total = 0
+        for process in _family(self.pid):
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:
+                continue  # it ended meanwhile
+        return total
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """Return the process and all its descendants; empty where it is gone."""
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+async def _any(get: Callable[..., Any]) -> bool:
+    """Whether a message comes on that channel within 10 ms."""
+    try:
+        await get(timeout=0.01)
+    except queue.Empty:
+        return False
+    return True
+
+
+def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
+    """Return the fault: from the helper's message, else from the kernel's own `error` message, else None."""
+    told = facts.get("fault")
+    if told is None and error is None:
+        return None
+    trace = ANSI.sub("", "\n".join((error or {}).get("traceback") or []))
+    if told is None:
+        assert error is not None
+        return Fault(str(error.get("ename")), ANSI.sub("", str(error.get("evalue"))), (), traceback=trace)
+    frames = tuple(
+        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]))
+        for f in told["frames"]
+    )
+    own = [frame.line for frame in frames if frame.cell == count]
+    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
+    return Fault(
+        told["ename"],
+        told["evalue"],
+        tuple(told["mro"]),
+        line,
+        frames,
+        told["attributes"],
+        trace,
+    )

@@ -1,0 +1,284 @@
+"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
+
+nbformat makes and validates them off the hot path; here they are plain JSON, read with orjson, because a step
+must not pay for validating a hundred cells. Keys, their order and everything unknown are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import orjson
+from nbformat.v4.rwbase import split_lines
+
+from stepper.core import plan as plans
+from stepper.core.changes import source_hash
+from stepper.core.model import Cell, Plan
+from stepper.errors import NotebookError
+from stepper.ports import Execution
+
+ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
+CELL_NUMBER = re.compile(r"cell-(\d+)")
+
+
+def load_json(data: bytes) -> Any:
+    """Parse JSON; Python's own parser takes what orjson refuses (NaN, lone surrogates). Raise ValueError."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(data)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+
+def dump_json(document: Any) -> bytes:
+    """Serialise as Jupyter does: one space of indent, UTF-8, a final newline.
+
+    orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
+    """
+    try:
+        data = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+    except TypeError:  # NaN, lone surrogates, integers of more than 64 bits
+        return (json.dumps(document, indent=1) + "\n").encode()
+    lines = data.split(b"\n")
+    return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
+
+
+def text_of(value: Any) -> str:
+    """Return a multi-line string of a notebook: stored as one string or as a list of lines."""
+    return value if isinstance(value, str) else "".join(value)
+
+
+class Document:
+    """One state of a notebook file, as read."""
+
+    def __init__(self, raw: dict[str, Any], signature: tuple[int, ...], mtime_ns: int) -> None:
+        self.raw, self.signature, self.mtime_ns = raw, signature, mtime_ns
+        metadata = raw.get("metadata") or {}
+        info, spec = metadata.get("language_info") or {}, metadata.get("kernelspec") or {}
+        self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
+        self.plan: Any = metadata.get("stepper")
+        self._cells: list[Cell] | None = None
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """All cells, in order."""
+        if self._cells is None:
+            found, number = [], 0
+            for index, cell in enumerate(self.raw["cells"]):
+                kind = str(cell.get("cell_type"))
+                number += kind == "code"
+                metadata = cell.get("metadata") or {}
+                own = metadata.get("stepper") or {}
+                found.append(
+                    Cell(
+                        str(cell.get("id") or f"cell-{index}"),
+                        index,
+                        number if kind == "code" else 0,
+                        kind,
+                        text_of(cell.get("source", "")),
+                        tuple(str(tag) for tag in metadata.get("tags") or ()),
+                        own.get("step") if isinstance(own, dict) else None,
+                    )
+                )
+            self._cells = found
+        return self._cells
+
+
+class IpynbFile:
+    """A notebook on disk."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._last: Document | None = None
+
+    def read(self) -> Document:
+        """Read it, or return what was read before where the file is still the same; raise NotebookError."""
+        name = Path(self.path).name
+        try:
+            with open(self.path, "rb", opener=_no_wait) as stream:
+                about = os.fstat(stream.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise NotebookError(f"{name} is not a regular file", "ls -l " + self.path)
+                if self._last is not None and self._last.signature == _signature(about):
+                    return self._last
+                raw = load_json(stream.read())
+        except FileNotFoundError:
+            raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
+        except IsADirectoryError:
+            raise NotebookError(f"{name} is a folder, not a notebook", "ls -l " + self.path) from None
+        except OSError as error:
+            raise NotebookError(f"{name} can't be read: {error.strerror}", "ls -l " + self.path) from error
+        except ValueError as error:
+            raise NotebookError(
+                f"{name} is not valid JSON ({error})", f"python -m json.tool {self.path}  # shows the place"
+            ) from None
+        check(raw, name)
+        self._last = Document(raw, _signature(about), about.st_mtime_ns)
+        return self._last
+
+    def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
+        """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
+
+        With `keep_time` the file keeps its modification time (the client refuses the next edit of a message
+        otherwise). Return '' or why the outputs were left out; raise NotebookError where the file can't be written.
+        """
+        for _ in range(ATTEMPTS):
+            document = self.read()
+            target = find(document, cell)
+            if target is None:
+                return "the cell was changed or deleted while it ran, so its outputs were not written"
+            content = _with_outputs(target, execution, step)
+            target.clear()
+            target.update(content)
+            if self._write(document, keep_time):
+                return ""
+        return "the notebook kept changing while stepper wrote to it, so the outputs were not written"
+
+    def mark(self, cell: Cell, tag: str, keep_time: bool) -> None:
+        """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+        for _ in range(ATTEMPTS):
+            document = self.read()
+            target = find(document, cell)
+            if target is None:
+                return
+            tags = target.setdefault("metadata", {}).setdefault("tags", [])
+            if tag in tags:
+                return
+            tags.append(tag)
+            if self._write(document, keep_time):
+                return
+
+    def set_plan(self, plan: Plan) -> None:
+        """Put the plan into `metadata.stepper`; raise NotebookError."""
+        for _ in range(ATTEMPTS):
+            document = self.read()
+            document.raw.setdefault("metadata", {})["stepper"] = plans.to_json(plan)
+            document.plan = plans.to_json(plan)
+            if self._write(document, keep_time=True):
+                return
+
+    def _write(self, document: Document, keep_time: bool) -> bool:
+        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
+        folder, name = os.path.split(os.path.realpath(self.path))
+        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
+        self._last = None
+        try:
+            about = os.stat(self.path)
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                with open(handle, "wb") as stream:
+                    stream.write(dump_json(document.raw))
+                    stream.flush()
+                    os.fchmod(handle, stat.S_IMODE(about.st_mode))
+                    if keep_time:
+                        os.utime(handle, ns=(about.st_atime_ns, document.mtime_ns))
+                    os.fsync(handle)
+                    after = os.fstat(handle)
+                if _signature(os.stat(self.path)) != document.signature:
+                    return False
+                os.replace(temporary, os.path.join(folder, name))
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+        except FileNotFoundError:
+            raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
+        except OSError as error:
+            raise NotebookError(f"{name} can't be written: {error.strerror}", f"ls -ld {folder}") from error
+        document.signature, document.mtime_ns = _signature(after), after.st_mtime_ns
+        document._cells = None
+        self._last = document
+        return True
+
+    def touch(self) -> None:
+        """Set the modification time to now, so that those who poll it notice what was written."""
+        try:
+            os.utime(self.path)
+        except OSError as error:
+            raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
+
+
+def _signature(about: os.stat_result) -> tuple[int, ...]:
+    return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+
+
+def _no_wait(path: str, flags: int) -> int:
+    """Open without waiting: a FIFO in the notebook's place must not hang the daemon."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def check(raw: Any, name: str) -> None:
+    """Raise NotebookError unless `raw` has the bones of a notebook of nbformat 4."""
+    if not isinstance(raw, dict) or "nbformat" not in raw:
+        raise NotebookError(f"{name} is JSON but not a notebook (no nbformat)", "jupyter nbconvert --to notebook …")
+    if raw["nbformat"] != 4:
+        raise NotebookError(
+            f"{name} has nbformat {raw['nbformat']!r}; stepper works on nbformat 4",
+            f"jupyter nbconvert --to notebook --nbformat 4 {name}",
+        )
+    cells = raw.get("cells")
+    if not isinstance(cells, list) or not all(
+        isinstance(cell, dict)
+        and isinstance(cell.get("metadata", {}), dict)
+        and isinstance(cell.get("source", ""), str | list)
+        and isinstance(cell.get("cell_type"), str)
+        for cell in cells
+    ):
+        raise NotebookError(f"{name} is not a valid notebook (its cells)", f"jupyter nbconvert --validate {name}")
+    if not isinstance(raw.get("metadata", {}), dict):
+        raise NotebookError(f"{name} is not a valid notebook (its metadata)")
+
+
+def find(document: Document, cell: Cell) -> dict[str, Any] | None:
+    """Return the raw cell with that id and source; without ids, the only code cell with that source."""
+    wanted = source_hash(cell.source)
+    for candidate in document.cells:
+        if candidate.id == cell.id and source_hash(candidate.source) == wanted:
+            return _raw(document, candidate)
+    if CELL_NUMBER.fullmatch(cell.id):
+        same = [c for c in document.cells if c.is_code and source_hash(c.source) == wanted]
+        if len(same) == 1:
+            return _raw(document, same[0])
+    return None
+
+
+def _raw(document: Document, cell: Cell) -> dict[str, Any]:
+    found: dict[str, Any] = document.raw["cells"][cell.index]
+    return found
+
+
+def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:
+    """Return the raw cell with what came of its run; texts are split into lines, as Jupyter writes them."""
+    metadata = {**raw.get("metadata", {}), "execution": execution.timings}
+    if step is not None:
+        metadata["stepper"] = {"step": step}
+    cell = nbformat.from_dict({"cell_type": "code", "source": "", "outputs": execution.outputs})
+    split_lines(nbformat.NotebookNode(cells=[cell]))
+    return {**raw, "metadata": metadata, "execution_count": execution.execution_count, "outputs": cell.outputs}
+
+
+def create(path: str, problem: str, plan: Plan) -> None:
+    """Write a new notebook of nbformat 4.5: the problem as first cell, the plan in its metadata. Raise OSError.
+
+    FileExistsError where there is one already: two callers never share a name.
+    """
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell(f"# {problem}")],
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "language_info": {"name": "python"},
+            "stepper": plans.to_json(plan),
+        },
+    )
+    nbformat.validate(notebook)
+    text = nbformat.writes(notebook)
+    with open(path, "x", encoding="utf-8") as stream:
+        stream.write(text if text.endswith("\n") else text + "\n")

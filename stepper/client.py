@@ -1,0 +1,210 @@
+"""Connect to the project's daemon, start it where it is not running, ask. Also the whole of the hook process.
+
+The hook process forwards its standard input and prints what comes back. It imports neither asyncio, click,
+jupyter, json nor socket: `_socket` alone saves 10 ms of every cell. What only a failure needs is imported there.
+"""
+
+import _socket
+import os
+import sys
+
+from stepper import __version__, wire
+from stepper.errors import DaemonError, StepperError
+from stepper.paths import Paths
+
+# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
+SILENCE_SECONDS = 8.0
+START_SECONDS = 9.0
+# The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
+DAEMON_ENVIRON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER")
+
+
+class Connection:
+    """One request to the daemon on a connected socket."""
+
+    def __init__(self, paths, sock):  # type: ignore[no-untyped-def]  # `_socket` has no public types
+        self.paths, self.sock = paths, sock
+        self.accepted = False
+
+    def send(self, *parts):  # type: ignore[no-untyped-def]
+        try:
+            self.sock.sendall(wire.pack(*parts))
+        except TimeoutError:
+            raise self.silent() from None
+
+    def answer(self):  # type: ignore[no-untyped-def]
+        """Return the next answer as (kind, payload); raise DaemonError where the daemon hangs or went away."""
+        sizes = wire.lengths(self.take(8 * wire.count(self.take(wire.PREFIX))))
+        kind, payload = wire.split(self.take(sum(sizes)), sizes)
+        self.accepted = self.accepted or kind == wire.PROGRESS
+        return kind, payload
+
+    def take(self, size):  # type: ignore[no-untyped-def]
+        buffer = bytearray()
+        while len(buffer) < size:
+            try:
+                data = self.sock.recv(min(size - len(buffer), 1 << 20))
+            except TimeoutError:
+                raise self.silent() from None
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise DaemonError(
+                    "the stepper daemon went away" + (" while the cell ran" if self.accepted else ""),
+                    f"see {self.paths.log}; the next call starts it again",
+                )
+            buffer += data
+        return bytes(buffer)
+
+    def silent(self):  # type: ignore[no-untyped-def]
+        return DaemonError(
+            f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
+            f"stepper shutdown  # ends it; see {self.paths.log}",
+        )
+
+
+def connect(paths):  # type: ignore[no-untyped-def]
+    """Return a Connection to the running daemon, or None where none listens."""
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    sock.settimeout(SILENCE_SECONDS)
+    try:
+        sock.connect(paths.socket)
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    return Connection(paths, sock)
+
+
+def start(paths):  # type: ignore[no-untyped-def]
+    """Start the daemon, or wait for the one that another caller is starting; return a Connection.
+
+    Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
+    """
+    import fcntl
+    import subprocess
+    import time
+
+    deadline = time.monotonic() + START_SECONDS
+    try:
+        paths.make_home()
+    except OSError as error:
+        raise DaemonError(f"{paths.home} can't be written: {error.strerror}") from error
+    paths.make_runtime()
+    lock = os.open(paths.start_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DaemonError(
+                        "another process has been starting the stepper daemon for too long",
+                        f"see {paths.log}",
+                    ) from None
+                time.sleep(0.01)
+        found = connect(paths)
+        if found:
+            return found
+        log = os.open(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(log).st_size
+        with open(log, "ab", 0) as stream:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                cwd="/",
+                start_new_session=True,
+                env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
+            )
+        while True:
+            found = connect(paths)
+            if found:
+                child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
+                return found
+            ended = child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                with open(paths.log, "rb") as stream:
+                    stream.seek(size)
+                    said = stream.read()[-1500:].decode("utf-8", "replace").strip()
+                why = f"ended at once (exit code {child.returncode})" if ended else "did not listen in time"
+                child.returncode = child.returncode or 0
+                raise DaemonError(f"the stepper daemon {why}: {said or 'it said nothing'}", f"see {paths.log}")
+            time.sleep(0.005)
+    finally:
+        os.close(lock)
+
+
+def ask(paths, verb, payload=b"", progress=None, launch=True):  # type: ignore[no-untyped-def]
+    """Ask the daemon and return the answer's bytes.
+
+    `progress` is called with the bytes of each interim answer. With `launch=False` a daemon that is not
+    running is not started and None comes back. Raise StepperError as the daemon reports it, DaemonError where
+    it can't be reached.
+    """
+    for _ in range(3):
+        connection = connect(paths)
+        if connection is None:
+            if not launch:
+                return None
+            connection = start(paths)
+        environ = wire.pack_environ(os.environb)
+        connection.send(verb, __version__.encode(), environ, os.fsencode(os.getcwd()), payload)
+        try:
+            kind, body = connection.answer()
+            while kind == wire.PROGRESS:
+                if body and progress:
+                    progress(body)
+                kind, body = connection.answer()
+        except DaemonError as error:
+            error.accepted = connection.accepted  # the cell may have run
+            raise
+        finally:
+            connection.sock.close()
+        if kind == wire.OK:
+            return body
+        if kind == wire.FAILED:
+            raise failure(body)
+        # STALE: a daemon of another version. It ends by itself and leaves its kernels to the next one.
+        retired(paths)
+    raise DaemonError("a stepper daemon of another version does not end", "stepper shutdown")
+
+
+def retired(paths):  # type: ignore[no-untyped-def]
+    """Wait until the daemon that said STALE no longer listens."""
+    import time
+
+    deadline = time.monotonic() + START_SECONDS
+    while os.path.exists(paths.socket) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def failure(body):  # type: ignore[no-untyped-def]
+    """Return the StepperError that the daemon sent as JSON."""
+    import json
+
+    told = json.loads(body)
+    error = StepperError(told["message"], told["hint"])
+    error.exit_code = told["exit_code"]
+    error.accepted = told["exit_code"] == DaemonError.exit_code  # it broke on the way: the cell may have run
+    return error
+
+
+def hook():  # type: ignore[no-untyped-def]
+    """The hook process: forward standard input, print the answer. It never fails the person's edit.
+
+    Arguments: the project's folder and the event's name. Exit code 0 whatever happens.
+    """
+    root, event = sys.argv[-2:]
+    try:
+        with open(0, "rb", 0, closefd=False) as stdin:
+            payload = stdin.readall()
+        answer = ask(Paths(root), b"hook", event.encode() + b"\0" + payload)
+    except Exception as error:
+        from stepper.core import hookio
+
+        answer = hookio.failed(event, error, getattr(error, "accepted", False))
+    while answer:
+        answer = answer[os.write(1, answer) :]

@@ -1,0 +1,107 @@
+"""`.stepper/config.yaml` → Limits. Every key has a default; a wrong one is named with file, line and nearest key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from stepper.core.model import Limits
+from stepper.errors import UsageError
+from stepper.paths import Paths
+
+NUMBER, WHOLE, TEXT, WORD = "a number above 0", "a whole number", "a path", "`notebook` or `project`"
+# What a value must be, and the check of it.
+RULES: dict[str, tuple[str, Any]] = {
+    "cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
+    "max_cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
+    "max_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
+    "network_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
+    "max_cells": (WHOLE + " above 0", lambda v: _whole(v) and v > 0),
+    "max_output_bytes": (WHOLE + " of at least 1000", lambda v: _whole(v) and v >= 1000),
+    "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
+    "notebooks_dir": ("a folder inside the project", lambda v: isinstance(v, str) and _inside(v)),
+    "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
+    "python": (TEXT, lambda v: v is None or (isinstance(v, str) and v != "")),
+    "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
+}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _inside(folder: str) -> bool:
+    parts = os.path.normpath(folder).split(os.sep)
+    return not os.path.isabs(folder) and parts[0] not in ("..", ".", "")
+
+
+def parse(text: str, name: str) -> Limits:
+    """Return the limits that a configuration's text sets; raise UsageError naming file, line and nearest key."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{name}, line {line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{name}: not valid YAML: {error}") from None
+    if data is None:
+        return Limits()
+    if not isinstance(data, dict):
+        raise UsageError(f"{name}, line 1: a mapping of keys to values is expected")
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+    for key, value in data.items():
+        where = f"{name}, line {lines.get(key, 1)}"
+        if key not in RULES:
+            near = difflib.get_close_matches(str(key), RULES, n=1, cutoff=0.4)
+            hint = f"the nearest key is `{near[0]}`" if near else "known keys: " + ", ".join(RULES)
+            raise UsageError(f"{where}: unknown key `{key}`", hint)
+        expected, allowed = RULES[key]
+        if not allowed(value):
+            raise UsageError(f"{where}: `{key}` must be {expected}, not {value!r}")
+    return Limits(**data)
+
+
+class Config:
+    """The project's limits, read again when the file changes."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self._stamp: Any = ()
+        self._limits = Limits()
+
+    def limits(self) -> Limits:
+        """Return the limits in force; raise UsageError where the file is wrong."""
+        try:
+            about = os.stat(self.paths.config)
+            stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
+        except OSError:
+            stamp = None
+        if stamp != self._stamp:
+            self._limits = load(self.paths)
+            self._stamp = stamp
+        return self._limits
+
+
+def load(paths: Paths) -> Limits:
+    """Return the limits of the project; the defaults where there is no file. Raise UsageError."""
+    name = paths.relative(paths.config)
+    try:
+        with open(paths.config, encoding="utf-8") as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        return Limits()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} can't be read: {error}") from error
+    return parse(text, name)
+
+
+assert set(RULES) == {item.name for item in fields(Limits)}

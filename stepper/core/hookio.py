@@ -1,0 +1,134 @@
+"""Claude Code's JSON ↔ our values: the only file that knows its field names. Measured, see docs/claude-code.md."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import Any
+
+from stepper.core.model import CellEdit, FileWrite
+from stepper.core.report import Report, not_run
+
+SILENT = b""
+
+
+class PayloadError(ValueError):
+    """The payload is not what Claude Code sends."""
+
+
+Change = CellEdit | FileWrite
+
+
+def _text(data: dict[str, Any], key: str, default: str | None = None) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise PayloadError(f"the hook's payload has no text in `{key}`")
+    return value
+
+
+def _object(data: dict[str, Any], key: str, default: Any = None) -> dict[str, Any]:
+    value = data.get(key, default)
+    if not isinstance(value, dict):
+        raise PayloadError(f"the hook's payload has no object in `{key}`")
+    return value
+
+
+def payload(data: Any) -> dict[str, Any]:
+    """Return the payload as a dict; raise PayloadError for anything else."""
+    if not isinstance(data, dict):
+        raise PayloadError("the hook's payload is not a JSON object")
+    return data
+
+
+def change(data: dict[str, Any]) -> Change:
+    """Return what a PreToolUse or PostToolUse of NotebookEdit or Write tells; raise PayloadError.
+
+    After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
+    """
+    given, answered = _object(data, "tool_input"), data.get("tool_response")
+    answered = answered if isinstance(answered, dict) else {}
+    use = data.get("tool_use_id")
+    common = {
+        "tool_use_id": use if isinstance(use, str) else None,
+        "session": str(data.get("session_id") or ""),
+        "permission_mode": str(data.get("permission_mode") or "default"),
+    }
+    tool = _text(data, "tool_name")
+    if tool == "Write":
+        return FileWrite(_text(given, "file_path"), str(given.get("content") or ""), **common)
+    if tool != "NotebookEdit":
+        raise PayloadError(f"the hook's payload is about the tool {tool!r}")
+    mode = str(given.get("edit_mode") or "replace")
+    named, own = given.get("cell_id"), answered.get("cell_id")
+    cell_id = own or (None if mode == "insert" else named)
+    cell_type = answered.get("cell_type") or given.get("cell_type")
+    return CellEdit(
+        _text(given, "notebook_path"),
+        cell_id if isinstance(cell_id, str) else None,
+        named if mode == "insert" and isinstance(named, str) else None,
+        cell_type if isinstance(cell_type, str) else None,
+        mode,
+        str(given.get("new_source") or ""),
+        **common,
+    )
+
+
+def last_edits(data: dict[str, Any]) -> set[str]:
+    """Return the notebooks whose last call in a message was an edit, from a PostToolBatch; paths are absolute.
+
+    The client accepts a new time from outside after an edit alone: after a Read it takes the file for changed by
+    somebody else and refuses the next edit.
+    """
+    calls = data.get("tool_calls")
+    edited: set[str] = set()
+    for call in calls if isinstance(calls, list) else []:
+        given = call.get("tool_input") if isinstance(call, dict) else None
+        path = (given.get("notebook_path") or given.get("file_path")) if isinstance(given, dict) else None
+        if not isinstance(path, str):
+            continue
+        path = posixpath.join(str(data.get("cwd") or "/"), path)
+        if call.get("tool_name") in ("NotebookEdit", "Write"):
+            edited.add(path)
+        elif call.get("tool_name") == "Read":
+            edited.discard(path)
+    return edited
+
+
+def session(data: dict[str, Any]) -> str:
+    """Return the id of the session that the event belongs to."""
+    return str(data.get("session_id") or "")
+
+
+def answer(event: str, report: Report | None) -> bytes:
+    """Return what the hook prints: context for the agent and a line for the person, or the stop alone."""
+    if report is None:
+        return SILENT
+    if report.stop:
+        return _dump({"continue": False, "stopReason": report.stop})
+    said: dict[str, Any] = {
+        "hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text},
+    }
+    if report.line:
+        said["systemMessage"] = report.line
+    return _dump(said)
+
+
+def _dump(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def failed(event: str, error: Exception, accepted: bool) -> bytes:
+    """Return what the hook process prints where no answer came from the daemon.
+
+    Only an event that concerns a cell speaks. `accepted` says that the daemon had taken the request, so that the
+    cell may have run.
+    """
+    if event != "PostToolUse":
+        return SILENT
+    hint = getattr(error, "hint", "") or ".stepper/env/bin/stepper doctor"
+    reason = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+    report = not_run(reason, hint)
+    if accepted:
+        text = report.text.replace("was NOT run", "may or may not have run (`stepper history` tells)", 1)
+        report = Report(text, f"✗ stepper failed: {reason}", ok=False)
+    return answer(event, report)

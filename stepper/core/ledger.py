@@ -1,0 +1,182 @@
+"""What the journal's events add up to: the plan, each step's standing, the stop, what ran in which kernel.
+
+`State` is changed by `apply` alone, event by event, so that a daemon that starts anew knows what the last one knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.core import plan as plans
+from stepper.core.model import Plan, StepStatus, Verdict
+
+Key = int | str  # a step's id, or the id of a cell in no step
+
+# How a run's end moves a step. A cancelled run leaves the step where it was.
+AFTER_RUN = {
+    Verdict.FINE: StepStatus.DONE,
+    Verdict.RECOVERABLE: StepStatus.FAILED,
+    Verdict.TRANSIENT: StepStatus.FAILED,
+    Verdict.UNRECOVERABLE: StepStatus.FAILED,
+}
+
+
+@dataclass
+class Progress:
+    """How far a step (or a cell in no step) is. `attempts` are the retries made since the count began."""
+
+    status: StepStatus = StepStatus.PENDING
+    cell_id: str | None = None
+    attempts: int = 0
+    failing: bool = False
+    runs: int = 0
+    reason: str = ""  # why it was skipped
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The state in which no further cell of the notebook runs until the person says so."""
+
+    run: int
+    key: Key
+    cell_id: str
+    block: str
+
+
+@dataclass
+class State:
+    """One notebook's standing."""
+
+    plan: Plan = field(default_factory=Plan)
+    progress: dict[Key, Progress] = field(default_factory=dict)
+    stop: Stop | None = None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    next_run: int = 1
+    running: dict[str, Any] | None = None
+    kernel: str = ""  # the id of the kernel that ran last
+    lost: str = ""  # why the last kernel's state is gone; told once, with the next run
+    ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
+    ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
+    tool_use_ids: set[str] = field(default_factory=set)
+
+    def of(self, key: Key) -> Progress:
+        """Return the standing of a step or a cell in no step; made where it is new."""
+        return self.progress.setdefault(key, Progress())
+
+    def open_step(self) -> int | None:
+        """Return the id of the first step that is neither done nor skipped, or None."""
+        for step in self.plan.steps:
+            if self.of(step.id).status not in (StepStatus.DONE, StepStatus.SKIPPED):
+                return step.id
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every step of a plan is done or skipped; without a plan never."""
+        return bool(self.plan.steps) and self.open_step() is None
+
+    @property
+    def name(self) -> str:
+        """The notebook's state for people and `--json`: `stopped`, `complete` or `ready`."""
+        return "stopped" if self.stop else "complete" if self.complete else "ready"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a plan that waits to be gone on with."""
+        return bool(self.plan.steps) and not self.complete
+
+
+def replay(events: Iterable[dict[str, Any]]) -> State:
+    """Return the state that the journal's events add up to."""
+    state = State()
+    for event in events:
+        apply(state, event)
+    return state
+
+
+def apply(state: State, event: dict[str, Any]) -> None:
+    """Change `state` by one event; an event of an unknown kind (a newer stepper's) changes nothing."""
+    handler = HANDLERS.get(str(event.get("event")))
+    if handler:
+        handler(state, event)
+
+
+def _created(state: State, event: dict[str, Any]) -> None:
+    """A new notebook under a name that another one had before: nothing of that one counts."""
+    fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids)
+    state.__dict__.update(fresh.__dict__)
+
+
+def _plan(state: State, event: dict[str, Any]) -> None:
+    state.plan = plans.from_json(event["plan"]) or state.plan
+
+
+def _start(state: State, event: dict[str, Any]) -> None:
+    state.running = event
+    state.next_run = max(state.next_run, event["run"] + 1)
+    if event.get("tool_use_id"):
+        state.tool_use_ids.add(event["tool_use_id"])
+
+
+def _run(state: State, event: dict[str, Any]) -> None:
+    state.running = None
+    state.runs.append(event)
+    state.next_run = max(state.next_run, event["run"] + 1)
+    cell_id, source = event["cell_id"], event["source_hash"]
+    state.ran_ever[cell_id] = source
+    verdict = Verdict(event["verdict"])
+    if verdict is Verdict.FINE:
+        state.ran[cell_id] = source
+    else:
+        state.ran.pop(cell_id, None)
+    progress = state.of(event["key"])
+    progress.runs += 1
+    if verdict is Verdict.CANCELLED:
+        return
+    if progress.status is StepStatus.DONE:  # a done step that runs again starts a fresh count
+        progress.attempts, progress.failing = 0, False
+    if progress.failing:
+        progress.attempts += 1
+    progress.status = AFTER_RUN[verdict]
+    progress.failing = verdict is not Verdict.FINE
+    progress.cell_id = cell_id
+    if event.get("block"):
+        state.stop = Stop(event["run"], event["key"], cell_id, event["block"])
+
+
+def _kernel(state: State, event: dict[str, Any]) -> None:
+    if event["what"] == "started":
+        state.kernel, state.ran, state.lost = event["kernel"], {}, ""
+    else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
+        if state.ran:
+            state.lost = event["why"]
+        state.ran, state.kernel = {}, ""
+
+
+def _lift(state: State, event: dict[str, Any]) -> None:
+    state.stop = None
+
+
+def _fix(state: State, event: dict[str, Any]) -> None:
+    state.stop = None
+    state.of(event["key"]).attempts = 0
+
+
+def _skip(state: State, event: dict[str, Any]) -> None:
+    state.stop = None
+    progress = state.of(event["key"])
+    progress.status, progress.reason = StepStatus.SKIPPED, event.get("reason", "")
+
+
+HANDLERS = {
+    "created": _created,
+    "plan": _plan,
+    "start": _start,
+    "run": _run,
+    "kernel": _kernel,
+    "continue": _lift,
+    "fix": _fix,
+    "skip": _skip,
+}

@@ -1,0 +1,104 @@
+"""A plan and its names: from arguments to steps, from a problem to a file name, to and from JSON."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from stepper.core import directive
+from stepper.core.model import Cell, Kind, Plan, Step, StepStatus
+
+if TYPE_CHECKING:
+    from stepper.core.ledger import State
+
+SLUG_LENGTH = 40
+
+
+def slug(problem: str) -> str:
+    """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
+    plain = unicodedata.normalize("NFKD", problem.lower()).encode("ascii", "ignore").decode()
+    words = re.findall(r"[a-z0-9]+", plain)
+    name = ""
+    for word in words:
+        longer = f"{name}_{word}" if name else word[:SLUG_LENGTH]
+        if len(longer) > SLUG_LENGTH:
+            break
+        name = longer
+    return name or "notebook"
+
+
+def step_from_text(number: int, text: str) -> Step:
+    """Return the step that `--step "TITLE :: CRITERION"` names; raise ValueError where the title is empty."""
+    title, _, criterion = text.partition("::")
+    return step(number, title, criterion)
+
+
+def step(number: int, title: str, criterion: str = "", kind: str = "step") -> Step:
+    """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
+    title, criterion = " ".join(title.split()), " ".join(criterion.split())
+    if not title:
+        raise ValueError(f"step {number} has no title")
+    return Step(number, title, criterion, Kind(kind))
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as it stands in `metadata.stepper` and in the journal."""
+    return {
+        "problem": plan.problem,
+        "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps],
+    }
+
+
+def from_json(data: Any) -> Plan | None:
+    """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
+    try:
+        steps = tuple(
+            step(int(item["id"]), str(item["title"]), str(item.get("criterion", "")), item.get("kind", "step"))
+            for item in data["steps"]
+        )
+        problem = str(data.get("problem", ""))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if len({step.id for step in steps}) != len(steps):
+        return None
+    return Plan(problem, steps)
+
+
+def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
+    """Return the id of the step that a code cell belongs to, or None for a cell in no step.
+
+    The cell's own first line decides, then the step whose cell it is, then the first step that is neither done nor
+    skipped. While that step's failed cell exists, every other cell is a helper in no step.
+    """
+    asked = directive.parse(cell.source)
+    if asked.scratch:
+        return None
+    if asked.step is not None and state.plan.step(asked.step):
+        return asked.step
+    for step in state.plan.steps:
+        if state.of(step.id).cell_id == cell.id:
+            return step.id
+    number = state.open_step()
+    if number is not None and failed_cell(state, cells, number) is not None:
+        return None
+    return number
+
+
+def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
+    """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
+    progress = state.of(number)
+    if progress.status is not StepStatus.FAILED:
+        return None
+    return next((cell for cell in cells if cell.is_code and cell.id == progress.cell_id), None)
+
+
+def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
+    """Return the cell with that id; `cell-INDEX` names a cell by its place, as Claude Code does."""
+    found = next((cell for cell in cells if cell.id == name), None)
+    number = re.fullmatch(r"cell-(\d+)", name)
+    if found is None and number and int(number[1]) < len(cells):
+        return cells[int(number[1])]
+    return found

@@ -1,0 +1,206 @@
+"""The daemon: an asyncio server on the project's unix socket, and the only place that wires adapters to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from stepper import __version__, wire
+from stepper.adapters import notebook
+from stepper.adapters.journal import JsonLines
+from stepper.adapters.kernels import LocalKernels
+from stepper.engine import Caller, Session
+from stepper.errors import StepperError
+from stepper.paths import Paths
+from stepper.verbs import COMMANDS, Request, hook
+from stepper.workspace import Workspace, write_private
+
+BEAT_SECONDS = 2.0  # a client takes four times that without a word for a hang
+IDLE_SECONDS = 30 * 60  # without kernels and requests
+log = logging.getLogger("stepper")
+
+
+class Gone(Exception):
+    """The client closed its end."""
+
+
+class Daemon:
+    """Serves one project until nothing needs it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.workspace = Workspace(paths, self._open, notebook.create)
+        self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
+        self.ending = asyncio.Event()
+        self.working = 0
+        self.last_used = time.monotonic()
+
+    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
+        store = workspace.store(path)
+        return Session(
+            name,
+            notebook.IpynbFile(path),
+            JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
+            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
+            workspace.config.limits,
+            lambda environ: workspace.place(path, environ),
+        )
+
+    async def serve(self) -> None:
+        """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
+        self.paths.make_runtime()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket)  # we hold the daemon's lock: whoever made it is dead
+        server = await asyncio.start_unix_server(self._client, self.paths.socket, limit=1 << 20, backlog=128)
+        os.chmod(self.paths.socket, 0o600)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.ending.set)
+        write_private(self.paths.daemon_json, json.dumps(self.about))
+        log.info("daemon %s listens, pid %d", __version__, os.getpid())
+        watch = asyncio.create_task(self._watch())
+        await self.ending.wait()
+        watch.cancel()
+        server.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket)
+        while self.working:  # answers on their way; no new ones come
+            await asyncio.sleep(0.02)
+        for session in self.workspace.sessions.values():
+            session.detach()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.daemon_json)
+        log.info("daemon ended")
+
+    async def _watch(self) -> None:
+        """End kernels that were idle for long, and the daemon when there are none."""
+        while True:
+            await asyncio.sleep(30)
+            now = time.monotonic()
+            with contextlib.suppress(StepperError):
+                hours = self.workspace.config.limits().kernel_idle_hours
+                for session in self.workspace.sessions.values():
+                    if session.kernel and not session.lock.locked() and now - session.last_used > hours * 3600:
+                        await session.shutdown(f"the kernel was idle for {hours:g} hours")
+            kernels = any(session.kernel for session in self.workspace.sessions.values())
+            if kernels or self.working:
+                self.last_used = now
+            elif now - self.last_used > IDLE_SECONDS:
+                self.ending.set()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.working += 1
+        self.last_used = time.monotonic()
+        try:
+            _same_user(writer.get_extra_info("socket"))
+            prefix = await reader.readexactly(wire.PREFIX)
+            sizes = wire.lengths(await reader.readexactly(8 * wire.count(prefix)))
+            parts = [await reader.readexactly(size) for size in sizes]
+            await self._answer(parts, reader, writer)
+        except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
+            log.info("a client was turned away: %s", error)
+        finally:
+            self.working -= 1
+            writer.close()
+
+    async def _answer(
+        self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(parts) != 5:
+            raise wire.FrameError(f"{len(parts)} parts")
+        verb, version, environ, cwd, payload = parts
+        if version.decode() != __version__ and verb != b"shutdown":
+            writer.write(wire.pack(wire.STALE, __version__.encode()))
+            await writer.drain()
+            self.ending.set()
+            return
+
+        def progress(told: dict[str, Any]) -> None:
+            writer.write(wire.pack(wire.PROGRESS, json.dumps(told).encode() if told else b""))
+
+        progress({})
+        caller = Caller(wire.unpack_environ(environ))
+        request = Request({}, caller, os.fsdecode(cwd), progress)
+        work = asyncio.create_task(self._work(verb.decode(), payload, request))
+        gone = asyncio.create_task(reader.read(1))
+        while not work.done():
+            await asyncio.wait([work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED")
+            if gone.done() and not caller.gone:
+                caller.gone = True
+                log.info("the client of %s went away", verb.decode())
+                for session in self.workspace.sessions.values():
+                    await session.abandon(caller)
+            elif not work.done() and not caller.gone:
+                progress({})
+        gone.cancel()
+        kind, body = work.result()
+        if not caller.gone:
+            writer.write(wire.pack(kind, body))
+            await writer.drain()
+        if verb == b"shutdown":
+            self.ending.set()
+
+    async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
+        """Return the kind and the body of the answer."""
+        try:
+            if verb == "hook":
+                event, _, data = payload.partition(b"\0")
+                return wire.OK, await hook(self.workspace, event.decode(), data, request.caller)
+            command = COMMANDS.get(verb)
+            if command is None:
+                raise StepperError(f"this daemon ({__version__}) does not know {verb!r}", "stepper shutdown")
+            request.arguments = json.loads(payload or b"{}")
+            answer = await command(self.workspace, request)
+            if verb == "status":
+                answer["daemon"] = self.about
+            return wire.OK, json.dumps(answer).encode()
+        except StepperError as error:
+            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        except Exception as error:
+            log.exception("%s failed", verb)
+            told = {
+                "message": f"stepper itself failed: {type(error).__name__}: {error}",
+                "hint": f"see {self.paths.log}",
+                "exit_code": 3,
+            }
+        return wire.FAILED, json.dumps(told).encode()
+
+
+def _same_user(sock: socket.socket) -> None:
+    """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        if uid != os.getuid():
+            raise PermissionError(f"uid {uid} is not ours")
+
+
+def main() -> None:
+    """Run the daemon of the project named on the command line; end at once where one runs already."""
+    paths = Paths(sys.argv[1])
+    os.umask(0o077)
+    paths.make_home()
+    lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    handler = RotatingFileHandler(paths.log, maxBytes=1 << 20, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    Path(paths.log).chmod(0o600)
+    asyncio.run(Daemon(paths).serve())
+
+
+if __name__ == "__main__":
+    main()

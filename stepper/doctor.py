@@ -1,0 +1,343 @@
+"""Looks at an installation and changes nothing: what is wrong, and the command that mends it.
+
+Stdlib only when imported: install looks through it before any environment exists. The only code that it runs
+is one `-c` of the kernel's interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from stepper import __version__, client, settings
+from stepper.errors import UsageError
+from stepper.paths import Paths
+
+# The kernel's helper runs on it (stepper/adapters/helper.py).
+OLDEST_KERNEL_PYTHON = (3, 9)
+PROBE_SECONDS = 30.0
+# Also Python 2 can run it: it must live to tell its version. The mark sets it apart from what a site prints.
+PROBE_MARK = "stepper-probe"
+PROBE = f"""
+import sys
+try:
+    from importlib.util import find_spec
+    names = [name for name in ("ipykernel", "pip") if find_spec(name)]
+except ImportError:
+    names = []
+sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % (tuple(sys.version_info[:3]) + (" ".join(names),)))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `stepper doctor`. `mend` is a command for the shell, empty where nothing is to be done."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+
+
+class Result(NamedTuple):
+    """What a process left: exit code (-1: could not run or did not end), output, errors."""
+
+    code: int
+    out: str
+    err: str
+
+    def tail(self) -> str:
+        """Return the end of what it said, for a message (at most 1,000 characters)."""
+        return (self.err.strip() or self.out.strip())[-1000:] or f"exit code {self.code}, no message"
+
+
+class Interpreter(NamedTuple):
+    """What a Python said of itself; `error` tells why it said nothing."""
+
+    version: tuple[int, ...] = ()
+    modules: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return its version as people write it."""
+        return ".".join(map(str, self.version))
+
+
+def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> Result:
+    """Run a command without input, to its end or `seconds`."""
+    try:
+        done = subprocess.run(  # noqa: S603  (an argument list, no shell; callers name the program)
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Result(-1, "", f"no answer within {seconds:.0f} s")
+    except (OSError, ValueError) as error:
+        return Result(-1, "", getattr(error, "strerror", None) or str(error))
+    return Result(
+        done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    )
+
+
+def probe(python: str) -> Interpreter:
+    """Ask an interpreter for its version and whether it has ipykernel and pip. It writes no bytecode."""
+    told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
+    for line in reversed(told.out.splitlines()):
+        mark, _, rest = line.partition(" ")
+        version, *modules = rest.split() or [""]
+        if mark == PROBE_MARK:
+            return Interpreter(tuple(map(int, version.split("."))), tuple(modules))
+    return Interpreter(error=told.tail())
+
+
+def assets(kind: str) -> Path:
+    """Return the folder `hooks` or `skills` that came with this package: in the wheel, or in the checkout."""
+    package = Path(__file__).parent
+    packed = package / "assets" / kind
+    return packed if packed.is_dir() else package.parent / kind
+
+
+def shipped_skills() -> dict[str, dict[str, bytes]]:
+    """Return the skills that came with this package, as they are installed: name → file → bytes."""
+    folders = sorted(path.parent for path in assets("skills").glob("*/SKILL.md"))
+    return {folder.name: settings.stamped(files_in(folder)) for folder in folders}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the files below `folder` by relative name; hidden ones and bytecode are none of a skill."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            found[name.as_posix()] = path.read_bytes()
+    return found
+
+
+def record(paths: Paths) -> dict[str, settings.Json]:
+    """Return what install noted in `.stepper/install.json`; {} without it or where it can't be read."""
+    try:
+        data = json.loads(Path(paths.record).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def notebooks_dir(paths: Paths) -> str:
+    """Return the notebooks' folder from the config; the default without pyyaml; raise UsageError."""
+    try:
+        from stepper import config
+    except ImportError:  # run from the checkout, before any environment exists
+        return "notebooks"
+    return os.path.normpath(config.load(paths).notebooks_dir)
+
+
+def install_command(paths: Paths) -> str:
+    """Return the command that sets this project up (again)."""
+    script = Path(str(record(paths).get("source", ""))) / "install.sh"
+    if script.is_absolute() and script.is_file():
+        return f"{shlex.quote(str(script))} {shlex.quote(paths.project)}"
+    return f"./install.sh {shlex.quote(paths.project)}  # in a checkout of stepper"
+
+
+def editor(path: str) -> str:
+    """Return the command that opens a file for the person."""
+    return f"${{EDITOR:-vi}} {shlex.quote(path)}"
+
+
+def checks(paths: Paths) -> list[Check]:
+    """Return all checks of one project, in the order in which one would mend them."""
+    return [check(paths) for check in CHECKS]
+
+
+def config_file(paths: Paths) -> Check:
+    """The configuration can be read."""
+    try:
+        notebooks_dir(paths)
+    except UsageError as error:
+        detail = "; ".join(filter(None, (error.message, error.hint)))
+        return Check("config", False, detail, editor(paths.config))
+    there = Path(paths.config).exists()
+    return Check("config", True, paths.relative(paths.config) if there else "none: the defaults hold")
+
+
+def interpreter(paths: Paths) -> Check:
+    """The kernel's interpreter runs and is new enough."""
+    python = kernel_python(paths)
+    about = probe(python)
+    mend = f"{install_command(paths).partition('  #')[0]} --python PATH"
+    if about.error:
+        return Check("interpreter", False, f"{python} does not run: {about.error}", mend)
+    new_enough = about.version >= OLDEST_KERNEL_PYTHON
+    wanted = "" if new_enough else ": the kernel needs 3.9 or newer"
+    return Check(
+        "interpreter", new_enough, f"{python} (Python {about.name}){wanted}", "" if new_enough else mend
+    )
+
+
+def ipykernel(paths: Paths) -> Check:
+    """The kernel's interpreter has ipykernel."""
+    python = kernel_python(paths)
+    about = probe(python)
+    if about.error:
+        return Check("ipykernel", False, "unknown: the interpreter does not run", install_command(paths))
+    if "ipykernel" in about.modules:
+        return Check("ipykernel", True, "present")
+    locked = Path(paths.project, "uv.lock").exists()
+    mend = "uv add --dev ipykernel" if locked else install_command(paths)
+    return Check("ipykernel", False, f"missing in {python}", mend)
+
+
+def hook_script(paths: Paths) -> Check:
+    """The hook script is ours, executable, and finds stepper's environment."""
+    script, ours = Path(paths.project, settings.SCRIPT), assets("hooks") / "stepper"
+    packages = Path(paths.env, "packages", "stepper")
+    if not script.is_file():
+        wrong = f"{settings.SCRIPT} is missing"
+    elif script.read_bytes() != ours.read_bytes():
+        wrong = f"{settings.SCRIPT} is not the one of stepper {__version__}"
+    elif not os.access(script, os.X_OK):
+        return Check(
+            "hook script",
+            False,
+            f"{settings.SCRIPT} is not executable",
+            f"chmod +x {shlex.quote(str(script))}",
+        )
+    elif not packages.is_dir():
+        wrong = f"{paths.relative(paths.env)} is not complete"
+    else:
+        return Check("hook script", True, settings.SCRIPT)
+    return Check("hook script", False, wrong, install_command(paths))
+
+
+def hooks(paths: Paths) -> Check:
+    """The settings hold all our handlers, bound to the notebooks' folder, and do not switch hooks off."""
+    name = "hooks"
+    try:
+        folder = notebooks_dir(paths)
+    except UsageError:
+        folder = "notebooks"  # what is wrong with the config has its own line
+    for file in ("settings.json", "settings.local.json"):
+        path = Path(paths.project, ".claude", file)
+        try:
+            data = settings.parse(path.read_text("utf-8"))
+        except FileNotFoundError:
+            data = {}
+        except (OSError, ValueError) as error:
+            return Check(name, False, f".claude/{file} can't be read: {error}", editor(str(path)))
+        if wrong := settings.problem(data):
+            return Check(name, False, f".claude/{file}: {wrong}", editor(str(path)))
+        if data.get("disableAllHooks"):
+            detail = f'.claude/{file} switches all hooks off ("disableAllHooks")'
+            return Check(name, False, detail, editor(str(path)))
+        lacking = settings.missing(data, folder)
+        if file == "settings.json" and lacking:
+            detail = f".claude/{file} lacks, or holds for another folder than {folder}/: {', '.join(lacking)}"
+            return Check(name, False, detail, install_command(paths))
+    return Check(name, True, f"{len(settings.HANDLERS)} handlers for {folder}/**/*.ipynb")
+
+
+def skills(paths: Paths) -> Check:
+    """The skills are there, ours and of this version."""
+    wrong, edited = [], []
+    shipped = shipped_skills()
+    for name, files in shipped.items():
+        found = files_in(Path(paths.project, ".claude/skills", name))
+        whose = settings.whose(found)
+        if whose == "edited":
+            edited.append(name)
+        elif whose != "ours":
+            wrong.append(f"{name} is " + ("missing" if whose == "none" else "another skill of that name"))
+        elif settings.digest(found) != settings.digest(files):
+            wrong.append(f"{name} is of another version")
+    if wrong or not shipped:
+        return Check(
+            "skills", False, "; ".join(wrong) or "none came with this installation", install_command(paths)
+        )
+    note = f" (edited here: {', '.join(edited)})" if edited else ""
+    return Check("skills", True, ", ".join(shipped) + note)
+
+
+def personal_skills(paths: Paths) -> Check:
+    """No personal skill has the name of one of ours: Claude Code would take that one."""
+    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser(), "skills")
+    found = [home / name for name in shipped_skills() if (home / name / "SKILL.md").exists()]
+    if not found:
+        return Check("personal skills", True, "none shadows ours")
+    first = shlex.quote(str(found[0]))
+    return Check(
+        "personal skills",
+        False,
+        f"{', '.join(map(str, found))}: wins over the project's skill of the same name",
+        f"mv {first} {shlex.quote(f'{found[0]}-personal')}",
+    )
+
+
+def socket_folder(paths: Paths) -> Check:
+    """The socket's folder is the user's alone."""
+    name = "socket"
+    for folder in (os.path.dirname(paths.runtime), paths.runtime):  # noqa: PTH120  (as in paths.py)
+        try:
+            about = os.lstat(folder)
+        except FileNotFoundError:
+            return Check(name, True, f"{folder} (made with the first cell)")
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+            return Check(name, False, f"{folder} belongs to another user or is no folder", f"rm -r {folder}")
+        if about.st_mode & 0o077:
+            return Check(name, False, f"{folder} is open to other users", f"chmod 700 {folder}")
+    try:
+        connection = client.connect(paths)  # type: ignore[no-untyped-call]  # the hook process carries no types
+    except OSError as error:
+        return Check(name, False, f"{paths.socket}: {error.strerror or error}", "stepper shutdown")
+    if connection:
+        connection.sock.close()
+    return Check(name, True, f"{paths.socket} ({'the daemon listens' if connection else 'no daemon runs'})")
+
+
+def versions(paths: Paths) -> Check:
+    """The running daemon is of this version."""
+    name, own = "version", f"stepper {__version__}"
+    try:
+        connection = client.connect(paths)  # type: ignore[no-untyped-call]
+        told = json.loads(Path(paths.daemon_json).read_text("utf-8")) if connection else None
+        version = str(told["version"]) if told else __version__
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Check(name, False, f"{own}; {paths.daemon_json} can't be read: {error}", "stepper shutdown")
+    if connection:
+        connection.sock.close()
+    if version != __version__:
+        mend = "stepper status  # the daemon makes way for this version; the kernels stay"
+        return Check(name, False, f"{own}, but the daemon is {version}", mend)
+    return Check(name, True, own)
+
+
+def kernel_python(paths: Paths) -> str:
+    """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
+    chosen = None
+    try:
+        from stepper import config
+
+        chosen = config.load(paths).python
+    except (ImportError, UsageError):
+        pass
+    if chosen:
+        return str(Path(paths.project, Path(chosen).expanduser()))
+    return str(record(paths).get("python") or Path(paths.project, ".venv/bin/python"))
+
+
+CHECKS = (
+    config_file,
+    interpreter,
+    ipykernel,
+    hook_script,
+    hooks,
+    skills,
+    personal_skills,
+    socket_folder,
+    versions,
+)

@@ -1,0 +1,272 @@
+"""Set stepper up in any repository. install.sh calls it: `plan` (preflight.py), then `apply`.
+
+Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
+uninstall.py undoes all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stepper import __version__, client, doctor, settings
+from stepper.errors import StepperError
+from stepper.paths import Paths
+from stepper.preflight import (
+    SETTINGS,
+    SKILLS,
+    Choice,
+    RefusedError,
+    check_interpreter,
+    parse,
+    plan,
+    read_settings,
+    refuse,
+    say,
+)
+
+
+def apply(options: argparse.Namespace) -> None:
+    """Set the project up; the environment is there already."""
+    choice = refuse(options)
+    paths = Paths(options.target)
+    project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
+    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    Path(paths.home).chmod(0o700)
+    finish_env(paths)
+    if options.remade:
+        retire(paths)
+    prepare_kernel(project, choice)
+
+    text, data = read_settings(project)
+    merged, new_rules = settings.add_rules(
+        settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
+    )
+    write_record(paths, options, choice, notebooks, new_rules)
+
+    ignored = project / ".gitignore"
+    say(".gitignore", write(ignored, settings.ignore(read(ignored))))
+    install_script(project)
+    if merged != data:
+        write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
+    say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if options.allow:
+        say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
+    install_skills(project)
+    if not (project / notebooks).is_dir():
+        (project / notebooks).mkdir(parents=True)
+        say("notebooks", f"made: {notebooks}/")
+    if not options.demo:
+        farewell(paths, options.allow)
+
+
+def farewell(paths: Paths, allowed: bool) -> None:
+    """Say what to do next."""
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if not allowed:
+        say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
+
+
+def finish_env(paths: Paths) -> None:
+    """Put into the environment what the hook script and the person's shell need."""
+    env = Path(paths.env)
+    packages = env / "packages"
+    root = Path(__file__).resolve().parent.parent  # site-packages, or the checkout
+    if not (packages.is_symlink() and packages.readlink() == root):
+        remove(packages)
+        packages.symlink_to(root)
+    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/bin")}:"$PATH"\n'))
+    # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+    script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    write(env / "bin/stepper", os.fsencode(script), 0o755)
+
+
+def retire(paths: Paths) -> None:
+    """End a daemon that runs on the old environment; its kernels stay for the next one.
+
+    A request of another version has it make way, as after every update.
+    """
+    try:
+        connection = client.connect(paths)  # type: ignore[no-untyped-call]  # the hook process carries no types
+        if connection:
+            connection.send(b"status", b"reinstalled", b"", b"", b"")
+            connection.answer()
+            client.retired(paths)  # type: ignore[no-untyped-call]
+            say("daemon", "ended, to start anew with the next cell; kernels stay")
+    except (OSError, StepperError) as error:
+        say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
+
+
+def prepare_kernel(project: Path, choice: Choice) -> None:
+    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise RefusedError."""
+    uv, made = shutil.which("uv"), []
+    if choice.make:
+        # in a project uv knows which Python it wants
+        wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
+        command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-m", "venv", ".venv"]
+        must(command, project, undo=project / ".venv")
+        made.append("made")
+    about = check_interpreter(choice)
+    if "ipykernel" not in about.modules:
+        how = [uv, "pip", "install", "--python"] if uv else []
+        command = [*how, choice.python] if uv else [choice.python, "-m", "pip", "install"]
+        must([*command, "ipykernel"], project, undo=project / ".venv" if choice.make else None)
+        made.append("ipykernel added")
+    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.name})")
+    if "ipykernel added" in made and (project / "uv.lock").exists():
+        say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
+
+
+def must(command: list[str], cwd: Path, undo: Path | None) -> None:
+    """Run a command; where it fails remove `undo` and raise RefusedError with the end of what it said."""
+    done = doctor.run(*command, cwd=str(cwd))
+    if done.code:
+        if undo:
+            remove(undo)
+        raise RefusedError(
+            f"{shlex.join(command)} failed: {done.tail()}", "run this again when that is mended"
+        )
+
+
+def write_record(
+    paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
+) -> None:
+    """Note what uninstall can't see: what was there before. Written before anything else is changed."""
+    project, old = Path(paths.project), doctor.record(paths)
+    text, data = read_settings(project)
+    script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
+    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
+    fresh = not (settings.has_ours(data) or script.exists() or our_skills(project))
+    places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    before: settings.Data = {
+        "found": [name for name in places if (project / name).exists()] if fresh else [],
+        "settings": text if fresh else None,
+        "allow": [] if fresh else [settings.RULES[-1]],
+        "gitignore": not fresh or settings.ignore(ignored) != ignored,
+        **{name: old[name] for name in ("found", "settings", "allow", "gitignore") if name in old},
+    }
+    note = {
+        "version": 1,
+        "python": choice.python,
+        "given": choice.given,
+        "source": options.source,
+        "notebooks": notebooks,
+        "script": hashlib.sha256(doctor.assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
+        **before,
+        "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
+    }
+    write(Path(paths.record), (json.dumps(note, indent=1) + "\n").encode(), 0o600)
+
+
+def install_script(project: Path) -> None:
+    """Copy the hook script; keep a copy of one that the person edited."""
+    path, ours = project / settings.SCRIPT, doctor.assets("hooks").joinpath("stepper").read_bytes()
+    noted = doctor.record(Paths(str(project))).get("script")
+    there = read(path)
+    if there and there != ours and hashlib.sha256(there).hexdigest() != noted:
+        copy = path.with_name("stepper.orig")
+        write(copy, there)
+        say("hook", f"the one that was here differs: kept as {copy.relative_to(project)}")
+    say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
+
+
+def our_skills(project: Path) -> dict[str, str]:
+    """Return the skills of the project that bear our mark: name → `ours` or `edited`."""
+    found = {
+        folder.name: settings.whose(doctor.files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))
+    }
+    return {name: whose for name, whose in found.items() if whose in ("ours", "edited")}
+
+
+def install_skills(project: Path) -> None:
+    """Copy the skills; leave those that the person edited; remove those that this version has no more."""
+    shipped, present = doctor.shipped_skills(), our_skills(project)
+    done: dict[str, list[str]] = {}
+    for name, files in shipped.items():
+        folder = project / SKILLS / name
+        if present.get(name) == "edited":
+            word = "edited by you, kept"
+        elif name in present and settings.digest(doctor.files_in(folder)) == settings.digest(files):
+            word = "unchanged"
+        else:
+            word = "updated" if name in present else "made"
+            remove(folder)
+            for file, content in files.items():
+                write(folder / file, content)
+        done.setdefault(word, []).append(name)
+    for name in present.keys() - shipped.keys():
+        if present[name] == "ours":
+            remove(project / SKILLS / name)
+            done.setdefault("removed", []).append(name)
+    for word, names in done.items():
+        say("skills", f"{word}: {', '.join(names)}")
+    if edited := done.get("edited by you, kept"):
+        say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> bytes:
+    """Return a file's bytes, none where there is no file."""
+    return path.read_bytes() if path.is_file() else b""
+
+
+def write(path: Path, content: bytes, mode: int | None = None) -> str:
+    """Write a file whole or not at all, through a link, its mode kept; return made, updated or unchanged."""
+    path = Path(os.path.realpath(path))
+    old = path.stat() if path.exists() else None
+    wanted = mode if mode is not None else (old.st_mode & 0o7777 if old else None)
+    if old and path.read_bytes() == content:
+        if wanted != old.st_mode & 0o7777:
+            path.chmod(wanted or 0)
+            return "updated"
+        return "unchanged"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        if wanted is not None:
+            temporary.chmod(wanted)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return "updated" if old else "made"
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+Verb = Callable[[argparse.Namespace], None]
+VERBS: dict[str, Verb] = {"plan": plan, "apply": apply}
+
+
+def main(verbs: Mapping[str, Verb] = VERBS) -> int:
+    """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
+    try:
+        verbs[sys.argv[1]](parse(sys.argv[2:]))
+    except StepperError as error:
+        sys.stderr.write(f"install.sh: {error}\n")
+        return error.exit_code
+    except OSError as error:
+        sys.stderr.write(f"install.sh: {error.filename or ''}: {error.strerror or error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Where things lie. `os` only: the hook process loads this.
+
+The socket's folder is derived from the user's id and the project's path alone, because hooks, terminals
+and the agent's shell differ in HOME, TMPDIR and XDG_RUNTIME_DIR and must meet the same daemon.
+"""
+
+import os
+import stat
+
+from stepper.errors import DaemonError
+
+HOME = ".stepper"
+# /tmp on every system: short (a socket's path is at most 103 bytes on macOS) and independent of the environment.
+RUNTIME_ROOT = "/tmp"
+
+
+def fnv1a(data: bytes) -> str:
+    """Return the 64-bit FNV-1a hash of `data` as 16 hex digits (hashlib costs 10 ms of the hook)."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
+class Paths:
+    """The places of one project. `project` is resolved: every caller meets the same folder."""
+
+    def __init__(self, project: str) -> None:
+        self.project = os.path.realpath(project)
+        self.home = os.path.join(self.project, HOME)
+        self.env = os.path.join(self.home, "env")
+        self.config = os.path.join(self.home, "config.yaml")
+        self.record = os.path.join(self.home, "install.json")
+        self.daemon_json = os.path.join(self.home, "daemon.json")
+        self.log = os.path.join(self.home, "daemon.log")
+        self.start_lock = os.path.join(self.home, "start.lock")
+        self.daemon_lock = os.path.join(self.home, "daemon.lock")
+        self.state = os.path.join(self.home, "state.json")
+        self.journals = os.path.join(self.home, "journal")
+        self.kernels = os.path.join(self.home, "kernels")
+        # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
+        self.batch = os.path.join(self.home, "batch")
+        name = fnv1a(os.fsencode(self.project))
+        self.runtime = os.path.join(RUNTIME_ROOT, f"stepper-{os.getuid()}", name)
+        self.socket = os.path.join(self.runtime, "daemon.sock")
+
+    def relative(self, path: str) -> str:
+        """Return `path` relative to the project, as reports and `--json` name it."""
+        return os.path.relpath(path, self.project)
+
+    def make_runtime(self) -> None:
+        """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
+        for folder in (os.path.dirname(self.runtime), self.runtime):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise DaemonError(f"{folder} can't be made: {error.strerror}") from error
+            about = os.lstat(folder)
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                raise DaemonError(f"{folder} belongs to another user", f"ask its owner to remove it: ls -ld {folder}")
+            if about.st_mode & 0o077:
+                os.chmod(folder, 0o700)
+
+    def make_home(self) -> None:
+        """Make `.stepper/` (0700) where it is missing; raise OSError."""
+        for folder in (self.home, self.journals, self.kernels):
+            os.makedirs(folder, 0o700, exist_ok=True)
+
+
+def find_project(start: str) -> "str | None":
+    """Return the nearest folder at or above `start` that holds `.stepper`, or None."""
+    folder = os.path.realpath(start)
+    while True:
+        if os.path.isdir(os.path.join(folder, HOME)):
+            return folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above

@@ -1,0 +1,116 @@
+"""What the engine needs of the world: a kernel, a notebook file, a journal. Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stepper.core.model import Cell, Fault, Outcome
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr."""
+
+    how: str
+    stderr: str = ""
+
+
+@dataclass
+class Execution:
+    """What came of one execution, as the kernel told it. `outputs` are nbformat dicts."""
+
+    outcome: Outcome
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    execution_count: int | None = None
+    timings: dict[str, str] = field(default_factory=dict)  # nbclient's names → ISO 8601
+    fault: Fault | None = None
+    death: Death | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # the helper's message
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+
+    python: str
+    cwd: str
+    environ: Mapping[str, str]
+
+
+class Kernel(Protocol):
+    """A live kernel of one notebook."""
+
+    id: str
+    pid: int
+    python: str
+    busy: bool
+
+    async def execute(self, code: str, timeout: float, max_output_bytes: int) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt or the kernel's death."""
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now."""
+
+    async def death(self) -> Death | None:
+        """Return how the kernel ended, or None while it lives."""
+
+    async def shutdown(self) -> None:
+        """End the kernel and its children; return when they are gone."""
+
+    def detach(self) -> None:
+        """Leave the kernel to the next daemon."""
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the kernel's process tree in bytes."""
+
+
+class KernelProvider(Protocol):
+    """Starts kernels and finds those that outlived a daemon."""
+
+    async def start(self, place: KernelPlace) -> Kernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+
+    async def attach(self) -> tuple[Kernel | None, str]:
+        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was)."""
+
+
+class Notebook(Protocol):
+    """One state of a notebook file, as read."""
+
+    language: str
+    plan: Any  # metadata.stepper, unchecked
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """All cells, in order."""
+
+
+class NotebookFile(Protocol):
+    """A notebook on disk."""
+
+    path: str
+
+    def read(self) -> Notebook:
+        """Read it; raise NotebookError where it is no notebook."""
+
+    def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
+        """Put the outputs on the cell by id and source, on a fresh read; return '' or why they were left out."""
+
+    def touch(self) -> None:
+        """Set the modification time to now, so that those who poll it notice what was written."""
+
+
+class Journal(Protocol):
+    """The append-only file of all runs and decisions of a notebook."""
+
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return all events, and a sentence about what could not be read ('' where all could)."""
+
+    def append(self, event: dict[str, Any], sync: bool = True) -> None:
+        """Write one event; with `sync` it is on disk when this returns. Raise OSError."""
+
+
+Progress = Callable[[dict[str, Any]], None]

@@ -1,0 +1,224 @@
+"""A project's notebooks: which file a name means, which one is current, which interpreter its kernels get."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from stepper.config import Config
+from stepper.core import plan as plans
+from stepper.core.model import Plan
+from stepper.engine import Session
+from stepper.errors import KernelError, UsageError
+from stepper.paths import Paths
+from stepper.ports import KernelPlace
+
+# What a kernel must not inherit: the agent's keys and settings are not the notebook's business.
+HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT")
+
+
+class Workspace:
+    """The notebooks of one project, each with its session."""
+
+    def __init__(
+        self, paths: Paths, open_session: Callable[[str, str, Workspace], Session], create: Callable[..., None]
+    ) -> None:
+        self.paths, self.config = paths, Config(paths)
+        self.sessions: dict[str, Session] = {}
+        self._open, self._create = open_session, create
+
+    @property
+    def folder(self) -> str:
+        """The folder of the notebooks; notebooks anywhere else are refused."""
+        return os.path.join(self.paths.project, self.config.limits().notebooks_dir)
+
+    def session(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, opened where it is new."""
+        name = self.paths.relative(path)
+        if name not in self.sessions:
+            self.sessions[name] = self._open(name, path, self)
+        return self.sessions[name]
+
+    def all_sessions(self) -> list[Session]:
+        """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
+        root = Path(self.paths.kernels)
+        for record in root.rglob("*.json"):
+            name = record.relative_to(root).with_suffix(".ipynb")
+            self.session(os.path.join(os.path.realpath(self.folder), name))
+        return list(self.sessions.values())
+
+    def store(self, path: str) -> str:
+        """Return the name under which journal and kernel records of a notebook are kept."""
+        return os.path.relpath(path, os.path.realpath(self.folder)).removesuffix(".ipynb")
+
+    def resolve(self, path: str) -> str:
+        """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder."""
+        real, folder = os.path.realpath(path), os.path.realpath(self.folder)
+        if not real.endswith(".ipynb"):
+            raise UsageError(f"{path} is not a notebook (.ipynb)")
+        if os.path.commonpath([real, folder]) != folder:
+            raise UsageError(
+                f"{path} lies outside of {self.paths.relative(self.folder)}/ (it is {real})",
+                "move it there, or set notebooks_dir in .stepper/config.yaml and run install.sh again",
+            )
+        if os.path.commonpath([folder, self.paths.project]) != self.paths.project:
+            raise UsageError(f"{self.folder} leads out of the project (it is {folder})")
+        return real
+
+    def named(self, name: str | None, cwd: str) -> Session:
+        """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
+        if not name:
+            name = self.current()
+            if not name:
+                raise UsageError("there is no current notebook", 'stepper new "PROBLEM"')
+            return self.session(self.resolve(os.path.join(self.paths.project, name)))
+        stem = name if name.endswith(".ipynb") else name + ".ipynb"
+        for base in (cwd, self.paths.project, self.folder):
+            path = os.path.join(base, stem)
+            if os.path.lexists(path):
+                return self.session(self.resolve(path))
+        raise UsageError(f"there is no notebook {name!r}", f"ls {self.paths.relative(self.folder)}/")
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            data = json.loads(Path(self.paths.state).read_text())
+            return data if isinstance(data, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def current(self) -> str | None:
+        """Return the current notebook's path relative to the project, or None."""
+        name = self._state().get("current")
+        return name if isinstance(name, str) else None
+
+    def make_current(self, name: str) -> None:
+        """Make the notebook the current one."""
+        state = self._state()
+        if state.get("current") != name:
+            write_private(self.paths.state, json.dumps({**state, "current": name}))
+
+    def unfinished(self) -> str | None:
+        """Return the current notebook where steps of its plan still wait."""
+        name = self.current()
+        if not name or not os.path.exists(os.path.join(self.paths.project, name)):
+            return None
+        session = self.session(self.resolve(os.path.join(self.paths.project, name)))
+        return name if session.state.under_way else None
+
+    async def new(self, plan: Plan, slug: str, today: date) -> tuple[Session, str | None]:
+        """Make a notebook and make it the current one; return its session and the unfinished one before it.
+
+        Raise UsageError where the folder can't be written.
+        """
+        before = self.unfinished()
+        folder = os.path.realpath(self.folder)
+        number = 1
+        while True:
+            ending = f"_{number}" if number > 1 else ""
+            path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
+            try:
+                os.makedirs(folder, exist_ok=True)
+                self._create(self.resolve(path), plan.problem, plan)
+                break
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise UsageError(f"{path} can't be made: {error.strerror}") from error
+        session = self.session(path)
+        await session.create(plan)
+        self.make_current(session.name)
+        return session, before
+
+    def place(self, session_path: str, environ: Mapping[str, str]) -> KernelPlace:
+        """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""
+        python = self.interpreter()
+        limits = self.config.limits()
+        cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
+        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.env))
+
+    def interpreter(self) -> str:
+        """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
+        asked = self.config.limits().python
+        if asked:
+            python = os.path.join(self.paths.project, os.path.expanduser(asked))
+            mend = "correct `python:` in .stepper/config.yaml"
+        else:
+            python = self._recorded() or os.path.join(self.paths.project, ".venv", "bin", "python")
+            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
+        if not os.access(python, os.X_OK) or os.path.isdir(python):
+            raise KernelError(f"there is no interpreter for the kernel: {python} is missing or not executable", mend)
+        return python
+
+    def _recorded(self) -> str | None:
+        try:
+            found = json.loads(Path(self.paths.record).read_text()).get("python")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found if isinstance(found, str) else None
+
+    # The files whose modification time was given back until the message ends, with the session that edited them.
+
+    def kept(self) -> dict[str, str]:
+        """Return path → session of the files that wait for PostToolBatch."""
+        try:
+            data = json.loads(Path(self.paths.batch).read_text())
+            return data if isinstance(data, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def keep(self, path: str, session: str) -> None:
+        """Remember that the file keeps an old time until the session's message ends."""
+        waiting = self.kept()
+        if waiting.get(path) != session:
+            write_private(self.paths.batch, json.dumps({**waiting, path: session}))
+
+    def release(self, session: str | None = None, path: str | None = None) -> list[str]:
+        """Forget and return the files that waited for that session, or that file alone."""
+        waiting = self.kept()
+        free = [p for p, owner in waiting.items() if (owner == session if path is None else p == path)]
+        rest = {p: owner for p, owner in waiting.items() if p not in free}
+        if rest:
+            write_private(self.paths.batch, json.dumps(rest))
+        else:
+            Path(self.paths.batch).unlink(missing_ok=True)
+        return free
+
+
+def kernel_environ(environ: Mapping[str, str], python: str, own: str) -> dict[str, str]:
+    """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
+
+    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there.
+    """
+    found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
+    folder = os.path.dirname(python)
+    path = [part for part in found.get("PATH", os.defpath).split(os.pathsep) if part not in (folder, os.path.join(own, "bin"))]
+    found["PATH"] = os.pathsep.join([folder, *path])
+    if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
+        found["VIRTUAL_ENV"] = os.path.dirname(folder)
+    return found
+
+
+def plan_of(problem: str, steps: list[Any]) -> Plan:
+    """Return the plan that the steps' texts or maps name; raise UsageError."""
+    made = []
+    for number, item in enumerate(steps, 1):
+        try:
+            if isinstance(item, dict):
+                made.append(plans.step(number, str(item.get("title", "")), str(item.get("criterion", "")), item.get("kind", "step")))
+            else:
+                made.append(plans.step_from_text(number, str(item)))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    return Plan(" ".join(problem.split()), tuple(made))
+
+
+def write_private(path: str, text: str) -> None:
+    """Replace a small file of stepper's own atomically, 0600."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(text)
+    os.replace(temporary, path)

@@ -1,0 +1,256 @@
+"""The real Claude Code client: fetched once into a cache, run with an environment made from nothing.
+
+`ClaudeCode` runs `claude -p` once a prompt; `InteractiveClaude` keeps the full-screen client in tmux.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .model import ScriptedModel
+
+VERSION = os.environ.get("STEPPER_TEST_CLAUDE_VERSION") or "2.1.330"
+API_KEY = "sk-ant-api03-a-dummy-key-for-the-scripted-model"
+
+_numbers = itertools.count(1)
+
+
+class Unavailable(Exception):  # noqa: N818 - an answer, not an error
+    """The client, npm or tmux cannot be had here."""
+
+
+def install() -> Path:
+    """The client's executable, fetched from npm if it is not yet in the cache."""
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+    package = f"@anthropic-ai/claude-code-{sys.platform}-{machine.get(platform.machine().lower(), 'unknown')}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / "claude-code"
+    binary = cache / VERSION / "node_modules" / package / "claude"
+    if binary.exists():
+        return binary
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Unavailable("npm is not on the PATH")
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
+        if binary.exists():
+            return binary
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            fresh = Path(folder, VERSION)
+            fresh.mkdir()
+            command = [npm, "install", "--prefix", ".", "--no-save", "--ignore-scripts", "--loglevel=error"]
+            command += ["--no-audit", "--no-fund", f"{package}@{VERSION}"]
+            npm_run = subprocess.run(
+                command, cwd=fresh, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+            if npm_run.returncode != 0:
+                raise Unavailable(f"npm could not install {package}@{VERSION}:\n{npm_run.stderr.decode()}")
+            shutil.rmtree(cache / VERSION, ignore_errors=True)  # without its binary it is of no use
+            fresh.rename(cache / VERSION)
+    return binary
+
+
+def environment(home: Path, model: ScriptedModel, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """All that the client gets to see: nothing of the caller's own environment but the PATH."""
+    return {
+        "HOME": str(home),
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": API_KEY,
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "DISABLE_ERROR_REPORTING": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "IS_SANDBOX": "1",  # the bypass mode as root
+        **(extra or {}),
+    }
+
+
+def permission_flags(mode: str) -> list[str]:
+    """The arguments that start the client in a permission mode."""
+    return ["--dangerously-skip-permissions"] if mode == "bypassPermissions" else ["--permission-mode", mode]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one `claude -p` printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
+
+    @property
+    def session_id(self) -> str:
+        return str(next(event["session_id"] for event in self.events if "session_id" in event))
+
+    @property
+    def text(self) -> str:
+        """The agent's last words."""
+        return str(next((e.get("result", "") for e in reversed(self.events) if e["type"] == "result"), ""))
+
+
+class ClaudeCode:
+    """`claude -p` in a project's folder; a prompt is a process.
+
+    In a folder that is not trusted, the client ignores what its settings allow.
+    """
+
+    def __init__(
+        self,
+        project: Path,
+        home: Path,
+        model: ScriptedModel,
+        env: Mapping[str, str] | None = None,
+        trusted: bool = True,
+    ) -> None:
+        if trusted:
+            prepare_home(home, project)
+        self.project, self.home, self.model = project, home, model
+        self.env = environment(home, model, env)
+        self.binary = install()
+
+    def prompt(
+        self, words: str, *arguments: str, permissions: str = "bypassPermissions", timeout: float = 60
+    ) -> Result:
+        """Run one prompt to its end; `--continue` or `--resume`, ID go into `arguments`."""
+        command = [str(self.binary), "-p", words, "--output-format", "stream-json", "--verbose"]
+        command += [*permission_flags(permissions), *arguments]
+        # files, not pipes: a process that a hook left behind may hold them open
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = subprocess.Popen(
+                command,
+                cwd=self.project,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                pass  # told below, with what was printed so far
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            late = process.wait() == -signal.SIGKILL
+            out.seek(0)
+            err.seek(0)
+            result = Result(process.returncode, out.read().decode(), err.read().decode())
+        assert not late, (
+            f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
+        )
+        return result
+
+
+class InteractiveClaude:
+    """The client as a person sees it, in a tmux server of its own."""
+
+    def __init__(
+        self,
+        project: Path,
+        home: Path,
+        model: ScriptedModel,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        permissions: str = "bypassPermissions",
+    ) -> None:
+        tmux = shutil.which("tmux")
+        if tmux is None:
+            raise Unavailable("tmux is not on the PATH")
+        self._env = environment(home, model, env)
+        self._tmux_command = [tmux, "-L", f"stepper-test-{os.getpid()}-{next(_numbers)}", "-f", os.devnull]
+        prepare_home(home, project)
+        # tmux's own variables would tell the client that it may open panes
+        command = ["env", "-u", "TMUX", "-u", "TMUX_PANE", str(install()), *permission_flags(permissions)]
+        session = ["new-session", "-d", "-x", "200", "-y", "50", "-c", str(project)]
+        self._tmux(*session, "--", *command, *arguments)
+        self._socket = Path(self._tmux("display-message", "-p", "#{socket_path}").strip())
+
+    def __enter__(self) -> InteractiveClaude:
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def send(self, words: str) -> None:
+        """Type a prompt and press Enter."""
+        self._tmux("send-keys", "-l", "--", words)
+        self.wait_for(words.rsplit(maxsplit=1)[-1], timeout=5)
+        self.keys("Enter")
+
+    def keys(self, *names: str) -> None:
+        """Press keys, by tmux's names: `Escape`, `Enter`, `Down`, `C-c`."""
+        self._tmux("send-keys", *names)
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    def wait_for(self, substring: str, timeout: float = 20) -> str:
+        """The first screen that holds this text."""
+        return self._wait_for_any((substring,), timeout)
+
+    def close(self) -> None:
+        """End the client with its tmux server, and nothing else."""
+        subprocess.run([*self._tmux_command, "kill-server"], env=self._env, capture_output=True, check=False)
+        self._socket.unlink(missing_ok=True)  # tmux leaves it behind
+
+    def _wait_until_ready(self) -> None:
+        prompt, question = "❯", "Yes, I accept"
+        if question in self._wait_for_any((prompt, question), 20):
+            self.keys("Down", "Enter")
+
+    def _wait_for_any(self, substrings: tuple[str, ...], timeout: float) -> str:
+        deadline = time.monotonic() + timeout
+        while True:
+            screen = self.screen()
+            if any(part in screen for part in substrings):
+                return screen
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not on the screen after {timeout} s: {substrings}\n{screen}")
+            time.sleep(0.05)
+
+    def _tmux(self, *arguments: str) -> str:
+        command = [*self._tmux_command, *arguments]
+        return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
+
+
+def prepare_home(home: Path, project: Path) -> None:
+    """Answer beforehand what the interactive client asks on its first start."""
+    path = home / ".claude.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known |= {
+        "hasCompletedOnboarding": True,
+        "theme": "dark",
+        "bypassPermissionsModeAccepted": True,
+        "customApiKeyResponses": {"approved": [API_KEY[-20:]]},
+    }
+    trusted = known.setdefault("projects", {}).setdefault(str(project.resolve()), {})
+    trusted["hasTrustDialogAccepted"] = True
+    path.write_text(json.dumps(known))

@@ -1,0 +1,104 @@
+"""Fixtures: a scripted model and the real client. What cannot be had is skipped, but fails with CI=true."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import pytest
+
+from .client import ClaudeCode, InteractiveClaude, Unavailable, install
+from .model import ScriptedModel, Turn
+
+
+class ClaudeFactory(Protocol):
+    def __call__(
+        self, model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True
+    ) -> ClaudeCode: ...
+
+
+class InteractiveFactory(Protocol):
+    def __call__(
+        self,
+        model: ScriptedModel,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        permissions: str = "bypassPermissions",
+    ) -> InteractiveClaude: ...
+
+
+def unavailable(reason: Unavailable) -> NoReturn:
+    """Skip the test, or fail where all tests must run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(str(reason), pytrace=False)
+    pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def claude_binary() -> Path:
+    """The client's executable."""
+    try:
+        return install()
+    except Unavailable as reason:
+        unavailable(reason)
+
+
+@pytest.fixture
+def scripted_model() -> Iterator[Callable[..., ScriptedModel]]:
+    """`scripted_model(turn, turn, …)`: a model that is listening."""
+    models: list[ScriptedModel] = []
+    with ExitStack() as stack:
+
+        def start(*script: Turn) -> ScriptedModel:
+            models.append(stack.enter_context(ScriptedModel(*script)))
+            return models[-1]
+
+        yield start
+    assert not [error for model in models for error in model.errors]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The folder that the client works in, with an empty `notebooks/`."""
+    (tmp_path / "project" / "notebooks").mkdir(parents=True)
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The client's own fresh HOME."""
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def claude(claude_binary: Path, project: Path, home: Path) -> ClaudeFactory:
+    """`claude(model, env=…)`: the client for single prompts."""
+
+    def make(model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True) -> ClaudeCode:
+        return ClaudeCode(project, home, model, env, trusted)
+
+    return make
+
+
+@pytest.fixture
+def interactive_claude(claude_binary: Path, project: Path, home: Path) -> Iterator[InteractiveFactory]:
+    """`interactive_claude(model, …)`: the client on a screen, ready for a prompt, closed after the test."""
+    with ExitStack() as stack:
+
+        def start(
+            model: ScriptedModel,
+            *arguments: str,
+            env: Mapping[str, str] | None = None,
+            permissions: str = "bypassPermissions",
+        ) -> InteractiveClaude:
+            try:
+                screen = InteractiveClaude(project, home, model, *arguments, env=env, permissions=permissions)
+            except Unavailable as reason:
+                unavailable(reason)
+            return stack.enter_context(screen)
+
+        yield start

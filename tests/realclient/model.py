@@ -1,0 +1,202 @@
+"""A model that says what the test wrote: the Messages API on loopback, streamed as the real one streams it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, TypeAlias
+
+Block: TypeAlias = dict[str, Any]
+Message: TypeAlias = dict[str, Any]
+Turn: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
+
+_numbers = itertools.count(1)
+
+
+def text(words: str) -> Block:
+    """The model says something."""
+    return {"type": "text", "text": words}
+
+
+def tool(name: str, arguments: dict[str, Any]) -> Block:
+    """The model calls a tool."""
+    return {"type": "tool_use", "id": f"toolu_{next(_numbers):024d}", "name": name, "input": arguments}
+
+
+def texts(content: Any) -> Iterator[str]:
+    """All text in a message's content, tool results included, in the order of the page."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for block in content:
+            yield from texts(block.get("text") or block.get("content"))
+
+
+def shown_in(messages: Sequence[Message]) -> str:
+    """All that these messages show to the model, without its own words."""
+    return "\n".join(part for m in messages if m["role"] != "assistant" for part in texts(m["content"]))
+
+
+def tool_results(messages: Sequence[Message]) -> list[str]:
+    """The text of every tool result, oldest first."""
+    blocks = (b for m in messages if isinstance(m["content"], list) for b in m["content"])
+    return ["\n".join(texts(b.get("content"))) for b in blocks if b["type"] == "tool_result"]
+
+
+def cell_ids(messages: Sequence[Message]) -> list[str]:
+    """The cell ids that the newest Read of a notebook showed."""
+    found = (re.findall(r'<cell id="([^"]*)"', result) for result in reversed(tool_results(messages)))
+    return next(filter(None, found), [])
+
+
+class ScriptedModel:
+    """Answers the turns of its script one after the other, then "done"; remembers what it was shown.
+
+    Use it as a context manager; `url` is what `ANTHROPIC_BASE_URL` must hold.
+    """
+
+    def __init__(self, *script: Turn) -> None:
+        self.requests: list[list[Message]] = []  # the messages of each main request
+        self.side_requests: list[dict[str, Any]] = []  # titles, summaries: whole bodies
+        self.other_requests: list[str] = []  # "GET /path": anything but messages and count_tokens
+        self.errors: list[Exception] = []  # what the script's callables raised
+        self._script = list(script)
+        self._lock = threading.Lock()
+        self._server = _Server(self)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> ScriptedModel:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def then(self, *turns: Turn) -> None:
+        """Append to the script, between two prompts."""
+        with self._lock:
+            self._script.extend(turns)
+
+    @property
+    def unsaid(self) -> int:
+        """How many turns of the script are still to come."""
+        return len(self._script)
+
+    def shown(self) -> str:
+        """All text that the last request showed to the model: prompts, tool results, hook contexts, reminders."""
+        return shown_in(self.requests[-1])
+
+    def shown_since(self, n: int) -> str:
+        """What the last request showed that request number `n` (from 0; -2: the one before) did not yet."""
+        return shown_in(self.requests[-1][len(self.requests[n]) :])
+
+    def answer(self, body: dict[str, Any]) -> Sequence[Block]:
+        """The blocks that answer one request."""
+        if all(offered.get("name") != "Read" for offered in body.get("tools") or []):
+            self.side_requests.append(body)
+            return [text("ok")]
+        messages: list[Message] = body["messages"]
+        with self._lock:
+            self.requests.append(messages)
+            turn = self._script.pop(0) if self._script else [text("done")]
+        if not callable(turn):
+            return turn
+        try:
+            return turn(messages)
+        except Exception as error:  # noqa: BLE001 - told by the fixture; the client only sees the model give up
+            self.errors.append(error)
+            return [text(f"the script failed: {error!r}")]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, model: ScriptedModel) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.model = model
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up in the middle of an answer (Esc, exit) is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        path = self.path.partition("?")[0]
+        if path == "/v1/messages/count_tokens":
+            self._json({"input_tokens": 100})
+        elif path != "/v1/messages":
+            self._other()
+        elif body.get("stream"):
+            self._stream(_events(body.get("model"), self.server.model.answer(body)))
+        else:
+            self._json(_message(body.get("model"), list(self.server.model.answer(body))))
+
+    def do_GET(self) -> None:
+        self._other()
+
+    def do_HEAD(self) -> None:
+        self._other()
+
+    def log_message(self, *_: Any) -> None:
+        """The requests are in the model; nothing is printed."""
+
+    def _other(self) -> None:
+        self.server.model.other_requests.append(f"{self.command} {self.path}")
+        self._json({})
+
+    def _json(self, value: dict[str, Any]) -> None:
+        self._send("application/json", json.dumps(value).encode())
+
+    def _stream(self, events: Iterator[dict[str, Any]]) -> None:
+        lines = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
+        self._send("text/event-stream", lines.encode())
+
+    def _send(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _message(model: Any, content: list[Block]) -> dict[str, Any]:
+    calls = any(block["type"] == "tool_use" for block in content)
+    return {
+        "id": f"msg_{next(_numbers):024d}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 100, "output_tokens": 10},
+    }
+
+
+def _events(model: Any, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    whole = _message(model, list(blocks))
+    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    for index, block in enumerate(blocks):
+        if block["type"] == "tool_use":
+            start = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        else:
+            start = {**block, "text": ""}
+            delta = {"type": "text_delta", "text": block["text"]}
+        yield {"type": "content_block_start", "index": index, "content_block": start}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 10}}
+    yield {"type": "message_stop"}

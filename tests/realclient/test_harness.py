@@ -1,0 +1,220 @@
+"""The harness itself, proven against the real client in a project with one hook."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import client as harness
+from .conftest import ClaudeFactory, InteractiveFactory, unavailable
+from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
+
+EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+ANSWER = """
+import json, sys
+payload = json.load(sys.stdin)
+print(json.dumps({
+    "systemMessage": "ran " + payload["tool_response"]["cell_id"],
+    "hookSpecificOutput": {
+        "hookEventName": "PostToolUse",
+        "additionalContext": "Report on " + payload["tool_response"]["cell_id"],
+    },
+}))
+"""
+
+SLEEP = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[0]).parent
+def stopped(number, frame):
+    (folder / "signal").write_text(signal.Signals(number).name)
+    sys.exit()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, stopped)
+(folder / "started").touch()
+time.sleep(60)
+"""
+
+Model = Callable[..., ScriptedModel]
+
+
+def hooked(project: Path, script: str) -> None:
+    """Install this script as the hook that follows each `NotebookEdit`."""
+    handler = {
+        "type": "command",
+        "if": "NotebookEdit(notebooks/**/*.ipynb)",
+        "command": sys.executable,
+        "args": ["-I", "${CLAUDE_PROJECT_DIR}/.claude/hook.py"],
+    }
+    hooks = {"PostToolUse": [{"matcher": "NotebookEdit", "hooks": [handler]}]}
+    (project / ".claude").mkdir()
+    (project / ".claude" / "settings.json").write_text(json.dumps({"hooks": hooks}))
+    (project / ".claude" / "hook.py").write_text(script)
+
+
+def write(notebook: Path) -> Block:
+    return tool("Write", {"file_path": str(notebook), "content": json.dumps(EMPTY)})
+
+
+def insert(notebook: Path, source: str, after: str | None = None) -> Block:
+    arguments = {"notebook_path": str(notebook), "new_source": source, "cell_type": "code"}
+    place = {} if after is None else {"cell_id": after}
+    return tool("NotebookEdit", {**arguments, **place, "edit_mode": "insert"})
+
+
+def sources(notebook: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
+
+
+def test_a_hooks_context_is_shown_at_the_next_turn(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    hooked(project, ANSWER)
+    notebook = project / "notebooks" / "a.ipynb"
+    model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("bye")])
+
+    result = claude(model).prompt("Write a notebook.")
+
+    assert (result.returncode, result.text, result.stderr) == (0, "bye", "")
+    assert sources(notebook) == ["1"]
+    cell = json.loads(notebook.read_text())["cells"][0]["id"]
+    assert "Report on " not in shown_in(model.requests[1])
+    assert f"Report on {cell}" in model.shown_since(1)
+    assert "Write a notebook." in model.shown()
+    assert model.unsaid == 0
+
+
+def test_a_turn_can_take_cell_ids_from_what_was_shown(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    hooked(project, ANSWER)
+    notebook = project / "notebooks" / "a.ipynb"
+    cell: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [{**cell, "id": word, "source": word} for word in ("one", "two")]
+    notebook.write_text(json.dumps({**EMPTY, "cells": cells}))
+
+    def after_the_first(messages: list[Message]) -> list[Block]:
+        return [insert(notebook, "between", after=cell_ids(messages)[0])]
+
+    model = scripted_model([tool("Read", {"file_path": str(notebook)})], after_the_first)
+
+    assert claude(model).prompt("Go on.").text == "done"
+    assert sources(notebook) == ["one", "between", "two"]
+    assert tool_results(model.requests[-1])[-1].startswith("Inserted cell")
+
+
+def test_the_hook_is_not_spawned_for_other_notebooks(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    hooked(project, ANSWER)
+    notebook = project / "b.ipynb"
+    model = scripted_model([write(notebook)], [insert(notebook, "1")])
+
+    claude(model).prompt("Write a notebook.")
+
+    assert sources(notebook) == ["1"]
+    assert "Report on " not in model.shown()
+
+
+def test_a_session_goes_on_over_several_prompts(scripted_model: Model, claude: ClaudeFactory) -> None:
+    model = scripted_model([text("first answer")])
+    client = claude(model)
+
+    first = client.prompt("first question")
+    model.then([text("second answer")])
+    second = client.prompt("second question", "--continue")
+    third = client.prompt("third question", "--resume", first.session_id)
+
+    assert [first.text, second.text, third.text] == ["first answer", "second answer", "done"]
+    assert first.session_id == second.session_id == third.session_id
+    assert "first question" in model.shown() and "second question" in model.shown()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_permissions_can_be_left_to_the_client(
+    project: Path, scripted_model: Model, claude: ClaudeFactory, trusted: bool
+) -> None:
+    notebook, elsewhere = project / "notebooks" / "a.ipynb", project / "b.ipynb"
+    (project / ".claude").mkdir()
+    allowed = {"permissions": {"allow": ["Edit(notebooks/**)"]}}
+    (project / ".claude" / "settings.json").write_text(json.dumps(allowed))
+    model = scripted_model([write(notebook)], [write(elsewhere)])
+
+    result = claude(model, trusted=trusted).prompt("Write two notebooks.", permissions="default")
+
+    assert (notebook.exists(), elsewhere.exists()) == (trusted, False)
+    assert "permission" in tool_results(model.requests[-1])[-1]
+    assert ("this workspace has not been trusted" in result.stderr) is not trusted
+
+
+def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: ClaudeFactory) -> None:
+    def broken(messages: list[Message]) -> list[Block]:
+        raise LookupError("no such cell")
+
+    model = scripted_model(broken)
+
+    assert "no such cell" in claude(model).prompt("Go on.").text
+    assert isinstance(model.errors.pop(), LookupError)
+
+
+def test_without_npm_tests_are_skipped_but_fail_in_ci(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(harness.Unavailable, match="npm") as raised:
+        harness.install()
+
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception):
+        unavailable(raised.value)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception):
+        unavailable(raised.value)
+
+
+@pytest.mark.timeout(60)
+def test_the_screen_shows_a_hooks_message(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    hooked(project, ANSWER)
+    notebook = project / "notebooks" / "a.ipynb"
+    model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("The end.")])
+    client = interactive_claude(model)
+
+    client.send("Write a notebook.")
+    screen = client.wait_for("The end.")
+
+    cell = json.loads(notebook.read_text())["cells"][0]["id"]
+    assert f"PostToolUse:NotebookEdit says: ran {cell}" in screen
+    assert f"Report on {cell}" in model.shown()
+
+
+@pytest.mark.timeout(60)
+def test_escape_ends_a_hook_with_sigterm(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    hooked(project, SLEEP)
+    notebook = project / "notebooks" / "a.ipynb"
+    model = scripted_model([write(notebook)], [insert(notebook, "1")])
+    client = interactive_claude(model)
+
+    client.send("Write a notebook.")
+    appears(project / ".claude" / "started")
+    client.keys("Escape")
+
+    assert appears(project / ".claude" / "signal").read_text() == "SIGTERM"
+
+
+def appears(path: Path, timeout: float = 20) -> Path:
+    """The path, once something lies there."""
+    deadline = time.monotonic() + timeout
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not appear"
+        time.sleep(0.02)
+    return path
