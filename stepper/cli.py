@@ -147,16 +147,16 @@ def restart(notebook: str | None) -> None:
 def shutdown() -> None:
     """End the daemon and the kernels of this project; nothing else is touched."""
     paths = project()
+    pid = daemon_pid(paths)
     try:
-        pid, ended = daemon_pid(paths), ask("shutdown", launch=False)
+        ended = ask("shutdown", launch=False)
         if ended is None and kernels_on_record(paths):
             pid, ended = None, ask("shutdown")
     except DaemonError as error:
-        from stepper.doctor import end_by_force
+        from stepper.force import end_by_force
 
         click.echo(f"stepper: {error.message}; ending it by force", err=True)
-        end_by_force(paths)
-        ended = {"kernels": 0}
+        ended = {"kernels": end_by_force(paths)}
     wait_gone(paths, pid)
     if ended is None:
         click.echo("Nothing of stepper's runs in this project.")

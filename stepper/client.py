@@ -4,6 +4,8 @@ The hook process forwards its standard input and prints what comes back. It impo
 jupyter, json nor socket: `_socket` alone saves 10 ms of every cell. What only a failure needs is imported there.
 """
 
+from __future__ import annotations
+
 import _socket
 import os
 import sys
@@ -11,6 +13,9 @@ import sys
 from stepper import __version__, wire
 from stepper.errors import DaemonError, StepperError
 from stepper.paths import Paths
+
+if False:  # for the type checker alone: typing is not loaded
+    from collections.abc import Callable
 
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
 SILENCE_SECONDS = 8.0
@@ -22,24 +27,26 @@ DAEMON_ENVIRON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPD
 class Connection:
     """One request to the daemon on a connected socket."""
 
-    def __init__(self, paths, sock):  # type: ignore[no-untyped-def]  # `_socket` has no public types
+    def __init__(self, paths: Paths, sock: _socket.socket) -> None:
         self.paths, self.sock = paths, sock
         self.accepted = False
 
-    def send(self, *parts):  # type: ignore[no-untyped-def]
+    def send(self, *parts: bytes) -> None:
+        """Send one message; raise DaemonError where the daemon does not take it."""
         try:
             self.sock.sendall(wire.pack(*parts))
         except TimeoutError:
             raise self.silent() from None
 
-    def answer(self):  # type: ignore[no-untyped-def]
+    def answer(self) -> tuple[bytes, bytes]:
         """Return the next answer as (kind, payload); raise DaemonError where the daemon hangs or went away."""
         sizes = wire.lengths(self.take(8 * wire.count(self.take(wire.PREFIX))))
         kind, payload = wire.split(self.take(sum(sizes)), sizes)
         self.accepted = self.accepted or kind == wire.PROGRESS
         return kind, payload
 
-    def take(self, size):  # type: ignore[no-untyped-def]
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
         buffer = bytearray()
         while len(buffer) < size:
             try:
@@ -56,14 +63,15 @@ class Connection:
             buffer += data
         return bytes(buffer)
 
-    def silent(self):  # type: ignore[no-untyped-def]
+    def silent(self) -> DaemonError:
+        """Return the error of a daemon that hangs."""
         return DaemonError(
             f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
             f"stepper shutdown  # ends it; see {self.paths.log}",
         )
 
 
-def connect(paths):  # type: ignore[no-untyped-def]
+def connect(paths: Paths) -> Connection | None:
     """Return a Connection to the running daemon, or None where none listens."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     sock.settimeout(SILENCE_SECONDS)
@@ -75,7 +83,7 @@ def connect(paths):  # type: ignore[no-untyped-def]
     return Connection(paths, sock)
 
 
-def start(paths):  # type: ignore[no-untyped-def]
+def start(paths: Paths) -> Connection:
     """Start the daemon, or wait for the one that another caller is starting; return a Connection.
 
     Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
@@ -137,7 +145,13 @@ def start(paths):  # type: ignore[no-untyped-def]
         os.close(lock)
 
 
-def ask(paths, verb, payload=b"", progress=None, launch=True):  # type: ignore[no-untyped-def]
+def ask(
+    paths: Paths,
+    verb: bytes,
+    payload: bytes = b"",
+    progress: Callable[[bytes], None] | None = None,
+    launch: bool = True,
+) -> bytes | None:
     """Ask the daemon and return the answer's bytes.
 
     `progress` is called with the bytes of each interim answer. With `launch=False` a daemon that is not
@@ -159,7 +173,7 @@ def ask(paths, verb, payload=b"", progress=None, launch=True):  # type: ignore[n
                     progress(body)
                 kind, body = connection.answer()
         except DaemonError as error:
-            error.accepted = connection.accepted  # the cell may have run
+            error.accepted = connection.accepted
             raise
         finally:
             connection.sock.close()
@@ -172,7 +186,7 @@ def ask(paths, verb, payload=b"", progress=None, launch=True):  # type: ignore[n
     raise DaemonError("a stepper daemon of another version does not end", "stepper shutdown")
 
 
-def retired(paths):  # type: ignore[no-untyped-def]
+def retired(paths: Paths) -> None:
     """Wait until the daemon that said STALE no longer listens."""
     import time
 
@@ -181,7 +195,7 @@ def retired(paths):  # type: ignore[no-untyped-def]
         time.sleep(0.02)
 
 
-def failure(body):  # type: ignore[no-untyped-def]
+def failure(body: bytes) -> StepperError:
     """Return the StepperError that the daemon sent as JSON."""
     import json
 
@@ -192,7 +206,7 @@ def failure(body):  # type: ignore[no-untyped-def]
     return error
 
 
-def hook():  # type: ignore[no-untyped-def]
+def hook() -> None:
     """The hook process: forward standard input, print the answer. It never fails the person's edit.
 
     Arguments: the project's folder and the event's name. Exit code 0 whatever happens.
@@ -201,7 +215,7 @@ def hook():  # type: ignore[no-untyped-def]
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload = stdin.readall()
-        answer = ask(Paths(root), b"hook", event.encode() + b"\0" + payload)
+        answer = ask(Paths(root), b"hook", event.encode() + b"\0" + payload) or b""
     except Exception as error:
         from stepper.core import hookio
 

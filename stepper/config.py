@@ -57,7 +57,7 @@ def parse(text: str, name: str) -> Limits:
         return Limits()
     if not isinstance(data, dict):
         raise UsageError(f"{name}, line 1: a mapping of keys to values is expected")
-    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
     for key, value in data.items():
         where = f"{name}, line {lines.get(key, 1)}"
         if key not in RULES:

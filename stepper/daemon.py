@@ -32,10 +32,6 @@ IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")
 
 
-class Gone(Exception):
-    """The client closed its end."""
-
-
 class Daemon:
     """Serves one project until nothing needs it."""
 
@@ -115,9 +111,7 @@ class Daemon:
             self.working -= 1
             writer.close()
 
-    async def _answer(
-        self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(parts) != 5:
             raise wire.FrameError(f"{len(parts)} parts")
         verb, version, environ, cwd, payload = parts
@@ -136,7 +130,9 @@ class Daemon:
         work = asyncio.create_task(self._work(verb.decode(), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
-            await asyncio.wait([work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                [work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED"
+            )
             if gone.done() and not caller.gone:
                 caller.gone = True
                 log.info("the client of %s went away", verb.decode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -73,27 +74,24 @@ class Interpreter(NamedTuple):
 def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> Result:
     """Run a command without input, to its end or `seconds`."""
     try:
-        done = subprocess.run(  # noqa: S603  (an argument list, no shell; callers name the program)
+        done = subprocess.run(
             command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return Result(-1, "", f"no answer within {seconds:.0f} s")
     except (OSError, ValueError) as error:
         return Result(-1, "", getattr(error, "strerror", None) or str(error))
-    return Result(
-        done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-    )
+    return Result(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 def probe(python: str) -> Interpreter:
     """Ask an interpreter for its version and whether it has ipykernel and pip. It writes no bytecode."""
     told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
-    for line in reversed(told.out.splitlines()):
-        mark, _, rest = line.partition(" ")
-        version, *modules = rest.split() or [""]
-        if mark == PROBE_MARK:
-            return Interpreter(tuple(map(int, version.split("."))), tuple(modules))
-    return Interpreter(error=told.tail())
+    found = re.search(rf"^{PROBE_MARK} (\d+)\.(\d+)\.(\d+) ?(.*)$", told.out, re.MULTILINE)
+    if not found:
+        return Interpreter(error=told.tail())
+    *version, modules = found.groups()
+    return Interpreter(tuple(map(int, version)), tuple(modules.split()))
 
 
 def assets(kind: str) -> Path:
@@ -175,9 +173,7 @@ def interpreter(paths: Paths) -> Check:
         return Check("interpreter", False, f"{python} does not run: {about.error}", mend)
     new_enough = about.version >= OLDEST_KERNEL_PYTHON
     wanted = "" if new_enough else ": the kernel needs 3.9 or newer"
-    return Check(
-        "interpreter", new_enough, f"{python} (Python {about.name}){wanted}", "" if new_enough else mend
-    )
+    return Check("interpreter", new_enough, f"{python} (Python {about.name}){wanted}", "" if new_enough else mend)
 
 
 def ipykernel(paths: Paths) -> Check:
@@ -256,9 +252,7 @@ def skills(paths: Paths) -> Check:
         elif settings.digest(found) != settings.digest(files):
             wrong.append(f"{name} is of another version")
     if wrong or not shipped:
-        return Check(
-            "skills", False, "; ".join(wrong) or "none came with this installation", install_command(paths)
-        )
+        return Check("skills", False, "; ".join(wrong) or "none came with this installation", install_command(paths))
     note = f" (edited here: {', '.join(edited)})" if edited else ""
     return Check("skills", True, ", ".join(shipped) + note)
 
@@ -281,7 +275,7 @@ def personal_skills(paths: Paths) -> Check:
 def socket_folder(paths: Paths) -> Check:
     """The socket's folder is the user's alone."""
     name = "socket"
-    for folder in (os.path.dirname(paths.runtime), paths.runtime):  # noqa: PTH120  (as in paths.py)
+    for folder in (os.path.dirname(paths.runtime), paths.runtime):
         try:
             about = os.lstat(folder)
         except FileNotFoundError:
@@ -291,29 +285,33 @@ def socket_folder(paths: Paths) -> Check:
         if about.st_mode & 0o077:
             return Check(name, False, f"{folder} is open to other users", f"chmod 700 {folder}")
     try:
-        connection = client.connect(paths)  # type: ignore[no-untyped-call]  # the hook process carries no types
+        running = listening(paths)
     except OSError as error:
         return Check(name, False, f"{paths.socket}: {error.strerror or error}", "stepper shutdown")
-    if connection:
-        connection.sock.close()
-    return Check(name, True, f"{paths.socket} ({'the daemon listens' if connection else 'no daemon runs'})")
+    return Check(name, True, f"{paths.socket} ({'the daemon listens' if running else 'no daemon runs'})")
 
 
 def versions(paths: Paths) -> Check:
     """The running daemon is of this version."""
     name, own = "version", f"stepper {__version__}"
     try:
-        connection = client.connect(paths)  # type: ignore[no-untyped-call]
-        told = json.loads(Path(paths.daemon_json).read_text("utf-8")) if connection else None
+        told = json.loads(Path(paths.daemon_json).read_text("utf-8")) if listening(paths) else None
         version = str(told["version"]) if told else __version__
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Check(name, False, f"{own}; {paths.daemon_json} can't be read: {error}", "stepper shutdown")
-    if connection:
-        connection.sock.close()
     if version != __version__:
         mend = "stepper status  # the daemon makes way for this version; the kernels stay"
         return Check(name, False, f"{own}, but the daemon is {version}", mend)
     return Check(name, True, own)
+
+
+def listening(paths: Paths) -> bool:
+    """Tell whether a daemon listens on the project's socket; raise OSError."""
+    connection = client.connect(paths)
+    if connection is None:
+        return False
+    connection.sock.close()
+    return True
 
 
 def kernel_python(paths: Paths) -> str:

@@ -12,8 +12,17 @@ from typing import Any
 from stepper.core import changes, classify, directive, ledger, plan, report
 from stepper.core.model import Cell, CellEdit, Fault, FileWrite, Limits, Outcome, Plan, Run, Step, Verdict
 from stepper.core.report import Ended, Report
-from stepper.errors import KernelError, NotebookError, StepperError
-from stepper.ports import Execution, Journal, Kernel, KernelPlace, KernelProvider, Notebook, NotebookFile, Progress
+from stepper.errors import NotebookError, StepperError
+from stepper.ports import (
+    Execution,
+    Journal,
+    Kernel,
+    KernelPlace,
+    KernelProvider,
+    Notebook,
+    NotebookFile,
+    Progress,
+)
 
 
 @dataclass
@@ -68,7 +77,8 @@ class Session:
             cell = self._edited_cell(document, edit)
             if cell is None:
                 return report.not_run(
-                    f"no cell {edit.cell_id!r} in {self.name}", "Read the notebook again: its cell ids are shown there"
+                    f"no cell {edit.cell_id!r} in {self.name}",
+                    "Read the notebook again: its cell ids are shown there",
                 )
             if cell not in changes.runnable([cell]):
                 return None
@@ -255,7 +265,15 @@ class Session:
             self.kernel_state = "idle" if self.kernel else "none"
         if self.state.lost:
             self.pending_notes.append(f"state lost: {self.state.lost}. A fresh kernel ran this cell.")
-        self._log({"event": "kernel", "what": "started", "kernel": self.kernel.id, "pid": self.kernel.pid, "at": now()})
+        self._log(
+            {
+                "event": "kernel",
+                "what": "started",
+                "kernel": self.kernel.id,
+                "pid": self.kernel.pid,
+                "at": now(),
+            }
+        )
         return self.kernel
 
     async def _end_kernel(self, why: str) -> bool:
@@ -283,7 +301,13 @@ class Session:
         kernel = await self._kernel(caller)
         notes, self.pending_notes = [*self.pending_notes, *asked.problems], []
         number, started_at, began = self.state.next_run, now(), time.monotonic()
-        begin = {"event": "start", "run": number, "cell_id": cell.id, "key": step or cell.id, "at": started_at}
+        begin = {
+            "event": "start",
+            "run": number,
+            "cell_id": cell.id,
+            "key": step or cell.id,
+            "at": started_at,
+        }
         self._log({**begin, "kernel": kernel.id, "tool_use_id": tool_use_id}, sync=False)
         self.waits_for = caller
         try:

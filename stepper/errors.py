@@ -10,6 +10,7 @@ class StepperError(Exception):
     """
 
     exit_code = 1
+    accepted = False  # whether the daemon had taken the request, so that the cell may have run
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

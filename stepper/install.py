@@ -39,6 +39,7 @@ def apply(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    Path(paths.env).mkdir(parents=True, exist_ok=True)
     Path(paths.home).chmod(0o700)
     finish_env(paths)
     if options.remade:
@@ -49,11 +50,12 @@ def apply(options: argparse.Namespace) -> None:
     merged, new_rules = settings.add_rules(
         settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
     )
+    known = doctor.record(paths).get("script")
     write_record(paths, options, choice, notebooks, new_rules)
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))
-    install_script(project)
+    install_script(project, known)
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
     say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
@@ -96,11 +98,11 @@ def retire(paths: Paths) -> None:
     A request of another version has it make way, as after every update.
     """
     try:
-        connection = client.connect(paths)  # type: ignore[no-untyped-call]  # the hook process carries no types
+        connection = client.connect(paths)
         if connection:
             connection.send(b"status", b"reinstalled", b"", b"", b"")
             connection.answer()
-            client.retired(paths)  # type: ignore[no-untyped-call]
+            client.retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
@@ -132,9 +134,7 @@ def must(command: list[str], cwd: Path, undo: Path | None) -> None:
     if done.code:
         if undo:
             remove(undo)
-        raise RefusedError(
-            f"{shlex.join(command)} failed: {done.tail()}", "run this again when that is mended"
-        )
+        raise RefusedError(f"{shlex.join(command)} failed: {done.tail()}", "run this again when that is mended")
 
 
 def write_record(
@@ -167,12 +167,11 @@ def write_record(
     write(Path(paths.record), (json.dumps(note, indent=1) + "\n").encode(), 0o600)
 
 
-def install_script(project: Path) -> None:
-    """Copy the hook script; keep a copy of one that the person edited."""
+def install_script(project: Path, known: str | None) -> None:
+    """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
     path, ours = project / settings.SCRIPT, doctor.assets("hooks").joinpath("stepper").read_bytes()
-    noted = doctor.record(Paths(str(project))).get("script")
     there = read(path)
-    if there and there != ours and hashlib.sha256(there).hexdigest() != noted:
+    if there and there != ours and hashlib.sha256(there).hexdigest() != known:
         copy = path.with_name("stepper.orig")
         write(copy, there)
         say("hook", f"the one that was here differs: kept as {copy.relative_to(project)}")
@@ -181,9 +180,7 @@ def install_script(project: Path) -> None:
 
 def our_skills(project: Path) -> dict[str, str]:
     """Return the skills of the project that bear our mark: name → `ours` or `edited`."""
-    found = {
-        folder.name: settings.whose(doctor.files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))
-    }
+    found = {folder.name: settings.whose(doctor.files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))}
     return {name: whose for name, whose in found.items() if whose in ("ours", "edited")}
 
 

@@ -50,9 +50,7 @@ def say(name: str, what: str) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the options of install.sh, with absolute paths; raise UsageError."""
-    parser = argparse.ArgumentParser(
-        prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False
-    )
+    parser = argparse.ArgumentParser(prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     for name in ("allow", "editable", "uninstall", "demo", "remade"):
@@ -69,7 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.python is not None:
         found = options.python if os.sep in options.python else shutil.which(options.python)
         # not resolved: the link in a venv is what makes it that venv's interpreter
-        options.python = os.path.abspath(found or options.python)  # noqa: PTH100
+        options.python = os.path.abspath(found or options.python)
     options.scratch = options.demo and options.target is None
     if options.scratch:
         options.target = tempfile.mkdtemp(prefix="stepper-demo-")
@@ -85,13 +83,9 @@ def check_target(target: str) -> None:
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
     if os.pathsep in target or "\n" in target:
-        raise UsageError(
-            f"{shown}: a colon or a line end in its path can't stand on the PATH", "rename the folder"
-        )
+        raise UsageError(f"{shown}: a colon or a line end in its path can't stand on the PATH", "rename the folder")
     if target == os.path.realpath(Path.home()):
-        raise UsageError(
-            f"{shown} is your home folder: its settings hold for all projects", "name a repository"
-        )
+        raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
     try:
         tempfile.TemporaryFile(dir=target).close()
     except OSError as error:
@@ -108,28 +102,28 @@ def read_settings(project: Path) -> tuple[str | None, settings.Data]:
         return None, {}
     except (OSError, ValueError, RecursionError) as error:
         kind = "can't be read" if isinstance(error, OSError) else "is not valid JSON"
-        raise RefusedError(
-            f"{path} {kind}: {error}", f"{doctor.editor(str(path))}  # then run this again"
-        ) from None
+        raise RefusedError(f"{path} {kind}: {error}", f"{doctor.editor(str(path))}  # then run this again") from None
     if wrong := settings.problem(data):
         raise RefusedError(f"{path}: {wrong}", f"{doctor.editor(str(path))}  # then run this again")
     return text, data
 
 
-def check_places(project: Path, notebooks: str) -> None:
-    """Raise RefusedError where something foreign stands in a place of ours, or a place can't be written."""
-    for name in (".stepper", ".claude", ".claude/hooks", SKILLS, notebooks):
+def check_folders(project: Path, *names: str) -> None:
+    """Raise RefusedError where a folder that we need is none, or can't be written."""
+    for name in names:
         place = project / name
         if os.path.lexists(place) and not place.is_dir():
             raise RefusedError(f"{place} is not a folder", "move it away, then run this again")
         if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
             raise RefusedError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
+
+
+def check_files(project: Path) -> None:
+    """Raise RefusedError where something foreign stands in a place of ours."""
     for name in (SETTINGS, ".gitignore", settings.SCRIPT):
         place = project / name
         if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
-            raise RefusedError(
-                f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}"
-            )
+            raise RefusedError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
     script = project / settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in script.read_bytes():
         raise RefusedError(f"{script} is not stepper's", "move it away, then run this again")
@@ -165,9 +159,7 @@ def check_interpreter(choice: Choice) -> doctor.Interpreter:
     """Return what the interpreter said of itself; raise RefusedError where no kernel can be made of it."""
     about = doctor.probe(choice.python)
     if about.error:
-        raise RefusedError(
-            f"{choice.python} ({choice.why}) does not run: {about.error}", "name another: --python PATH"
-        )
+        raise RefusedError(f"{choice.python} ({choice.why}) does not run: {about.error}", "name another: --python PATH")
     if about.version < doctor.OLDEST_KERNEL_PYTHON:
         raise RefusedError(
             f"{choice.python} ({choice.why}) is Python {about.name}: the kernel needs 3.9 or newer",
@@ -195,9 +187,7 @@ def stamp(options: argparse.Namespace) -> str:
     total = hashlib.sha256(f"{options.editable} {options.target}".encode("utf-8", "surrogateescape"))
     for path in sorted(set(files)):
         if "__pycache__" not in path.parts:
-            total.update(
-                os.fsencode(path.relative_to(source)) + b"\0" + hashlib.sha256(path.read_bytes()).digest()
-            )
+            total.update(os.fsencode(path.relative_to(source)) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
 
@@ -215,8 +205,10 @@ def refuse(options: argparse.Namespace) -> Choice:
     """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
     check_target(options.target)
     paths = Paths(options.target)
+    check_folders(Path(paths.project), ".stepper", ".claude", ".claude/hooks", SKILLS)
     read_settings(Path(paths.project))
-    check_places(Path(paths.project), doctor.notebooks_dir(paths))
+    check_folders(Path(paths.project), doctor.notebooks_dir(paths))
+    check_files(Path(paths.project))
     environ = {} if options.scratch else os.environ
     choice = choose(paths, options.python, environ)
     if not choice.make:

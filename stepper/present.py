@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -42,7 +43,9 @@ def history_text(runs: list[dict[str, Any]]) -> str:
         for run in runs
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 class RunProgress:
@@ -55,10 +58,12 @@ class RunProgress:
 
     def __enter__(self) -> RunProgress:
         """Begin; rich is loaded only where a terminal shows it."""
-        if not self.quiet and click.get_text_stream("stdout").isatty():
+        if not self.quiet and sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            self.bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            )
             self.bar.start()
         return self
 

@@ -218,8 +218,7 @@ def _render(new: Json, source: str, eol: str, indent: str, depth: int = 1) -> st
     edge = eol + indent * depth
     if isinstance(new, dict):
         lines = [
-            f"{json.dumps(name, ensure_ascii=False)}: "
-            + _render(value, texts.get(name, ""), eol, indent, depth + 1)
+            f"{json.dumps(name, ensure_ascii=False)}: " + _render(value, texts.get(name, ""), eol, indent, depth + 1)
             for name, value in new.items()
         ]
     else:
@@ -282,7 +281,7 @@ def unignore(content: bytes) -> bytes:
 
 # --- skills: a folder's files by relative name ------------------------------------------------------------
 
-MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*\Z")
+MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
 
 
 def digest(files: Mapping[str, bytes]) -> str:
@@ -290,14 +289,14 @@ def digest(files: Mapping[str, bytes]) -> str:
     total = hashlib.sha256()
     for name in sorted(files):
         content = files[name].replace(b"\r\n", b"\n")
-        content = MARK.sub(b"", content).rstrip() if name == "SKILL.md" else content
+        content = MARK.sub(b"\n", content).rstrip() if name == "SKILL.md" else content
         total.update(b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content)
     return total.hexdigest()[:16]
 
 
 def stamped(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a skill's files with our mark and their hash at the end of SKILL.md: how it is known again."""
-    body = MARK.sub(b"", files["SKILL.md"]).rstrip()
+    body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
     mark = f"<!-- notebook-stepper {digest(files)} -->".encode()
     return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
 

@@ -13,8 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from stepper import client, doctor, install, settings
-from stepper.errors import StepperError
+from stepper import doctor, install, settings
 from stepper.install import read, remove, write
 from stepper.paths import Paths
 from stepper.preflight import SCRIPT_MARK, SETTINGS, SKILLS, check_target, read_settings, say
@@ -40,6 +39,10 @@ def uninstall(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     project, note = Path(paths.project), doctor.record(paths)
     text, data = read_settings(project)
+    script = SCRIPT_MARK in read(project / settings.SCRIPT)
+    if not (script or settings.has_ours(data) or install.our_skills(project) or Path(paths.home).exists()):
+        say("nothing", f"of stepper's is in {paths.project}")
+        return
     stop(paths)
     remove_settings(project, note, text, data)
     remove_script(project, note)
@@ -57,13 +60,10 @@ def stop(paths: Paths) -> None:
     """End daemon and kernels; say where that fails, because processes may be left."""
     command = Path(paths.env, "bin/stepper")
     try:
-        connection = client.connect(paths)  # type: ignore[no-untyped-call]  # the hook process carries no types
-    except (OSError, StepperError):
-        connection = None
-    if connection:
-        connection.sock.close()
-    kernels = any(Path(paths.kernels).glob("*.json"))
-    if not connection and not kernels:
+        running = doctor.listening(paths)
+    except OSError:
+        running = True  # something is there: let `stepper shutdown` look
+    if not running and not any(Path(paths.kernels).glob("*.json")):
         return
     done = doctor.run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.code == 0:
@@ -96,9 +96,7 @@ def remove_settings(project: Path, note: settings.Data, text: str | None, data: 
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
     write(path, str(first if same else settings.render(rest, text)).encode())
     say("removed", f"our hooks from {SETTINGS}")
-    doubtful = [
-        rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")
-    ]
+    doubtful = [rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")]
     if doubtful and not note:
         say("kept", f"permission rule {doubtful[0]}: no record tells who added it")
 
@@ -156,7 +154,11 @@ def remove_home(paths: Paths) -> None:
     runtime = Path(paths.runtime)
     if runtime.is_dir() and not runtime.is_symlink() and runtime.stat().st_uid == os.getuid():
         remove(runtime)
-    if home.is_dir() and not remove_empty(home):
+    if not home.is_dir():
+        return
+    if remove_empty(home):
+        say("removed", ".stepper/")
+    else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
         say("kept", f".stepper/ with what is yours: {names}")
 

@@ -5,6 +5,9 @@ big endian), then the parts. A request is [verb, version, environment, folder, p
 [kind, payload].
 """
 
+if False:  # for the type checker alone: typing is not loaded
+    from collections.abc import Mapping
+
 MAGIC = b"STP1"
 MAX_PARTS = 8
 # A hook's standard input holds the notebook twice; a frame that announces more than this is refused.
@@ -50,7 +53,7 @@ def split(body: bytes, sizes: list[int]) -> list[bytes]:
     return parts
 
 
-def pack_environ(environ: "dict[bytes, bytes]") -> bytes:
+def pack_environ(environ: "Mapping[bytes, bytes]") -> bytes:
     """Return an environment as NUL-separated `NAME=value` bytes."""
     return b"\0".join(name + b"=" + value for name, value in environ.items())
 

@@ -25,7 +25,10 @@ class Workspace:
     """The notebooks of one project, each with its session."""
 
     def __init__(
-        self, paths: Paths, open_session: Callable[[str, str, Workspace], Session], create: Callable[..., None]
+        self,
+        paths: Paths,
+        open_session: Callable[[str, str, Workspace], Session],
+        create: Callable[..., None],
     ) -> None:
         self.paths, self.config = paths, Config(paths)
         self.sessions: dict[str, Session] = {}
@@ -195,7 +198,11 @@ def kernel_environ(environ: Mapping[str, str], python: str, own: str) -> dict[st
     """
     found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
     folder = os.path.dirname(python)
-    path = [part for part in found.get("PATH", os.defpath).split(os.pathsep) if part not in (folder, os.path.join(own, "bin"))]
+    path = [
+        part
+        for part in found.get("PATH", os.defpath).split(os.pathsep)
+        if part not in (folder, os.path.join(own, "bin"))
+    ]
     found["PATH"] = os.pathsep.join([folder, *path])
     if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
         found["VIRTUAL_ENV"] = os.path.dirname(folder)
@@ -208,7 +215,14 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
     for number, item in enumerate(steps, 1):
         try:
             if isinstance(item, dict):
-                made.append(plans.step(number, str(item.get("title", "")), str(item.get("criterion", "")), item.get("kind", "step")))
+                made.append(
+                    plans.step(
+                        number,
+                        str(item.get("title", "")),
+                        str(item.get("criterion", "")),
+                        item.get("kind", "step"),
+                    )
+                )
             else:
                 made.append(plans.step_from_text(number, str(item)))
         except ValueError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 
-SOURCE = r'''
+SOURCE = r"""
 import collections, linecache, time, types
 from IPython import get_ipython
 
@@ -68,8 +68,10 @@ def frames(trace):
         if code.co_filename in cells:
             lines = linecache.getlines(code.co_filename)
             first = max(1, trace.tb_lineno - AROUND)
-            context = [[n, short(lines[n - 1].rstrip("\n"))] for n in range(first, trace.tb_lineno + AROUND + 1) if n <= len(lines)]
-            found.append({"cell": cells[code.co_filename], "line": trace.tb_lineno, "function": code.co_name, "context": context})
+            last = min(len(lines), trace.tb_lineno + AROUND)
+            context = [[n, short(lines[n - 1].rstrip("\n"))] for n in range(first, last + 1)]
+            place = {"cell": cells[code.co_filename], "line": trace.tb_lineno, "function": code.co_name}
+            found.append({**place, "context": context})
         trace = trace.tb_next
     return found if len(found) <= FRAMES else found[: FRAMES // 2] + found[-FRAMES // 2 :]
 
@@ -122,7 +124,8 @@ def after_run(result):
     facts = {}
     try:
         began = time.monotonic()
-        parent = shell.kernel.get_parent("shell") if hasattr(shell.kernel, "get_parent") else shell.kernel._parent_header
+        kernel = shell.kernel
+        parent = kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
         error = result.error_before_exec or result.error_in_exec
         recent.append({"id": parent["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
         facts["execution_count"] = result.execution_count
@@ -146,7 +149,7 @@ def hide(name="_stepper_helper"):
 
 hide()
 shell.events.register("post_run_cell", after_run)
-'''
+"""
 
 # An expression statement: it binds no name in the user's namespace.
 INSTALL = f"__import__('builtins').exec(compile({SOURCE!r}, '<stepper helper>', 'exec'), {{'__name__': {MODULE!r}}})"

@@ -23,7 +23,10 @@ class JsonLines:
         except FileNotFoundError:
             return [], ""
         except OSError as error:
-            return [], f"the journal {self.path} can't be read ({error.strerror}): what ran before is not known"
+            return (
+                [],
+                f"the journal {self.path} can't be read ({error.strerror}): what ran before is not known",
+            )
         self._torn = bool(data) and not data.endswith(b"\n")
         events, bad = [], 0
         for line in data.split(b"\n"):

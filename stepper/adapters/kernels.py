@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import queue
-import re
 import signal
 import time
 import uuid
@@ -20,19 +20,16 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
 from stepper.adapters import helper
+from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
 from stepper.adapters.outputs import OutputArea
 from stepper.adapters.provisioner import GONE
-from stepper.core.model import Fault, Frame, Outcome
+from stepper.core.model import Outcome
 from stepper.errors import KernelError
 from stepper.ports import Death, Execution, KernelPlace
 
 START_SECONDS = 60.0
-SLICE_SECONDS = 0.2  # how often death and deadline are looked at while a cell says nothing
-GRACE_SECONDS = 5.0  # from the interrupt to the kill
-REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
 STDERR_CHARACTERS = 2000
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class OneSpec(KernelSpecManager):
@@ -41,7 +38,13 @@ class OneSpec(KernelSpecManager):
     def __init__(self, python: str) -> None:
         super().__init__()
         # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
-        arguments = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"]
+        arguments = [
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+            "--HistoryManager.hist_file=:memory:",
+        ]
         self.spec = KernelSpec(argv=[python, *arguments], display_name="Python 3", language="python", metadata=SPEC)
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
@@ -80,7 +83,7 @@ class LocalKernels:
         try:
             await kernel.connect(START_SECONDS)
             assert manager.provisioner is not None
-            told = {
+            told: dict[str, Any] = {
                 "kernel": kernel.id,
                 "python": place.python,
                 "connection": manager.get_connection_info(),
@@ -100,7 +103,7 @@ class LocalKernels:
         """Return the kernel that a former daemon left, or None and why it is gone ('' where none was)."""
         try:
             told = json.loads(self.record.read_text())
-            connection = {**told["connection"], "key": told["connection"]["key"].encode()}
+            connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
             python, kernel_id, provisioner = told["python"], told["kernel"], told["provisioner"]
             banner = int(told["banner"])
         except FileNotFoundError:
@@ -162,10 +165,12 @@ class LocalKernel:
                 heard = heard or await _any(self.client.get_iopub_msg)
             death = await self.death()
             if death is not None:
-                raise KernelError(f"the kernel died at start ({death.how}): {death.stderr or 'it wrote nothing'}")
+                missing = "No module named" in death.stderr and "ipykernel" in death.stderr
+                hint = add_ipykernel(self.python) if missing else ""
+                raise KernelError(f"the kernel died at start ({death.how}): {death.stderr or 'it wrote nothing'}", hint)
             if time.monotonic() > deadline:
                 raise KernelError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
-        done = await self._run(helper.INSTALL, time.monotonic() + seconds, OutputArea(10000), silent=True)
+        done = await Running(self, OutputArea(10000), time.monotonic() + seconds).run(helper.INSTALL, silent=True)
         if done.outcome is not Outcome.OK:
             raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
 
@@ -173,88 +178,9 @@ class LocalKernel:
         """Run code to its end, its deadline in seconds, an interrupt or the kernel's death."""
         self.busy, self.interrupted = True, ""
         try:
-            return await self._run(code, time.monotonic() + timeout, OutputArea(max_output_bytes))
+            return await Running(self, OutputArea(max_output_bytes), time.monotonic() + timeout).run(code)
         finally:
             self.busy = False
-
-    async def _run(self, code: str, deadline: float, area: OutputArea, silent: bool = False) -> Execution:
-        client = self.client
-        msg_id = client.execute(
-            code, silent=silent, store_history=not silent, allow_stdin=False, stop_on_error=False
-        )
-        idle, reply, kill_at, give_up = False, None, 0.0, 0.0
-        error: dict[str, Any] | None = None
-        facts: dict[str, Any] = {}
-        looked = time.monotonic()
-        death = None
-        while not (idle and reply):
-            message = None
-            try:
-                if idle:
-                    message = await client.get_shell_msg(timeout=SLICE_SECONDS)
-                else:
-                    message = await client.get_iopub_msg(timeout=SLICE_SECONDS)
-            except queue.Empty:
-                pass
-            if message is not None and message["parent_header"].get("msg_id") == msg_id:
-                kind, content = message["msg_type"], message["content"]
-                if kind == "execute_reply":
-                    reply = message
-                    area.reply(message)
-                elif kind == helper.MESSAGE:
-                    facts = content
-                else:
-                    if kind == "error":
-                        error = content
-                    idle = area.take(message)
-            now = time.monotonic()
-            if message is not None and now - looked < SLICE_SECONDS:
-                continue
-            looked = now
-            death = await self.death()
-            if death is not None and message is None:
-                break
-            if reply is None and not idle and await client.shell_channel.msg_ready():
-                message = await client.get_shell_msg(timeout=0)
-                if message["parent_header"].get("msg_id") == msg_id:
-                    reply = message
-                    area.reply(message)
-                    give_up = now + REPLY_SECONDS
-            if give_up and now > give_up:
-                break  # replied, but its `idle` was lost: what there is will do
-            if now > deadline and not self.interrupted:
-                await self.interrupt("deadline")
-            if self.interrupted:
-                kill_at = kill_at or now + GRACE_SECONDS
-                if now > kill_at:
-                    await self.shutdown()
-                    death = Death("killed by stepper: the interrupt had no effect for 5 s", self.stderr_tail())
-                    break
-        status = reply["content"]["status"] if reply else "none"
-        payload = reply["content"].get("payload") or [] if reply else []
-        if death is None and any(item.get("source") == "ask_exit" for item in payload):
-            # exit() and quit() answer `ok` and end the kernel
-            death = await self.wait_death(GRACE_SECONDS) or Death("ended by exit() or quit()")
-            death = Death("ended by exit() or quit()", death.stderr)
-        execution = Execution(
-            self._outcome(death, status),
-            area.outputs(),
-            area.cell.get("execution_count"),
-            area.timings,
-            fault_of(facts, error, area.cell.get("execution_count")),
-            death,
-            facts,
-        )
-        if death is not None:
-            await self.shutdown()
-        return execution
-
-    def _outcome(self, death: Death | None, status: str) -> Outcome:
-        if self.interrupted:
-            return Outcome.TIMEOUT if self.interrupted == "deadline" else Outcome.CANCELLED
-        if death is not None:
-            return Outcome.KERNEL_DIED
-        return Outcome.OK if status == "ok" else Outcome.ERROR
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
@@ -292,7 +218,7 @@ class LocalKernel:
             data = self.home.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
         except OSError:
             return ""
-        return ANSI.sub("", data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
+        return without_escapes(data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
 
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
@@ -301,10 +227,8 @@ class LocalKernel:
         assert self.manager.provisioner is not None
         await self.manager.provisioner.kill()
         for process in family:
-            try:
+            with contextlib.suppress(psutil.Error):  # gone already
                 process.kill()
-            except psutil.Error:
-                pass  # gone already
         await self.wait_death(GRACE_SECONDS)
         self.manager.cleanup_connection_file()
         self.manager.cleanup_ipc_files()
@@ -325,6 +249,16 @@ class LocalKernel:
         return total
 
 
+def add_ipykernel(python: str) -> str:
+    """Return the command that adds ipykernel to the environment of an interpreter."""
+    home = Path(python).parent.parent
+    if (home.parent / "uv.lock").exists():
+        return "uv add --dev ipykernel"
+    if any(Path(python).parent.glob("pip*")):
+        return f"{python} -m pip install ipykernel"
+    return f"uv pip install --python {python} ipykernel"
+
+
 def _family(pid: int) -> list[psutil.Process]:
     """Return the process and all its descendants; empty where it is gone."""
     try:
@@ -341,29 +275,3 @@ async def _any(get: Callable[..., Any]) -> bool:
     except queue.Empty:
         return False
     return True
-
-
-def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
-    """Return the fault: from the helper's message, else from the kernel's own `error` message, else None."""
-    told = facts.get("fault")
-    if told is None and error is None:
-        return None
-    trace = ANSI.sub("", "\n".join((error or {}).get("traceback") or []))
-    if told is None:
-        assert error is not None
-        return Fault(str(error.get("ename")), ANSI.sub("", str(error.get("evalue"))), (), traceback=trace)
-    frames = tuple(
-        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]))
-        for f in told["frames"]
-    )
-    own = [frame.line for frame in frames if frame.cell == count]
-    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
-    return Fault(
-        told["ename"],
-        told["evalue"],
-        tuple(told["mro"]),
-        line,
-        frames,
-        told["attributes"],
-        trace,
-    )

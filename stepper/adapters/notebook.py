@@ -262,7 +262,12 @@ def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -
         metadata["stepper"] = {"step": step}
     cell = nbformat.from_dict({"cell_type": "code", "source": "", "outputs": execution.outputs})
     split_lines(nbformat.NotebookNode(cells=[cell]))
-    return {**raw, "metadata": metadata, "execution_count": execution.execution_count, "outputs": cell.outputs}
+    return {
+        **raw,
+        "metadata": metadata,
+        "execution_count": execution.execution_count,
+        "outputs": cell.outputs,
+    }
 
 
 def create(path: str, problem: str, plan: Plan) -> None:

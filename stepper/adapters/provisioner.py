@@ -75,7 +75,8 @@ class SurvivingProvisioner(LocalProvisioner):
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         """Take over the kernel that `get_provisioner_info` told of."""
         await super().load_provisioner_info(provisioner_info)
-        self.process = Attached(provisioner_info["pid"], provisioner_info["created"])
+        # the stand-in has what LocalProvisioner uses of a Popen
+        self.process = Attached(provisioner_info["pid"], provisioner_info["created"])  # type: ignore[assignment]
 
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel's group, but never a group whose pid another process has taken."""

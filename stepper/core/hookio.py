@@ -48,7 +48,7 @@ def change(data: dict[str, Any]) -> Change:
     given, answered = _object(data, "tool_input"), data.get("tool_response")
     answered = answered if isinstance(answered, dict) else {}
     use = data.get("tool_use_id")
-    common = {
+    common: dict[str, Any] = {
         "tool_use_id": use if isinstance(use, str) else None,
         "session": str(data.get("session_id") or ""),
         "permission_mode": str(data.get("permission_mode") or "default"),

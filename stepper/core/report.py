@@ -81,7 +81,9 @@ def quote(text: str, limit: int) -> str:
         tail -= 1
         used += len(lines[tail]) + 1
     left = lines[head:tail]
-    said = f"… {len(left):,} lines ({sum(len(line) + 1 for line in left):,} characters) left out; all is in the notebook"
+    said = (
+        f"… {len(left):,} lines ({sum(len(line) + 1 for line in left):,} characters) left out; all is in the notebook"
+    )
     return "\n".join([*(f"| {line}" for line in lines[:head]), said, *(f"| {line}" for line in lines[tail:])])
 
 
@@ -162,9 +164,7 @@ def failing_lines(fault: Fault, source: str) -> list[str]:
 
 
 def _listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
-    return "\n".join(
-        f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(clean(text))}" for n, text in lines
-    )
+    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(clean(text))}" for n, text in lines)
 
 
 def one_or_cut(line: str) -> str:

@@ -1,0 +1,173 @@
+"""One execution in a kernel: request, messages and reply, its deadline, interrupt and grace, the kernel's death."""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+from typing import Any, Protocol
+
+from jupyter_client import AsyncKernelClient
+
+from stepper.adapters import helper
+from stepper.adapters.outputs import OutputArea
+from stepper.core.model import Fault, Frame, Outcome
+from stepper.ports import Death, Execution
+
+SLICE_SECONDS = 0.2  # how often death and deadline are looked at
+GRACE_SECONDS = 5.0  # from the interrupt to the kill
+REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Host(Protocol):
+    """What an execution needs of its kernel."""
+
+    client: AsyncKernelClient
+    interrupted: str
+
+    async def death(self) -> Death | None:
+        """Return how the kernel ended, or None while it lives."""
+
+    async def wait_death(self, seconds: float) -> Death | None:
+        """Wait until the kernel is gone, at most `seconds`."""
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now."""
+
+    async def shutdown(self) -> None:
+        """End the kernel and its children."""
+
+    def stderr_tail(self) -> str:
+        """Return the last lines that the kernel's process wrote to stderr."""
+
+
+class Running:
+    """One execution. `deadline` is on the monotonic clock."""
+
+    def __init__(self, kernel: Host, area: OutputArea, deadline: float) -> None:
+        self.kernel, self.area, self.deadline = kernel, area, deadline
+        self.msg_id = ""
+        self.idle = False
+        self.reply: dict[str, Any] | None = None
+        self.replied_at = self.interrupted_at = 0.0
+        self.error: dict[str, Any] | None = None
+        self.facts: dict[str, Any] = {}
+        self.died: Death | None = None
+
+    async def run(self, code: str, silent: bool = False) -> Execution:
+        """Execute the code and return what came of it; never raises for what the code does."""
+        client = self.kernel.client
+        # stop_on_error=False: else requests that wait behind a failed one are aborted
+        self.msg_id = client.execute(
+            code, silent=silent, store_history=not silent, allow_stdin=False, stop_on_error=False
+        )
+        looked = time.monotonic()
+        while not (self.idle and self.reply):
+            get = client.get_shell_msg if self.idle else client.get_iopub_msg
+            try:
+                self.take(await get(timeout=SLICE_SECONDS))
+                quiet = False
+            except queue.Empty:
+                quiet = True
+            # A flood of messages must not hide the deadline, a quiet cell not the kernel's death.
+            if quiet or time.monotonic() - looked > SLICE_SECONDS:
+                looked = time.monotonic()
+                if await self.over(looked, quiet):
+                    break
+        return await self.ended()
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take one message of the kernel's, from whichever channel."""
+        if message["parent_header"].get("msg_id") != self.msg_id:
+            return  # of another request: late output of an earlier cell
+        kind = message["msg_type"]
+        if kind == "execute_reply":
+            self.reply, self.replied_at = message, time.monotonic()
+            self.area.reply(message)
+        elif kind == helper.MESSAGE:
+            self.facts = message["content"]
+        else:
+            if kind == "error":
+                self.error = message["content"]
+            self.idle = self.area.take(message)
+
+    async def over(self, now: float, quiet: bool) -> bool:
+        """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""
+        kernel = self.kernel
+        if quiet:  # all that it still had to say is read
+            self.died = await kernel.death()
+        if self.died is not None:
+            return True
+        if self.reply is None and not self.idle and await kernel.client.shell_channel.msg_ready():
+            self.take(await kernel.client.get_shell_msg(timeout=0))
+        if self.replied_at and now > self.replied_at + REPLY_SECONDS:
+            return True  # it replied, but its `idle` was lost: what there is will do
+        if now > self.deadline and not kernel.interrupted:
+            await kernel.interrupt("deadline")
+        if kernel.interrupted:
+            self.interrupted_at = self.interrupted_at or now
+            if now > self.interrupted_at + GRACE_SECONDS:
+                self.died = Death(
+                    f"killed by stepper: the interrupt had no effect for {GRACE_SECONDS:.0f} s", kernel.stderr_tail()
+                )
+                return True
+        return False
+
+    async def ended(self) -> Execution:
+        """Return the result; where the kernel is gone, what is left of it is cleared away."""
+        content = self.reply["content"] if self.reply else {}
+        if self.died is None and any(item.get("source") == "ask_exit" for item in content.get("payload") or []):
+            # exit() and quit() answer `ok` and end the kernel
+            gone = await self.kernel.wait_death(GRACE_SECONDS)
+            self.died = Death("ended by exit() or quit()", gone.stderr if gone else "")
+        if self.died is not None:
+            await self.kernel.shutdown()
+        count = self.area.cell.get("execution_count")
+        return Execution(
+            self.outcome(content.get("status", "none")),
+            self.area.outputs(),
+            count,
+            self.area.timings,
+            fault_of(self.facts, self.error, count),
+            self.died,
+            self.facts,
+        )
+
+    def outcome(self, status: str) -> Outcome:
+        """Return how it ended; whatever follows an interrupt is its doing."""
+        if self.kernel.interrupted:
+            return Outcome.TIMEOUT if self.kernel.interrupted == "deadline" else Outcome.CANCELLED
+        if self.died is not None:
+            return Outcome.KERNEL_DIED
+        return Outcome.OK if status == "ok" else Outcome.ERROR
+
+
+def without_escapes(text: str) -> str:
+    """Return text without terminal colours."""
+    return ANSI.sub("", text)
+
+
+def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
+    """Return the fault: from the helper's message, else from the kernel's own `error` message, else None."""
+    told = facts.get("fault")
+    if told is None and error is None:
+        return None
+    trace = without_escapes("\n".join((error or {}).get("traceback") or []))
+    if told is None:
+        assert error is not None
+        return Fault(str(error.get("ename")), without_escapes(str(error.get("evalue"))), (), traceback=trace)
+    frames = tuple(
+        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"])) for f in told["frames"]
+    )
+    own = [frame.line for frame in frames if frame.cell == count]
+    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
+    return Fault(
+        told["ename"],
+        told["evalue"],
+        tuple(told["mro"]),
+        line,
+        frames,
+        told["attributes"],
+        trace,
+    )

@@ -1,0 +1,194 @@
+"""A scratch project with its own daemon and kernels, driven through the hook process and the CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.paths import Paths
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
+
+
+class Project:
+    """A repository in which stepper is set up, as Claude Code and a person would use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paths = Paths(str(folder))
+        (folder / ".stepper").mkdir(parents=True, exist_ok=True)
+        (folder / "notebooks").mkdir(exist_ok=True)
+        (folder / ".stepper" / "install.json").write_text(json.dumps({"python": sys.executable}))
+
+    def config(self, text: str) -> None:
+        (self.folder / ".stepper" / "config.yaml").write_text(text)
+
+    def stepper(self, *arguments: str, check: int | None = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the CLI."""
+        command = [sys.executable, "-c", "from stepper.cli import main; main()", *arguments]
+        done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120)
+        assert check is None or done.returncode == check, done.stdout + done.stderr
+        return done
+
+    def json(self, *arguments: str, check: int | None = 0) -> Any:
+        return json.loads(self.stepper(*arguments, "--json", check=check).stdout)
+
+    def new(self, *steps: str, problem: str = "a problem") -> Notebook:
+        made = self.json("new", problem, *(part for step in steps for part in ("--step", step)))
+        return Notebook(self, self.folder / made["notebook"])
+
+    def notebook(self, name: str, cells: list[dict[str, Any]] = [], minor: int = 5, **metadata: Any) -> Notebook:  # noqa: B006
+        """Write a notebook by hand."""
+        path = self.folder / "notebooks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": minor}, indent=1))
+        return Notebook(self, path)
+
+    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
+        """Run the hook process as the hook script does."""
+        data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
+        command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.folder), event]
+        done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, cwd=self.folder)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stderr == b"", done.stderr.decode()
+        return Answer(done.stdout)
+
+
+class Answer:
+    """What the hook printed."""
+
+    def __init__(self, stdout: bytes) -> None:
+        self.stdout = stdout
+        self.data: dict[str, Any] = json.loads(stdout) if stdout else {}
+        specific = self.data.get("hookSpecificOutput", {})
+        self.text: str = specific.get("additionalContext", "")
+        self.denied: str = specific.get("permissionDecisionReason", "") if specific.get("permissionDecision") == "deny" else ""
+        self.line: str = self.data.get("systemMessage", "")
+        self.stop: str = self.data.get("stopReason", "")
+
+
+class Notebook:
+    """A notebook, edited as NotebookEdit does, with the hooks that the client runs."""
+
+    def __init__(self, project: Project, path: Path, session: str = "session-1") -> None:
+        self.project, self.path, self.session = project, path, session
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text(encoding="utf-8"))
+
+    def cell(self, cell_id: str) -> dict[str, Any]:
+        return next(cell for cell in self.raw["cells"] if cell.get("id") == cell_id)
+
+    def payload(self, event: str, tool: str, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {
+            "session_id": self.session,
+            "transcript_path": "/nowhere",
+            "cwd": str(self.project.folder),
+            "hook_event_name": event,
+            "permission_mode": "default",
+            "tool_name": tool,
+            "tool_input": given,
+            "tool_use_id": f"toolu_{uuid.uuid4().hex}",
+            **more,
+        }
+
+    def edited(self, mode: str, source: str, cell_id: str | None = None, kind: str = "code") -> dict[str, Any]:
+        """Change the file as the client does and return the PostToolUse payload."""
+        before = self.path.read_text(encoding="utf-8")
+        raw = json.loads(before)
+        cells, ids = raw["cells"], [cell.get("id") for cell in raw["cells"]]
+        given: dict[str, Any] = {"notebook_path": str(self.path), "new_source": source}
+        index = int(cell_id[5:]) if cell_id and cell_id.startswith("cell-") else ids.index(cell_id) if cell_id else -1
+        answered: dict[str, Any] = {"new_source": source, "cell_type": kind, "language": "python", "edit_mode": mode, "error": ""}
+        if cell_id:
+            given["cell_id"] = cell_id
+        if mode == "insert":
+            given |= {"cell_type": kind, "edit_mode": "insert"}
+            made: dict[str, Any] = {"cell_type": kind, "source": source, "metadata": {}}
+            if raw["nbformat_minor"] >= 5:
+                made = {"cell_type": kind, "id": uuid.uuid4().hex[:8], "source": source, "metadata": {}}
+                answered["cell_id"] = made["id"]
+            if kind == "code":
+                made |= {"execution_count": None, "outputs": []}
+            cells.insert(index + 1, made)
+        elif mode == "replace":
+            cells[index]["source"] = source
+            cells[index] |= {"execution_count": None, "outputs": []}
+            answered["cell_id"] = cell_id
+        else:
+            given["edit_mode"] = "delete"
+            del cells[index]
+            answered["cell_id"] = cell_id
+        after = json.dumps(raw, indent=1, ensure_ascii=False)
+        self.path.write_text(after, encoding="utf-8")
+        answered |= {"notebook_path": str(self.path), "original_file": before, "updated_file": after}
+        return self.payload("PostToolUse", "NotebookEdit", given, tool_response=answered, duration_ms=8)
+
+    def insert(self, source: str, after: str | None = "last", kind: str = "code") -> tuple[str, Answer]:
+        """Insert a cell (below the last one by default); return its id and the hook's answer."""
+        if after == "last":
+            after = self.raw["cells"][-1].get("id") if self.raw["cells"] else None
+        payload = self.edited("insert", source, after, kind)
+        return payload["tool_response"].get("cell_id", ""), self.project.hook("PostToolUse", payload)
+
+    def replace(self, cell_id: str, source: str) -> Answer:
+        return self.project.hook("PostToolUse", self.edited("replace", source, cell_id))
+
+    def delete(self, cell_id: str) -> Answer:
+        return self.project.hook("PostToolUse", self.edited("delete", "", cell_id))
+
+    def write(self, cells: list[dict[str, Any]], **metadata: Any) -> Answer:
+        """Write the whole file, as the Write tool does."""
+        text = json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+        self.path.write_text(text)
+        given = {"file_path": str(self.path), "content": text}
+        answered = {"type": "update", "filePath": str(self.path), "content": text}
+        return self.project.hook("PostToolUse", self.payload("PostToolUse", "Write", given, tool_response=answered))
+
+    def before(self, mode: str, source: str, cell_id: str | None = None, kind: str = "code") -> Answer:
+        """Ask the gate, without changing anything."""
+        given = {"notebook_path": str(self.path), "new_source": source, "cell_type": kind, "edit_mode": mode}
+        if cell_id:
+            given["cell_id"] = cell_id
+        return self.project.hook("PreToolUse", self.payload("PreToolUse", "NotebookEdit", given))
+
+    def batch_end(self, *tools: str) -> Answer:
+        """End the message: the last tools that touched this notebook."""
+        key = {"Read": "file_path", "Write": "file_path", "NotebookEdit": "notebook_path"}
+        calls = [{"tool_name": tool, "tool_input": {key[tool]: str(self.path)}} for tool in tools]
+        return self.project.hook("PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls))
+
+
+def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:
+    """A code cell as it stands in a file."""
+    cell = {"cell_type": "code", "source": source, "metadata": metadata, "execution_count": None, "outputs": []}
+    return {"id": cell_id, **cell} if cell_id else cell
+
+
+def text_of(cell: dict[str, Any]) -> str:
+    """All stream text of a cell's outputs."""
+    return "".join("".join(out["text"]) for out in cell["outputs"] if out["output_type"] == "stream")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A scratch project; whatever of stepper's runs in it is ended afterwards."""
+    made = Project(tmp_path / "repo")
+    yield made
+    made.stepper("shutdown", check=None)
+    shutil.rmtree(made.paths.runtime, ignore_errors=True)
+    log = made.folder / ".stepper" / "daemon.log"
+    if log.exists() and "Traceback" in log.read_text():
+        raise AssertionError("the daemon's log holds a traceback:\n" + log.read_text()[-3000:])
+    assert os.path.exists(made.folder)

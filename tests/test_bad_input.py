@@ -1,0 +1,232 @@
+"""Bad input: a clear message, nothing lost, nothing half done. The edit stands, exit code 0 (asserted in `hook`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stepper import wire
+from tests.conftest import Notebook, Project, code
+
+
+@pytest.mark.parametrize(
+    ("stdin", "said"),
+    [
+        (b"", "empty"),
+        (b"  \n", "empty"),
+        (b"not json", "can't be read"),
+        (b"\xff\xfe\x00", "can't be read"),
+        (b"{}", "tool_input"),
+        (b"[]", "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b"[" * 5000 + b"]" * 5000, "can't be read"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "can't be read"),
+        (b'{"tool_name": "NotebookEdit"}', "tool_input"),
+        (b'{"tool_name": "NotebookEdit", "tool_input": []}', "tool_input"),
+        (b'{"tool_name": "NotebookEdit", "tool_input": {}}', "notebook_path"),
+        (b'{"tool_name": "NotebookEdit", "tool_input": {"notebook_path": 7}}', "notebook_path"),
+        (b'{"tool_name": "Bash", "tool_input": {"command": "ls"}}', "Bash"),
+        (b'{"tool_input": {"notebook_path": "/x.ipynb"}}', "tool_name"),
+    ],
+)
+def test_payloads_that_are_none(project: Project, stdin: bytes, said: str) -> None:
+    answer = project.hook("PostToolUse", stdin)
+    assert "the cell was NOT run" in answer.text
+    assert said in answer.text
+
+
+@pytest.mark.parametrize("event", ["PostToolBatch", "SessionStart", "Stop", "UserPromptSubmit", "NoSuchEvent"])
+def test_other_events_with_garbage_are_silent(project: Project, event: str) -> None:
+    assert project.hook(event, b"garbage").stdout == b""
+
+
+def edit(project: Project, path: str) -> dict:
+    given = {"notebook_path": path, "new_source": "1", "cell_type": "code", "edit_mode": "insert"}
+    answered = {**given, "cell_id": "abc", "error": ""}
+    return Notebook(project, project.folder).payload("PostToolUse", "NotebookEdit", given, tool_response=answered)
+
+
+def make(kind: str, path: str) -> None:
+    if kind == "folder":
+        os.mkdir(path)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "dangling":
+        os.symlink("nowhere.ipynb", path)
+    elif kind != "missing":
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write({"not json": "{", "list": "[]", "no notebook": "{}", "v3": '{"nbformat": 3, "worksheets": []}',
+                          "bad cells": '{"nbformat": 4, "cells": [1]}', "empty": "", "deep": "[" * 99999}[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "is gone"),
+        ("dangling", "is gone"),
+        ("folder", "is a folder"),
+        ("fifo", "not a regular file"),
+        ("not json", "not valid JSON"),
+        ("deep", "not valid JSON"),
+        ("empty", "not valid JSON"),
+        ("list", "not a notebook"),
+        ("no notebook", "not a notebook"),
+        ("v3", "nbformat 3"),
+        ("bad cells", "not a valid notebook"),
+    ],
+)
+def test_notebooks_that_are_none(project: Project, kind: str, said: str) -> None:
+    path = str(project.folder / "notebooks" / "bad.ipynb")
+    make(kind, path)
+    answer = project.hook("PostToolUse", edit(project, path))
+    assert "the cell was NOT run" in answer.text
+    assert said in answer.text
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything; CI's other machines are not root")
+def test_an_unreadable_notebook(project: Project) -> None:
+    notebook = project.notebook("shut.ipynb")
+    notebook.path.chmod(0)
+    assert "Permission denied" in project.hook("PostToolUse", edit(project, str(notebook.path))).text
+
+
+@pytest.mark.parametrize("where", ["../outside.ipynb", "/outside.ipynb", "notebooks/../x.ipynb", "notebooks/x.txt", "notebooks/link.ipynb"])
+def test_paths_outside_of_the_notebooks_folder_are_refused(project: Project, where: str) -> None:
+    outside = project.folder / "elsewhere.ipynb"
+    outside.write_text(json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    os.symlink(outside, project.folder / "notebooks" / "link.ipynb")
+    answer = project.hook("PostToolUse", edit(project, os.path.join(project.folder, where)))
+    assert "the cell was NOT run" in answer.text
+    assert json.loads(outside.read_text())["cells"][0]["outputs"] == []
+
+
+def test_a_link_inside_the_folder_works(project: Project) -> None:
+    notebook = project.new()
+    os.symlink(notebook.path.name, project.folder / "notebooks" / "alias.ipynb")
+    _, answer = Notebook(project, project.folder / "notebooks" / "alias.ipynb").insert("print('via link')")
+    assert "| via link" in answer.text
+    assert os.path.islink(project.folder / "notebooks" / "alias.ipynb")
+
+
+def test_an_unknown_cell_is_named(project: Project) -> None:
+    notebook = project.new()
+    payload = edit(project, str(notebook.path))
+    assert "no cell 'abc'" in project.hook("PostToolUse", payload).text
+
+
+def test_no_interpreter_names_the_command(project: Project) -> None:
+    (project.folder / ".stepper" / "install.json").unlink()
+    notebook = project.new()
+    _, answer = notebook.insert("1")
+    assert "NOT run" in answer.text + answer.stop
+    assert ".venv/bin/python" in answer.text
+    assert "install.sh" in answer.text
+
+
+def test_an_interpreter_without_ipykernel_names_the_command(project: Project) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
+    (project.folder / ".stepper" / "install.json").unlink()
+    notebook = project.new()
+    _, answer = notebook.insert("1")
+    assert "NOT run" in answer.text
+    assert "No module named" in answer.text
+    assert "ipykernel" in answer.text.split("mends it")[1]
+    assert project.json("status")["kernel"]["state"] == "none"
+
+
+def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(project: Project) -> None:
+    python = project.folder / "python"
+    python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
+    python.chmod(0o755)
+    project.config("python: python")
+    _, answer = project.new().insert("1")
+    assert "NOT run" in answer.text
+    assert "libmissing.so" in answer.text
+    assert "exit code 127" in answer.text
+
+
+def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> None:
+    notebook = project.new()
+    project.config("# limits\ncell_timeout: 10\n")
+    _, answer = notebook.insert("1")
+    assert "NOT run" in answer.text
+    assert "config.yaml, line 2: unknown key `cell_timeout`" in answer.text
+    assert "cell_timeout_seconds" in answer.text
+    done = project.stepper("status", check=2)
+    assert "line 2" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> None:
+    notebook = project.new()
+    pid = project.json("status")["daemon"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    _, answer = notebook.insert("1")
+    assert time.monotonic() - began < 10
+    assert "NOT run" in answer.text
+    assert "does not answer" in answer.text
+    assert "stepper shutdown" in answer.text
+    project.stepper("shutdown")
+    assert not os.path.exists(f"/proc/{pid}") or "Z" in open(f"/proc/{pid}/stat").read()
+    assert "ran ok" in notebook.insert("2")[1].text
+
+
+def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("1")
+    pid = project.json("status")["daemon"]["pid"]
+    _, answer = notebook.insert(f"import os, time; os.kill({pid}, {int(signal.SIGSTOP)}); time.sleep(0.1)")
+    assert "may or may not have run" in answer.text
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_daemon_that_can_not_start_is_said(project: Project) -> None:
+    notebook = project.new()
+    project.stepper("shutdown")
+    os.rename(project.folder / ".stepper" / "journal", project.folder / ".stepper" / "j")
+    (project.folder / ".stepper" / "journal").write_text("in the way")
+    began = time.monotonic()
+    _, answer = notebook.insert("1")
+    assert time.monotonic() - began < 10
+    assert "NOT run" in answer.text
+    (project.folder / ".stepper" / "journal").unlink()
+    os.rename(project.folder / ".stepper" / "j", project.folder / ".stepper" / "journal")
+
+
+def test_frames_that_are_none_are_turned_away(project: Project) -> None:
+    import socket
+
+    project.stepper("status", check=2)  # there is no notebook, but the daemon runs
+    for data in (b"GET / HTTP/1.1\r\n\r\n", wire.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"), wire.pack(b"x"), b"STP1\x00"):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(10)
+            sock.connect(project.paths.socket)
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(100) == b""
+    project.new()
+
+
+def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
+    project.new().insert("1")
+    for folder, _, names in os.walk(project.folder / ".stepper"):
+        for name in names:
+            if name not in ("install.json", "config.yaml"):
+                mode = stat.S_IMODE(os.lstat(os.path.join(folder, name)).st_mode)
+                assert mode & 0o077 == 0, (name, oct(mode))
+    assert stat.S_IMODE(os.stat(project.paths.runtime).st_mode) & 0o077 == 0
+
+
+def test_wrong_usage_is_exit_code_2(project: Project) -> None:
+    assert project.stepper("nosuch", check=2).stdout == ""
+    assert "no current notebook" in project.stepper("status", check=2).stderr
+    assert "there is no notebook" in project.stepper("run", "nosuch", check=2).stderr
+    assert "empty" in project.stepper("new", "  ", check=2).stderr

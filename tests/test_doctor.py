@@ -1,0 +1,233 @@
+"""Each check of `stepper doctor`: right on a fresh installation, and each way to spoil one is named with its mend."""
+
+import json
+import os
+import shlex
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepper import __version__, doctor, install, paths, preflight, settings
+from stepper.paths import Paths
+
+NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
+    monkeypatch.setattr(paths, "RUNTIME_ROOT", os.path.relpath(tmp_path))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    root = tmp_path / "it's é"
+    root.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paths, "RUNTIME_ROOT", ".")
+    install.apply(preflight.parse([str(root), "--python", sys.executable]))
+    return Paths(str(root))
+
+
+def found(project):
+    return {check.name: check for check in doctor.checks(project)}
+
+
+def broken(project):
+    return {name: check for name, check in found(project).items() if not check.ok}
+
+
+def test_a_fresh_installation_is_sound(project):
+    checks = found(project)
+    assert list(checks) == NAMES
+    assert broken(project) == {}
+    assert sys.executable in checks["interpreter"].detail
+    assert "no daemon" in checks["socket"].detail or "first cell" in checks["socket"].detail
+
+
+def test_a_folder_without_an_installation(tmp_path):
+    (tmp_path / "bare").mkdir()
+    bad = broken(Paths(str(tmp_path / "bare")))
+    assert set(bad) == {"interpreter", "ipykernel", "hook script", "hooks", "skills"}
+    assert all("install.sh" in check.mend for check in bad.values())
+
+
+def write(project, name, text):
+    path = Path(project.project, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def fake(project, text):
+    path = write(project, "python", f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    record = json.loads(Path(project.record).read_text())
+    Path(project.record).write_text(json.dumps({**record, "python": str(path)}))
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("exit 3", {"interpreter": "does not run", "ipykernel": "unknown"}),
+        (f"echo noise; echo {doctor.PROBE_MARK} 3.8.1 ipykernel", {"interpreter": "3.9 or newer"}),
+        (f"echo {doctor.PROBE_MARK} 3.9.0 pip; echo noise", {"ipykernel": "missing in"}),
+    ],
+)
+def test_interpreters(project, text, wrong):
+    fake(project, text)
+    bad = broken(project)
+    assert bad.keys() == wrong.keys()
+    for name, words in wrong.items():
+        assert words in bad[name].detail
+        assert "install.sh" in bad[name].mend
+
+
+def test_ipykernel_of_a_locked_project(project):
+    write(project, "uv.lock", "")
+    fake(project, f"echo {doctor.PROBE_MARK} 3.12.0")
+    assert broken(project)["ipykernel"].mend == "uv add --dev ipykernel"
+
+
+def test_the_interpreter_of_the_config_wins(project):
+    write(project, ".stepper/config.yaml", "python: no/python\n")
+    assert f"{project.project}/no/python does not run" in broken(project)["interpreter"].detail
+
+
+def test_config(project):
+    write(project, ".stepper/config.yaml", "notebook_dir: x\n")
+    (bad,) = broken(project).values()
+    assert bad.name == "config"
+    assert "notebook_dir" in bad.detail
+    assert project.config in shlex.split(bad.mend)
+
+
+def test_hooks_of_another_folder(project):
+    write(project, ".stepper/config.yaml", "notebooks_dir: nb\n")
+    (bad,) = broken(project).values()
+    assert bad.name == "hooks"
+    assert "PostToolUse NotebookEdit" in bad.detail
+    assert "Stop" not in bad.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("settings.json", "{", "can't be read"),
+        ("settings.json", '{"hooks": []}', "hooks is not an object"),
+        ("settings.json", "{}", "lacks"),
+        ("settings.local.json", '{"disableAllHooks": true}', "switches all hooks off"),
+        ("settings.local.json", "{", "can't be read"),
+    ],
+)
+def test_hooks(project, name, text, says):
+    write(project, f".claude/{name}", text)
+    (bad,) = broken(project).values()
+    assert bad.name == "hooks"
+    assert says in bad.detail
+    assert bad.mend
+
+
+def test_hook_script(project):
+    script = Path(project.project, settings.SCRIPT)
+    script.chmod(0o644)
+    (bad,) = broken(project).values()
+    assert shlex.split(bad.mend) == ["chmod", "+x", str(script)]
+    script.write_text("#!/bin/sh\n")
+    assert "not the one of stepper" in broken(project)["hook script"].detail
+    script.unlink()
+    assert "missing" in broken(project)["hook script"].detail
+
+
+def test_an_environment_without_the_package(project):
+    Path(project.env, "packages").unlink()
+    assert "not complete" in broken(project)["hook script"].detail
+
+
+def test_skills(project):
+    folder = Path(project.project, ".claude/skills")
+    names = sorted(item.name for item in folder.iterdir())
+    first = folder / names[0] / "SKILL.md"
+    first.write_text(first.read_text() + "mine\n")
+    assert f"edited here: {names[0]}" in found(project)["skills"].detail
+    first.write_bytes(settings.stamped({"SKILL.md": b"older"})["SKILL.md"])
+    assert f"{names[0]} is of another version" in broken(project)["skills"].detail
+    first.write_text("theirs")
+    assert f"{names[0]} is another skill" in broken(project)["skills"].detail
+    first.unlink()
+    assert f"{names[0]} is missing" in broken(project)["skills"].detail
+
+
+def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
+    monkeypatch.setattr(doctor, "shipped_skills", dict)
+    assert "none came" in broken(project)["skills"].detail
+
+
+@pytest.mark.parametrize("variable", ["", "CLAUDE_CONFIG_DIR"])
+def test_a_personal_skill_that_shadows_ours(project, tmp_path, monkeypatch, variable):
+    home = tmp_path / "home/.claude"
+    if variable:
+        home = tmp_path / "else where"
+        monkeypatch.setenv(variable, str(home))
+    (home / "skills/new-notebook").mkdir(parents=True)
+    (home / "skills/new-notebook/SKILL.md").touch()
+    (bad,) = broken(project).values()
+    assert bad.name == "personal skills"
+    assert shlex.split(bad.mend)[:2] == ["mv", str(home / "skills/new-notebook")]
+
+
+def test_an_open_socket_folder(project):
+    project.make_runtime()
+    assert stat.S_IMODE(Path(project.runtime).stat().st_mode) == 0o700
+    assert broken(project) == {}
+    Path(project.runtime).chmod(0o755)
+    (bad,) = broken(project).values()
+    assert bad.mend == f"chmod 700 {project.runtime}"
+    Path(project.runtime).rmdir()
+    Path(project.runtime).symlink_to(project.project)
+    assert "no folder" in broken(project)["socket"].detail
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [(__version__, ""), ("0.0.0", "the daemon is 0.0.0"), (None, "can't be read")],
+)
+def test_a_daemon_that_listens(project, written, says):
+    project.make_runtime()
+    if written:
+        Path(project.daemon_json).write_text(json.dumps({"pid": 1, "version": written, "socket": project.socket}))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(project.socket)
+        listener.listen()
+        assert "the daemon listens" in found(project)["socket"].detail
+        bad = broken(project)
+    assert bad.keys() == ({"version"} if says else set())
+    assert not says or says in bad["version"].detail
+
+
+def test_the_command_that_mends_names_the_checkout(project):
+    assert shlex.split(doctor.install_command(project)) == [f"{Path(doctor.__file__).parent.parent}/install.sh", project.project]
+    Path(project.record).write_text("[")
+    assert doctor.install_command(project).startswith("./install.sh ")
+
+
+def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages/stepper"
+    (package / "assets/skills").mkdir(parents=True)
+    (package.parent / "skills").mkdir()  # another package's
+    monkeypatch.setattr(doctor, "__file__", str(package / "doctor.py"))
+    assert doctor.assets("skills") == package / "assets/skills"
+    assert doctor.assets("hooks") == package.parent / "hooks"
+
+
+def test_a_probe_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.2)
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow.chmod(0o755)
+    assert "no answer within" in doctor.probe(str(slow)).error

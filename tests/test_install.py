@@ -1,0 +1,670 @@
+"""install.sh end to end with real environments, and each of its refusals: nothing half done, nothing lost.
+
+What needs no environment of its own runs in this process, on a project whose kernel is this interpreter.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepper import doctor, install, preflight, settings, uninstall
+from stepper.errors import StepperError
+from stepper.paths import Paths
+
+REPO = Path(__file__).resolve().parent.parent
+ODD = "it's \"my\" $repo é ü"
+TOOLS = ("sh", "sed", "dirname", "rm", "rmdir", "mkdir", "cat", "env", "uname")
+CODE = "import sys; sys.stdout.write(repr((sys.version_info[:2], sys.prefix)))"
+
+
+def snapshot(root):
+    """Return every file, link and folder below `root` with mode and content: equal means byte-identical."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        about = path.lstat()
+        content = str(path.readlink()) if path.is_symlink() else ""
+        if path.is_file() and not path.is_symlink():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(root))] = (stat.S_IMODE(about.st_mode), content)
+    return found
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def forward(python=sys.executable):
+    return f'exec {shlex.quote(str(python))} "$@"'
+
+
+def bin_folder(folder, **commands):
+    """Make a PATH of one folder: the few tools that install.sh uses, and `commands` (name → shell text)."""
+    folder.mkdir()
+    for name in TOOLS:
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+    for name, text in commands.items():
+        script(folder / name, text)
+    return folder
+
+
+def find_uv():
+    return shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def environ(path, **extra):
+    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
+    return {**kept, "PATH": str(path), **extra}
+
+
+def sh(checkout, *arguments, path, cwd="/", **extra):
+    return subprocess.run(
+        [checkout / "install.sh", *arguments], cwd=cwd, env=environ(path, **extra), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of this checkout that a test may change, below a folder with an odd name."""
+    root = tmp_path_factory.mktemp("clone") / "step per'é"
+    root.mkdir()
+    for name in ("stepper", "hooks", "skills", "install.sh", "pyproject.toml", "README.md", "LICENSE"):
+        source = REPO / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """An interpreter with ipykernel (this one), at another path."""
+    return script(tmp_path_factory.mktemp("kernel é") / "python", forward())
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A PATH with python3 and without uv."""
+    return bin_folder(tmp_path / "bin", python3=forward())
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """A repository with settings, a hook, a permission, a skill and a .gitignore of its own."""
+    root = tmp_path / ODD
+    (root / ".claude/skills/theirs").mkdir(parents=True)
+    (root / ".claude/skills/theirs/SKILL.md").write_text("---\nname: theirs\n---\n")
+    (root / ".claude/settings.json").write_text(
+        '{\n    "model": "opus",\n    "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "echo é"}]}]},\n'
+        '    "permissions": {"allow": ["Bash(ls *)"], "deny": []},\n    "неизвестный": 1.50\n}'
+    )
+    (root / ".gitignore").write_bytes(b"*.pyc\r\ndata")
+    (root / "notebooks").mkdir()
+    (root / "notebooks/old.ipynb").write_text("{}")
+    return root
+
+
+# --- the whole way, real environments ----------------------------------------------------------------------
+
+
+def test_with_venv_and_pip(checkout, repo, path, kernel):
+    before = snapshot(repo)
+    done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
+    assert done.returncode == 0, done.stderr
+    assert "/new-notebook" in done.stdout
+    first = snapshot(repo)
+
+    # what a hook and a person start
+    env = repo / ".stepper/env"
+    run = [env / "bin/python", "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(stepper.__file__)"]
+    told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
+    assert Path(told.stdout.strip()).is_relative_to(env)
+    shell = subprocess.run(
+        ["sh", "-c", f". {shlex.quote(str(env / 'session.sh'))}; command -v stepper"], capture_output=True, text=True, check=True
+    )
+    assert shell.stdout.strip() == str(env / "bin/stepper")
+    assert subprocess.run([env / "bin/stepper", "--help"], capture_output=True, check=False).returncode == 0
+    assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
+    assert first[".stepper/install.json"][0] == 0o600
+    assert first[".claude/hooks/stepper"][0] == 0o755
+    noted = json.loads((repo / ".stepper/install.json").read_text())
+    assert (noted["python"], noted["version"]) == (str(kernel), 1)
+    merged = json.loads((repo / ".claude/settings.json").read_text())
+    assert merged["permissions"]["allow"] == ["Bash(ls *)", "Edit(notebooks/**)", "Bash(stepper *)"]
+    assert list(merged) == ["model", "hooks", "permissions", "неизвестный"]
+
+    again = sh(checkout, str(repo), "--allow", path=path)
+    assert again.returncode == 0, again.stderr
+    assert snapshot(repo) == first, again.stdout
+    assert "made" not in again.stdout
+
+    undone = sh(checkout, str(repo), "--uninstall", path=path)
+    assert undone.returncode == 0, undone.stderr
+    assert "notebooks, .venv and ipykernel" in undone.stdout
+    assert snapshot(repo) == before
+
+
+def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
+    uv = find_uv()
+    if uv is None:
+        pytest.skip("uv is neither beside this Python nor on the PATH")
+    target = tmp_path / ODD
+    target.mkdir()
+    # no python3, so that uv finds one itself
+    path = bin_folder(tmp_path / "bin", uv=f'exec {shlex.quote(uv)} "$@"', python=forward())
+    (target / "uv.lock").touch()
+
+    done = sh(checkout, path=path, cwd=target)
+    assert done.returncode == 0, done.stderr
+    assert "ipykernel added" in done.stdout
+    assert "uv add --dev ipykernel" in done.stdout
+    noted = json.loads((target / ".stepper/install.json").read_text())
+    assert noted["python"] == str(target / ".venv/bin/python")
+    assert "ipykernel" in doctor.probe(noted["python"]).modules
+    assert doctor.probe(str(target / ".stepper/env/bin/python")).modules == ()
+    first = snapshot(target)
+    assert sh(checkout, str(target), path=path).returncode == 0
+    assert snapshot(target) == first
+
+    # the checkout changed; uv must not take the wheel that it kept
+    (checkout / "stepper/fresh.py").write_text("NEW = 1\n")
+    done = sh(checkout, str(target), path=path)
+    assert "environment made" in done.stdout, done.stderr
+    assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
+
+    # half made: its stamp is written last
+    (target / ".stepper/env/stamp").unlink()
+    assert "environment made" in sh(checkout, str(target), path=path).stdout
+    # broken: its interpreter is gone
+    (target / ".stepper/env/bin/python").unlink()
+    assert "environment made" in sh(checkout, str(target), path=path).stdout
+
+    done = sh(checkout, str(target), "--editable", path=path)
+    assert done.returncode == 0, done.stderr
+    assert (target / ".stepper/env/packages").resolve() == checkout
+    editable = snapshot(target)
+    (checkout / "stepper/fresh.py").unlink()
+    assert sh(checkout, str(target), "--editable", path=path).returncode == 0
+    assert snapshot(target) == editable
+
+    # nothing of the environment is needed to undo it
+    shutil.rmtree(target / ".stepper/env")
+    assert sh(checkout, str(target), "--uninstall", path=path).returncode == 0
+    assert sorted(item.name for item in target.iterdir()) == [".venv", "uv.lock"]
+
+
+def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
+    target = tmp_path / "repo"
+    target.mkdir()
+    path = bin_folder(tmp_path / "bin", python3=f'case "$*" in *"-m venv"*) exit 1;; esac\n{forward()}')
+    done = sh(checkout, str(target), path=path)
+    assert done.returncode == 1
+    assert "-venv" in done.stderr
+    assert "uv" in done.stderr
+    assert list(target.iterdir()) == []
+
+
+# --- bad input: refused before anything changes -------------------------------------------------------------
+
+
+def python38():
+    found = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.8.*/bin/python3.8"))
+    return forward(found[0]) if found else 'case "$*" in *version_info*) echo 3.8;; *) exit 1;; esac'
+
+
+BARE = f'case "$*" in *ensurepip*|*"-m venv"*) echo "No module named ensurepip" >&2; exit 1;; esac\n{forward()}'
+
+
+@pytest.mark.parametrize(
+    ("commands", "says"),
+    [
+        ({}, ("3.10 or newer", "there is no python3", "uv")),
+        ({"python3": python38()}, ("3.10 or newer", "python3 is Python 3.8")),
+        ({"python3": "exit 127", "python3.9": "echo 3.9"}, ("there is no python3",)),
+        ({"python3": BARE}, (f"apt install python3.{sys.version_info[1]}-venv", "uv")),
+        ({"python3": BARE, "uv": "exit 1"}, (f"apt install python3.{sys.version_info[1]}-venv",)),
+    ],
+    ids=["no python", "old python", "a shim of nothing", "no venv", "no venv, broken uv"],
+)
+def test_a_machine_without_what_it_takes(checkout, tmp_path, repo, commands, says):
+    before = snapshot(repo)
+    done = sh(checkout, str(repo), path=bin_folder(tmp_path / "bin", **commands))
+    assert done.returncode == 1
+    for words in says:
+        assert words in done.stderr
+    assert snapshot(repo) == before
+
+
+def test_a_newer_python_beside_an_old_one_is_found(checkout, tmp_path, repo):
+    path = bin_folder(tmp_path / "bin", **{"python3": python38(), "python3.12": BARE, "python3.10": forward()})
+    done = sh(checkout, str(repo), "--python", "/nowhere", path=path)
+    assert "/nowhere" in done.stderr  # it came as far as the plan
+    assert "venv" not in done.stderr.replace("--python", "")
+
+
+def spoil(repo, name, content=None):
+    """Put something foreign in a place of ours: a file with `content`, or a folder."""
+    place = repo / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.mkdir() if content is None else place.write_text(content)
+
+
+SPOILT = {
+    ".claude/settings.json": [None, "", "{", "[]", '{"hooks": []}', '{"hooks": {"Stop": 1}}', '{"a": 1, "a": 2}', "[" * 5000],
+    ".claude/hooks/stepper": [None, "#!/bin/sh\necho mine\n"],
+    ".claude/hooks": ["a file"],
+    ".claude/skills": ["a file"],
+    ".claude": ["a file"],
+    ".stepper": ["a file"],
+    ".gitignore": [None],
+    "notebooks": ["a file"],
+    ".venv": ["a file"],
+    ".claude/skills/new-notebook/SKILL.md": ["---\nname: new-notebook\n---\nmine\n"],
+    ".claude/skills/new-notebook/other.md": ["mine"],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, item) for name, items in SPOILT.items() for item in items])
+def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, content):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    if "new-notebook" in name and "new-notebook" not in doctor.shipped_skills():
+        pytest.fail("the skill new-notebook is not shipped: nothing would be tested")
+    spoil(repo, name, content)
+    before = snapshot(repo)
+    assert call(monkeypatch, "plan", str(repo)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert str(repo / name.removesuffix("/SKILL.md").removesuffix("/other.md")) in said.err
+    assert snapshot(repo) == before
+
+
+def call(monkeypatch, verb, *arguments):
+    monkeypatch.setattr(sys, "argv", ["stepper.install", verb, *arguments])
+    return uninstall.main()
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_uninstall_refuses_settings_that_it_cannot_read(repo, monkeypatch, capsys, content):
+    spoil(repo, ".claude/settings.json", content)
+    before = snapshot(repo)
+    assert call(monkeypatch, "uninstall", "--uninstall", str(repo)) == 1
+    assert "settings.json" in capsys.readouterr().err
+    assert snapshot(repo) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{tmp}/missing"], "there is no folder"),
+        (["{tmp}/file"], "is not a folder"),
+        (["{tmp}/a:b"], "colon"),
+        (["{tmp}/closed"], "can't be written"),
+        (["{home}"], "home folder"),
+        (["{tmp}", "--what"], "--what"),
+        (["{tmp}", "second"], "second"),
+        (["{tmp}", "--python"], "expected one argument"),
+        (["{tmp}", "--python", "{tmp}/none"], "does not run"),
+        (["{tmp}", "--python", "{tmp}"], "does not run"),
+        (["{tmp}", "--python", "no-such-python"], "does not run"),
+        (["{tmp}", "--demo", "--uninstall"], "exclude"),
+    ],
+)
+def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
+    (tmp_path / "file").touch()
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "closed").mkdir(mode=0o500)
+    # a superuser may write in closed folders, but not in this one
+    closed = "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
+    before = snapshot(tmp_path)
+    words = [word.replace("{tmp}/closed", closed).replace("{tmp}", str(tmp_path)).replace("{home}", str(Path.home())) for word in arguments]
+    done = sh(checkout, *words, path=path)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert snapshot(tmp_path) == before
+
+
+def test_help_needs_no_python(checkout, tmp_path):
+    done = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
+    assert done.returncode == 0
+    for word in ("--python PATH", "--allow", "--editable", "--uninstall", "--demo", "approving its execution"):
+        assert word.lower() in done.stdout.lower()
+
+
+# --- in this process -----------------------------------------------------------------------------------------
+
+
+def setup(repo, *arguments, kernel):
+    install.apply(preflight.parse([str(repo), "--python", str(kernel), *arguments]))
+
+
+def undo(repo):
+    uninstall.uninstall(preflight.parse(["--uninstall", str(repo)]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".claude/settings.json", '{"hooks":{"Stop":[]},"permissions":{"allow":[]}}'),
+        (".claude/settings.json", "{}\n"),
+        (".claude/settings.json", '{\n\t"permissions": {"allow": ["Edit(notebooks/**)"]}\n}\n'),
+        (".gitignore", ""),
+        (".gitignore", "/.stepper/\n"),
+        ("notebooks/.keep", ""),
+    ],
+)
+def test_there_and_back(tmp_path, kernel, name, text):
+    repo = tmp_path / ODD
+    (repo / name).parent.mkdir(parents=True)
+    (repo / name).write_text(text)
+    before = snapshot(repo)
+    setup(repo, "--allow", kernel=kernel)
+    first = snapshot(repo)
+    assert first != before
+    setup(repo, kernel=kernel)
+    assert snapshot(repo) == first
+    undo(repo)
+    assert snapshot(repo) == before
+
+
+def test_an_empty_folder_becomes_empty_again(tmp_path, kernel):
+    for found in ((), (".claude/skills",), (".claude/hooks",), ("notebooks",)):
+        repo = tmp_path / f"repo {len(list(tmp_path.iterdir()))}"
+        repo.mkdir()
+        for name in found:
+            (repo / name).mkdir(parents=True)
+        before = snapshot(repo)
+        setup(repo, kernel=kernel)
+        undo(repo)
+        assert snapshot(repo) == before
+        undo(repo)
+        assert snapshot(repo) == before
+
+
+def test_later_edits_outlive_an_uninstall(repo, kernel):
+    setup(repo, "--allow", kernel=kernel)
+    path = repo / ".claude/settings.json"
+    data = json.loads(path.read_text())
+    data["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "later"}]})
+    data["permissions"]["allow"].append("Bash(later *)")
+    path.write_text(json.dumps(data, indent=2))
+    with (repo / ".gitignore").open("ab") as stream:
+        stream.write(b"\r\nlater")
+    undo(repo)
+    data = json.loads(path.read_text())
+    assert [item["hooks"][0]["command"] for item in data["hooks"]["Stop"]] == ["echo é", "later"]
+    assert list(data["hooks"]) == ["Stop"]
+    assert data["permissions"] == {"allow": ["Bash(ls *)", "Bash(later *)"], "deny": []}
+    assert (repo / ".gitignore").read_bytes() == b"*.pyc\r\ndata\r\nlater"
+    assert (repo / ".claude/skills/theirs/SKILL.md").exists()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_uninstall_without_a_record(repo, kernel, capsys, again):
+    before = snapshot(repo)
+    data = json.loads((repo / ".claude/settings.json").read_text())
+    setup(repo, "--allow", kernel=kernel)
+    shutil.rmtree(repo / ".stepper")
+    if again:  # a clone, or a lost .stepper/: install knows no more of what was before
+        setup(repo, kernel=kernel)
+    undo(repo)
+    left = json.loads((repo / ".claude/settings.json").read_text())
+    assert left.pop("permissions")["allow"] == ["Bash(ls *)", "Edit(notebooks/**)"]
+    data.pop("permissions")
+    assert left == data
+    after = snapshot(repo)
+    assert {name for name in before if before[name] != after.get(name)} == {".claude/settings.json"}
+    assert after.keys() == before.keys()
+    if not again:
+        assert "Edit(notebooks/**)" in capsys.readouterr().out
+
+
+def test_uninstall_without_a_record_where_nothing_was(tmp_path, kernel):
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    setup(repo, kernel=kernel)
+    shutil.rmtree(repo / ".stepper")
+    undo(repo)
+    assert list(repo.iterdir()) == []
+
+
+def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
+    setup(repo, kernel=kernel)
+    home = repo / ".stepper"
+    for name in ("journal/a.jsonl", "config.yaml", "figures/a/1.png", "kernels/a.json", "daemon.log", "daemon.log.1", "state.json"):
+        (home / name).parent.mkdir(exist_ok=True, parents=True)
+        (home / name).write_text("")
+    undo(repo)
+    assert sorted(item.name for item in home.iterdir()) == ["config.yaml", "figures", "journal"]
+    out = capsys.readouterr().out
+    assert "config.yaml, figures, journal" in out
+    # its record of a kernel is there, but no command that ends it
+    assert "may still run" in out
+
+
+def test_the_notebooks_folder_of_the_config_is_used(repo, kernel):
+    (repo / ".stepper").mkdir()
+    (repo / ".stepper/config.yaml").write_text("notebooks_dir: analysis/nb/\n")
+    setup(repo, "--allow", kernel=kernel)
+    data = json.loads((repo / ".claude/settings.json").read_text())
+    assert data["hooks"]["PostToolUse"][0]["hooks"][0]["if"] == "NotebookEdit(analysis/nb/**/*.ipynb)"
+    assert "Edit(analysis/nb/**)" in data["permissions"]["allow"]
+    assert (repo / "analysis/nb").is_dir()
+    (repo / ".stepper/config.yaml").write_text("notebook_dir: x\n")
+    before = snapshot(repo)
+    with pytest.raises(StepperError, match="notebook_dir"):
+        setup(repo, kernel=kernel)
+    assert snapshot(repo) == before
+
+
+def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
+    setup(repo, kernel=kernel)
+    skill = repo / ".claude/skills/new-notebook/SKILL.md"
+    skill.write_text(skill.read_text() + "\nmy own line\n")
+    setup(repo, kernel=kernel)
+    assert skill.read_text().endswith("my own line\n")
+    assert "edited by you, kept: new-notebook" in capsys.readouterr().out
+    undo(repo)
+    assert skill.read_text().endswith("my own line\n")
+    assert "kept        skills new-notebook" in capsys.readouterr().out
+
+
+def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
+    setup(repo, kernel=kernel)
+    expected = snapshot(repo)
+    script_path, record = repo / settings.SCRIPT, repo / ".stepper/install.json"
+    old = b"#!/bin/sh\n# notebook-stepper 0.0.1\n"
+    script_path.write_bytes(old)
+    noted = json.loads(record.read_text())
+    record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
+    for name in ("new-notebook", "gone"):
+        for file, content in settings.stamped({"SKILL.md": b"older"}).items():
+            install.write(repo / preflight.SKILLS / name / file, content)
+    setup(repo, kernel=kernel)
+    assert snapshot(repo) == expected
+    out = capsys.readouterr().out
+    assert "updated: new-notebook" in out
+    assert "removed: gone" in out
+
+
+def test_a_hook_script_that_the_person_edited_is_kept_as_a_copy(repo, kernel):
+    setup(repo, kernel=kernel)
+    path = repo / settings.SCRIPT
+    ours = path.read_bytes()
+    path.write_bytes(ours + b"# mine\n")
+    setup(repo, kernel=kernel)
+    assert path.read_bytes() == ours
+    assert path.with_name("stepper.orig").read_bytes() == ours + b"# mine\n"
+
+
+def test_settings_behind_a_link_stay_behind_it(repo, kernel):
+    path = repo / ".claude/settings.json"
+    real = repo / "dotfiles.json"
+    path.rename(real)
+    real.chmod(0o640)
+    path.symlink_to(real)
+    before = snapshot(repo)
+    setup(repo, kernel=kernel)
+    assert path.is_symlink()
+    assert "hooks/stepper" in real.read_text()
+    undo(repo)
+    assert snapshot(repo) == before
+
+
+# --- the kernel's interpreter --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a function that makes an environment's interpreter below the project's neighbour."""
+    (tmp_path / "repo").mkdir()
+
+    def make(name):
+        return str(script(tmp_path / name / "bin/python", forward()))
+
+    return make
+
+
+def note(project, python, given):
+    Path(project, ".stepper").mkdir()
+    Path(project, ".stepper/install.json").write_text(json.dumps({"python": python, "given": given}))
+
+
+def test_the_order_of_the_interpreters(tmp_path, place):
+    project = tmp_path / "repo"
+    paths = Paths(str(project))
+
+    def chosen(given=None, **active):
+        return preflight.choose(paths, given, active)
+
+    new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
+    assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
+    conda, active = place("conda"), place("active")
+    roots = {"CONDA_PREFIX": str(tmp_path / "conda"), "VIRTUAL_ENV": str(tmp_path / "active")}
+    assert chosen(CONDA_PREFIX=roots["CONDA_PREFIX"]).python == conda
+    assert chosen(**roots).python == active
+    assert "VIRTUAL_ENV" in chosen(**roots).why
+    own = place("repo/.stepper/env")
+    assert chosen(VIRTUAL_ENV=str(Path(own).parent.parent)).make
+    shutil.rmtree(project / ".stepper")
+    venv = place("repo/.venv")
+    assert chosen(**roots).python == venv
+    assert chosen("/given", **roots)[:3] == ("/given", "--python", True)
+
+    # a re-run: only what --python gave before outlives the rules
+    note(project, conda, given=False)
+    assert chosen(**roots).python == venv
+    shutil.rmtree(project / ".stepper")
+    note(project, conda, given=True)
+    assert chosen(**roots).python == conda
+    Path(conda).unlink()
+    assert chosen(**roots).python == venv
+
+
+def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to(kernel)
+    monkeypatch.chdir(tmp_path)
+    install.apply(preflight.parse([str(repo), "--python", "./link"]))
+    install.apply(preflight.parse([str(repo)]))
+    assert json.loads((repo / ".stepper/install.json").read_text())["python"] == str(link)
+
+
+def answer(version, modules=""):
+    return f'echo noise; echo "{doctor.PROBE_MARK} {version} {modules}"; echo "more noise"'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (answer("3.8.18", "ipykernel pip"), "is Python 3.8.18: the kernel needs 3.9"),
+        (answer("2.7.18"), "is Python 2.7.18"),
+        (answer("3.12.1"), "-m ensurepip"),
+        ("echo boom >&2; exit 3", "boom"),
+        ("exit 0", "no message"),
+        (f"echo {doctor.PROBE_MARK}; echo {doctor.PROBE_MARK} x.y", "does not run"),
+    ],
+)
+def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says):
+    python = script(tmp_path / "python", text)
+    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
+    with pytest.raises(StepperError) as caught:
+        preflight.refuse(preflight.parse([str(repo), "--python", str(python)]))
+    assert says in str(caught.value)
+    assert not (repo / ".stepper").exists()
+
+
+def test_ipykernel_that_cannot_be_added_is_told_with_the_command(repo, tmp_path, monkeypatch):
+    python = script(tmp_path / "python", f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}')
+    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
+    with pytest.raises(StepperError) as caught:
+        setup(repo, kernel=python)
+    assert "no network" in str(caught.value)
+    assert "pip install ipykernel" in str(caught.value)
+    assert not (repo / settings.SCRIPT).exists()
+
+
+def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin", uv="mkdir -p .venv; echo no python >&2; exit 1")))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(StepperError, match="no python"):
+        install.apply(preflight.parse([str(repo)]))
+    assert not (repo / ".venv").exists()
+
+
+# --- the plan, the demo, this checkout -----------------------------------------------------------------------
+
+
+def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
+    assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
+    text = capfdbinary.readouterr().out + b'printf "%s\\n" "$target" "$stamp" "$@"'
+    told = subprocess.run(["sh", "-c", text], capture_output=True, check=True).stdout.decode().splitlines()
+    assert told[0] == str(repo)
+    assert len(told[1]) == 64
+    assert told[2:] == ["--allow", "--python", str(kernel), "--source", str(REPO), "--", str(repo)]
+
+
+def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
+    """With a stand-in for the environment's interpreter: it tells how it was called."""
+    script(path / "python3", f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac')
+    script(path / "told", 'case "$*" in *stepper.demo*|*apply*) echo "called: $*";; esac')
+    (path / "cp").symlink_to(shutil.which("cp"))
+    text = (path / "python3").read_text().replace("$5", "$3")
+    (path / "python3").write_text(text)
+    done = sh(checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path))
+    (scratch,) = tmp_path.glob("stepper-demo-*")
+    assert done.stdout.splitlines()[-1] == f"called: -I -m stepper.demo {scratch}", done.stderr
+    assert f"{scratch}/.stepper/env" in done.stdout
+
+
+def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
+    own = tmp_path / "own"
+    shutil.copytree(checkout, own)
+    before = snapshot(own)
+    wanted = preflight.stamp(preflight.parse([str(own), "--source", str(own)]))
+    setup(own, "--source", str(own), kernel=kernel)
+    first = snapshot(own)
+    setup(own, "--source", str(own), kernel=kernel)
+    assert snapshot(own) == first
+    assert preflight.stamp(preflight.parse([str(own), "--source", str(own)])) == wanted
+    undo(own)
+    assert snapshot(own) == before

@@ -1,0 +1,326 @@
+"""The main job through the hook process: real daemon, real kernels, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import nbformat
+import pytest
+
+from tests.conftest import CLIENT, ROOT, Notebook, Project, code, text_of
+
+
+def wait_until(condition, seconds: float = 20.0) -> None:
+    """Wait for a condition; the time is a bound of hangs only."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> None:
+    notebook = project.new("Load :: it is loaded", "Plot")
+    cell_id, answer = notebook.insert("x = 41\nprint('hello')\nx + 1")
+    assert answer.text.startswith(f"stepper: Cell 1 (id {cell_id}) ran ok in ")
+    assert 'Step 1 of 2 "Load": done; criterion: it is loaded.' in answer.text
+    assert "| hello\n| 42" in answer.text
+    assert 'Next: step 2 of 2 "Plot".' in answer.text
+    assert answer.line.startswith('✓ step 1 of 2 "Load" · ok · ')
+    cell = notebook.cell(cell_id)
+    assert text_of(cell) == "hello\n"
+    assert cell["outputs"][1]["data"]["text/plain"] == ["42"]
+    assert cell["execution_count"] == 1
+    assert {"iopub.execute_input", "iopub.status.busy", "iopub.status.idle", "shell.execute_reply"} <= set(
+        cell["metadata"]["execution"]
+    )
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+def test_variables_persist_and_a_replace_runs_again(project: Project) -> None:
+    notebook = project.new()
+    first, _ = notebook.insert("x = 1")
+    _, answer = notebook.insert("print(x + 1)")
+    assert "| 2" in answer.text
+    assert "ran ok" in notebook.replace(first, "x = 10").text
+    assert "| 11" in notebook.insert("print(x + 1)")[1].text
+
+
+def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
+    notebook = project.new()
+    _, answer = notebook.insert("# a title", kind="markdown")
+    assert answer.stdout == b""
+    cell_id, _ = notebook.insert("1")
+    assert notebook.delete(cell_id).stdout == b""
+    assert len(project.json("history")) == 1
+
+
+def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(project: Project) -> None:
+    notebook = project.new("Define", "Call")
+    notebook.insert("def scale(a):\n    b = a\n    return b * FACTOR")
+    _, answer = notebook.insert("y = 2\n\nscale(y)\ny")
+    assert "FAILED" in answer.text.splitlines()[0]
+    assert "NameError: name 'FACTOR' is not defined" in answer.text.splitlines()[0]
+    assert "| →   3  scale(y)" in answer.text
+    assert "Raised in `scale`, line 3" in answer.text
+    assert "| →   3      return b * FACTOR" in answer.text
+    assert "\x1b" not in answer.text
+    assert answer.line.startswith("✗ step 2 of 2")
+
+
+def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(project: Project) -> None:
+    notebook = project.new()
+    cell_id, answer = notebook.insert("for i in range(2000): print('line', i)")
+    assert "| line 0\n" in answer.text
+    assert "| line 1999" in answer.text
+    assert " left out; all is in the notebook" in answer.text
+    assert sum(len(line) - 2 for line in answer.text.splitlines() if line.startswith("| ")) <= 2000
+    assert text_of(notebook.cell(cell_id)).count("\n") == 2000
+    _, answer = notebook.insert("raise ValueError('x' * 100_000 + '\\n' + 'y\\n' * 5000)")
+    assert len(answer.text) < 6000
+
+
+def test_escapes_and_control_characters_never_reach_a_report(project: Project) -> None:
+    notebook = project.new("A \x1b[31mred\x1b[0m title")
+    _, answer = notebook.insert(r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')")
+    said = answer.text + answer.line
+    assert not [c for c in said if ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160]
+    assert "bold" in said
+
+
+def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(project: Project) -> None:
+    notebook = project.new()
+    old = time.time_ns() - 3_600_000_000_000
+    for number in range(3):
+        payload = notebook.edited("insert", f"print({number})", notebook.raw["cells"][-1]["id"])
+        os.utime(notebook.path, ns=(old, old))  # as the client left it
+        assert f"| {number}" in project.hook("PostToolUse", payload).text
+        assert notebook.path.stat().st_mtime_ns == old
+    assert (project.folder / ".stepper" / "batch").exists()
+    notebook.batch_end("NotebookEdit", "NotebookEdit", "NotebookEdit")
+    assert notebook.path.stat().st_mtime_ns > old
+    assert not (project.folder / ".stepper" / "batch").exists()
+    assert [run["outcome"] for run in project.json("history")] == ["ok", "ok", "ok"]
+
+
+def test_a_batch_that_ends_with_a_read_keeps_the_time(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("1")
+    before = notebook.path.stat().st_mtime_ns
+    notebook.batch_end("NotebookEdit", "Read")
+    assert notebook.path.stat().st_mtime_ns == before
+
+
+def test_the_batch_of_another_session_leaves_the_time_alone(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("1")
+    before = notebook.path.stat().st_mtime_ns
+    Notebook(project, notebook.path, session="another").batch_end("NotebookEdit")
+    assert notebook.path.stat().st_mtime_ns == before
+    assert (project.folder / ".stepper" / "batch").exists()
+
+
+def test_the_same_call_never_runs_twice(project: Project) -> None:
+    notebook = project.new()
+    payload = notebook.edited("insert", "print('once')")
+    assert "| once" in project.hook("PostToolUse", payload).text
+    assert project.hook("PostToolUse", payload).stdout == b""
+    assert len(project.json("history")) == 1
+
+
+def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(project: Project) -> None:
+    notebook = project.notebook("whole.ipynb")
+    answer = notebook.write([code("x = 1", "a"), code("print(x)", "b"), code("1/0", "c"), code("print('no')", "d")])
+    assert "3 of 4 new or changed code cells ran" in answer.text
+    assert "ZeroDivisionError" in answer.text
+    assert "Not run: the 1 new or changed code cells below it." in answer.text
+    answer = notebook.write([code("x = 1", "a"), code("print(x, 'changed')", "b"), code("0/1", "c"), code("print('yes')", "d")])
+    assert "3 of 3 new or changed code cells ran" in answer.text
+    assert "| 1 changed" in answer.text
+    assert [run["cell_id"] for run in project.json("history")] == ["a", "b", "c", "b", "c", "d"]
+
+
+def test_nbformat_4_4_without_cell_ids(project: Project) -> None:
+    notebook = project.notebook("old.ipynb", [code("x = 5")], minor=4)
+    payload = notebook.edited("insert", "print('below', 3)", "cell-0")
+    assert "Cell 2 (id cell-1) ran ok" in project.hook("PostToolUse", payload).text
+    payload = notebook.edited("insert", "print('top')", None)
+    assert "Cell 1 (id cell-0) ran ok" in project.hook("PostToolUse", payload).text
+    assert "| 8" in notebook.replace("cell-1", "x = 5; print(x + 3)").text
+    raw = notebook.raw
+    assert raw["nbformat_minor"] == 4
+    assert [text_of(cell) for cell in raw["cells"]] == ["top\n", "8\n", "below 3\n"]
+    assert all("id" not in cell for cell in raw["cells"])
+
+
+def test_another_language_is_named_and_not_run(project: Project) -> None:
+    notebook = project.notebook("r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    _, answer = notebook.insert("x <- 1")
+    assert "NOT run" in answer.text
+    assert "'r'" in answer.text
+
+
+def test_the_working_folder_is_the_notebooks_own(project: Project) -> None:
+    notebook = project.new()
+    assert f"| {project.folder / 'notebooks'}" in notebook.insert("import os; print(os.getcwd())")[1].text
+    project.stepper("restart")
+    project.config("kernel_cwd: project")
+    project.stepper("restart")
+    assert f"| {project.folder}\n" in notebook.insert("import os; print(os.getcwd())")[1].text + "\n"
+
+
+def test_the_kernel_survives_the_daemon(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 123")
+    status = project.json("status")
+    os.kill(status["daemon"]["pid"], signal.SIGKILL)
+    assert "| 123" in notebook.insert("print(x)")[1].text
+    after = project.json("status")
+    assert after["kernel"]["pid"] == status["kernel"]["pid"]
+    assert after["daemon"]["pid"] != status["daemon"]["pid"]
+    os.kill(after["daemon"]["pid"], signal.SIGTERM)
+    wait_until(lambda: not os.path.exists(project.paths.socket))
+    assert "| 124" in notebook.insert("print(x + 1)")[1].text
+
+
+def test_a_dead_kernel_is_said_and_the_loss_too(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    _, answer = notebook.insert("import os; os._exit(3)")
+    assert "KernelDied" in answer.text + answer.stop
+    assert "exit code 3" in answer.text + answer.stop
+    assert project.json("history")[-1]["outcome"] == "kernel_died"
+
+
+def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
+    project.config("cell_timeout_seconds: 1")
+    notebook = project.new()
+    notebook.insert("x = 7")
+    _, answer = notebook.insert("import time\ntime.sleep(60)")
+    assert "Timeout" in answer.text.splitlines()[0]
+    assert "| 7" in notebook.insert("# stepper: timeout=5s\nimport time; time.sleep(1.5); print(x)")[1].text
+    project.config("cell_timeout_seconds: 0.5")  # read again without a restart
+    assert "after 0.5 s" in notebook.insert("import time; time.sleep(60)")[1].text
+
+
+def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None:
+    notebook = project.new("Wait")
+    payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    status = project.json("status")
+    assert status["steps"][0]["status"] == "running"
+    assert "interrupted" in project.stepper("interrupt").stdout
+    thread.join(20)
+    assert "CANCELLED" in answers[0].text
+    assert project.json("history")[-1]["outcome"] == "cancelled"
+    assert project.json("status")["steps"][0]["attempts"] == 0
+
+
+def test_a_client_that_goes_away_cancels_its_cell(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
+    command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(project.folder), "PostToolUse"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as hook:
+        hook.stdin.write(json.dumps(payload).encode())
+        hook.stdin.close()
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        hook.terminate()
+    wait_until(lambda: len(project.json("history")) == 2)
+    assert project.json("history")[-1]["outcome"] == "cancelled"
+    assert "| 2" in notebook.insert("print(x + 1)")[1].text
+
+
+def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Project) -> None:
+    slow, fast = project.new(problem="slow"), project.new(problem="fast")
+    slow.insert("order = []")
+    answers: dict[int, str] = {}
+    payloads = [slow.edited("insert", f"import time; time.sleep(0.3); order.append({n}); print(order)") for n in range(3)]
+
+    def play(number: int) -> None:
+        answers[number] = project.hook("PostToolUse", payloads[number]).text
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    assert "ran ok" in fast.insert("1 + 1")[1].text
+    for thread in threads:
+        thread.join(30)
+    runs = [run["cell_id"] for run in project.json("history", "notebooks/" + slow.path.name)][1:]
+    assert sorted(runs) == sorted(payload["tool_response"]["cell_id"] for payload in payloads)
+    assert sorted(len(text.split("[")[-1].split(",")) for text in answers.values()) == [1, 2, 3]
+
+
+def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
+    notebook = project.new()
+    first, _ = notebook.insert("a = 1")
+    payload = notebook.edited("insert", "import time; time.sleep(1.5); print('slow')", first)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    raw = notebook.raw
+    raw["cells"][1]["source"] = "a = 2  # by the person"
+    raw["cells"].append(code("b = 3", "person00"))
+    notebook.path.write_text(json.dumps(raw, indent=1))
+    thread.join(30)
+    assert text_of(notebook.cell(payload["tool_response"]["cell_id"])) == "slow\n"
+    assert notebook.cell(first)["source"] == "a = 2  # by the person"
+    assert notebook.cell("person00")["source"] == "b = 3"
+
+
+def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> None:
+    notebook = project.new()
+    payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
+    cell_id = payload["tool_response"]["cell_id"]
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    raw = notebook.raw
+    raw["cells"][-1 if raw["cells"][-1]["id"] == cell_id else 0]["source"] = "print('new')"
+    notebook.path.write_text(json.dumps(raw))
+    thread.join(30)
+    assert "its outputs were not written" in answers[0].text
+    assert notebook.cell(cell_id)["outputs"] == []
+
+
+def test_the_file_mode_is_kept_and_no_temporary_is_left(project: Project) -> None:
+    notebook = project.new()
+    notebook.path.chmod(0o640)
+    payload = notebook.edited("insert", "1")
+    notebook.path.chmod(0o640)
+    project.hook("PostToolUse", payload)
+    assert notebook.path.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name]
+
+
+def test_a_kernel_gets_the_callers_environment_without_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SETTING", "7")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    monkeypatch.setenv("CLAUDE_CODE_MESSAGING_TOKEN", "secret")
+    notebook = project.new()
+    source = "import os; print(os.environ['MY_SETTING'], [k for k in os.environ if k.startswith(('ANTHROPIC', 'CLAUDE'))])"
+    assert "| 7 []" in notebook.insert(source)[1].text
+
+
+def test_rich_outputs_display_updates_and_clear_output(project: Project) -> None:
+    notebook = project.new()
+    cell_id, _ = notebook.insert(
+        "from IPython.display import display, HTML, clear_output\n"
+        "h = display('one', display_id='d')\nh.update('two')\ndisplay(HTML('<b>x</b>'))\nimport sys; print('err', file=sys.stderr)"
+    )
+    outputs = notebook.cell(cell_id)["outputs"]
+    assert outputs[0]["data"]["text/plain"] == ["'two'"]
+    assert outputs[1]["data"]["text/html"] == ["<b>x</b>"]
+    assert outputs[2]["name"] == "stderr"
+    cell_id, _ = notebook.insert("from IPython.display import clear_output\nprint(1); clear_output(); print(2)")
+    assert text_of(notebook.cell(cell_id)) == "2\n"
