@@ -38,6 +38,20 @@ done
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 [ -f "$here/stepper/install.py" ] || fail "$here is no checkout of stepper"
 
+# In Claude Code stepper's own environment is on the PATH: it can't be what a new one is made of.
+path=''
+set -f
+IFS=:
+for folder in $PATH; do
+  case $folder in
+    */.stepper/env/bin | */.stepper/env/cli) ;;
+    *) path=$path${path:+:}$folder ;;
+  esac
+done
+unset IFS
+set +f
+PATH=$path
+
 uv=
 if uv --version >/dev/null 2>&1; then uv=yes; fi
 

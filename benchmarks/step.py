@@ -73,18 +73,21 @@ class Ended(NamedTuple):
 
 
 def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> Ended:
-    """Run a process with `data` on its standard input, a pipe; time it from spawn to exit."""
+    """Run a process with `data` on its standard input; time it from spawn to exit.
+
+    Standard input and output are unix sockets, as Claude Code makes them.
+    """
+    (put, stdin), (get, stdout) = socket.socketpair(), socket.socketpair()
+    out = b""
     gc.disable()
-    began = time.perf_counter()
-    with subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd) as child:
-        assert child.stdin is not None and child.stdout is not None
-        rest = memoryview(data)
-        with contextlib.suppress(BrokenPipeError):  # the script may end without reading
-            while rest:
-                rest = rest[os.write(child.stdin.fileno(), rest) :]
-        child.stdin.close()
-        out = b""
-        while piece := os.read(child.stdout.fileno(), 1 << 16):
+    with put, get:
+        began = time.perf_counter()
+        with stdin, stdout:
+            child = subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=stdout, cwd=cwd)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the script may end without reading
+            put.sendall(data)
+            put.shutdown(socket.SHUT_WR)
+        while piece := get.recv(1 << 16):
             out += piece
         child.wait()
         took = (time.perf_counter() - began) * 1000
@@ -135,7 +138,8 @@ def some_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
     """Return an output of `size` bytes: printed lines or a picture, by turns."""
     if number % 2:
         picture = base64.b64encode(rng.randbytes(size * 3 // 4)).decode()
-        return {"data": {"image/png": picture, "text/plain": ["<Figure>"]}, "metadata": {}, "output_type": "display_data"}
+        shown = {"image/png": picture, "text/plain": ["<Figure>"]}
+        return {"data": shown, "metadata": {}, "output_type": "display_data"}
     lines, left = [], size
     while left > 0:
         line = f'{rng.random():.12f}  "column {rng.randrange(100)}"  {rng.random():.12f}\té\n'
@@ -187,7 +191,9 @@ class Subject:
             "session_id": "00000000-0000-4000-8000-000000000000",
             "transcript_path": str(self.project.root / "transcript.jsonl"),
             "cwd": str(self.project.root),
+            "prompt_id": "00000000-0000-4000-8000-000000000001",
             "permission_mode": "bypassPermissions",
+            "effort": {"level": "high"},
             "hook_event_name": "PostToolUse",
             "tool_name": "NotebookEdit",
             "tool_input": asked,
@@ -204,8 +210,9 @@ class Subject:
                 "updated_file": after,
             },
             "tool_use_id": f"toolu_{uuid.uuid4().hex}",
+            "duration_ms": 3,
         }
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode(), word
+        return (json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n").encode(), word
 
     def end_message(self) -> Ended:
         """Tell that all calls of the message are through, as Claude Code does after each message."""

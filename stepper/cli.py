@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -72,11 +72,15 @@ def main() -> None:
 @main.command()
 @click.argument("problem")
 @click.option("--name", help="The file name's part; from the problem when not given.")
-@click.option("--step", "steps", multiple=True, help="A step's title; repeat it for each step, in order.")
+@click.option("--step", "steps", multiple=True, help='A step, in order: "TITLE" or "TITLE :: CRITERION".')
+@click.option(
+    "--plan", "plan_file", type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind."
+)
 @AS_JSON
-def new(problem: str, name: str | None, steps: tuple[str, ...], as_json: bool) -> None:
+def new(problem: str, name: str | None, steps: tuple[str, ...], plan_file: IO[str] | None, as_json: bool) -> None:
     """Make a notebook for PROBLEM, with its plan; it becomes the current one."""
-    made = ask("new", problem=problem, name=name, steps=list(steps))
+    told = [*steps, *(plan_items(plan_file) if plan_file else [])]
+    made = ask("new", problem=problem, name=name, steps=told)
     lines = [f"Made {made['notebook']}; it is the current notebook."]
     lines += [f"  {step['id']}. {step['title']}" for step in made["steps"]]
     if made["unfinished"]:
@@ -84,6 +88,135 @@ def new(problem: str, name: str | None, steps: tuple[str, ...], as_json: bool) -
     where = "the notebook's folder" if made["kernel_cwd"] == "notebook" else "the project's folder"
     lines.append(f"Its kernel will run in {where}: paths in cells are relative to that.")
     show(as_json, {"notebook": made["notebook"], "steps": made["steps"]}, "\n".join(lines))
+
+
+def plan_items(stream: IO[str]) -> list[Any]:
+    """Return the steps of a plan in YAML; raise UsageError."""
+    import yaml
+
+    try:
+        items = yaml.safe_load(stream)
+    except yaml.YAMLError as error:
+        raise UsageError(f"the plan is not valid YAML: {error}") from None
+    if isinstance(items, dict):
+        items = items.get("steps")
+    if not isinstance(items, list) or not all(isinstance(item, str | dict) for item in items):
+        raise UsageError("the plan must be a list of titles, or of maps with title, criterion, kind")
+    return items
+
+
+class PlanGroup(click.Group):
+    """`stepper plan [NOTEBOOK]` shows; `stepper plan add|edit|remove|move …` changes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what is no subcommand for the notebook to show."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@main.group(cls=PlanGroup)
+def plan() -> None:
+    """Show a notebook's plan, or change what has not run: add, edit, remove, move."""
+
+
+OF_NOTEBOOK = click.option("--notebook", help="Which notebook; the current one when not given.")
+
+
+@plan.command("show", hidden=True)
+@NOTEBOOK
+@AS_JSON
+def plan_show(notebook: str | None, as_json: bool) -> None:
+    """Show the plan with each step's status."""
+    show_plan(ask("plan", notebook=notebook), as_json)
+
+
+@plan.command("add")
+@click.argument("title")
+@click.option("--after", type=int, help="The step it comes after (0: first); at the end when not given.")
+@OF_NOTEBOOK
+@AS_JSON
+def plan_add(title: str, after: int | None, notebook: str | None, as_json: bool) -> None:
+    """Add a step: "TITLE" or "TITLE :: CRITERION"."""
+    show_plan(ask("plan", notebook=notebook, change="add", title=title, after=after), as_json)
+
+
+@plan.command("edit")
+@click.argument("number", metavar="ID", type=int)
+@click.argument("title")
+@OF_NOTEBOOK
+@AS_JSON
+def plan_edit(number: int, title: str, notebook: str | None, as_json: bool) -> None:
+    """Change the title of a step that has not run."""
+    show_plan(ask("plan", notebook=notebook, change="edit", id=number, title=title), as_json)
+
+
+@plan.command("remove")
+@click.argument("number", metavar="ID", type=int)
+@OF_NOTEBOOK
+@AS_JSON
+def plan_remove(number: int, notebook: str | None, as_json: bool) -> None:
+    """Remove a step that has not run."""
+    show_plan(ask("plan", notebook=notebook, change="remove", id=number), as_json)
+
+
+@plan.command("move")
+@click.argument("number", metavar="ID", type=int)
+@click.option("--after", type=int, required=True, help="The step it is to come after (0: first).")
+@OF_NOTEBOOK
+@AS_JSON
+def plan_move(number: int, after: int, notebook: str | None, as_json: bool) -> None:
+    """Move a step that has not run."""
+    show_plan(ask("plan", notebook=notebook, change="move", id=number, after=after), as_json)
+
+
+def show_plan(found: dict[str, Any], as_json: bool) -> None:
+    """Print a plan."""
+    from stepper.present import plan_text
+
+    show(as_json, found, plan_text(found))
+
+
+@main.command("continue")
+@NOTEBOOK
+def go_on(notebook: str | None) -> None:
+    """Lift a stop; say where to go on."""
+    click.echo(ask("continue", notebook=notebook)["text"])
+
+
+@main.command()
+@NOTEBOOK
+def fix(notebook: str | None) -> None:
+    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
+    click.echo(ask("fix", notebook=notebook)["text"])
+
+
+@main.command()
+@click.argument("reason", nargs=-1)
+@OF_NOTEBOOK
+def skip(reason: tuple[str, ...], notebook: str | None) -> None:
+    """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
+    text = sys.stdin.read() if reason == ("-",) else " ".join(reason)
+    click.echo(ask("skip", notebook=notebook, reason=text)["text"])
+
+
+@main.command()
+@AS_JSON
+def context(as_json: bool) -> None:
+    """Show what an agent must know to go on with the current notebook."""
+    found = ask("context")
+    text = found.pop("text")
+    show(as_json, found, text)
+
+
+@main.command()
+@click.argument("number", metavar="[RUN]", required=False, type=int)
+@OF_NOTEBOOK
+@AS_JSON
+def report(number: int | None, notebook: str | None, as_json: bool) -> None:
+    """Show again the report of a run, the last one when RUN is not given."""
+    found = ask("report", notebook=notebook, run=number)
+    show(as_json, found, found["text"])
 
 
 @main.command()

@@ -20,6 +20,9 @@ if False:  # for the type checker alone: typing is not loaded
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
 SILENCE_SECONDS = 8.0
 START_SECONDS = 9.0
+# Events that are nobody's business while no notebook is under way, and those that never start a daemon.
+ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
+NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
 DAEMON_ENVIRON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER")
 
@@ -215,7 +218,14 @@ def hook() -> None:
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload = stdin.readall()
-        answer = ask(Paths(root), b"hook", event.encode() + b"\0" + payload) or b""
+        paths = Paths(root)
+        answer: bytes | None = b""
+        if event not in ONLY_UNDER_WAY or os.path.exists(paths.active):
+            answer = ask(paths, b"hook", event.encode() + b"\0" + payload, launch=event not in NEVER_LAUNCH)
+        if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
+            from stepper.core import hookio
+
+            answer = hookio.alone(event, payload)
     except Exception as error:
         from stepper.core import hookio
 

@@ -17,14 +17,15 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from stepper import __version__, wire
+from stepper import __version__, steering, wire
 from stepper.adapters import notebook
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
 from stepper.engine import Caller, Session
 from stepper.errors import StepperError
+from stepper.events import hook
 from stepper.paths import Paths
-from stepper.verbs import COMMANDS, Request, hook
+from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes four times that without a word for a hang
@@ -75,7 +76,8 @@ class Daemon:
         while self.working:  # answers on their way; no new ones come
             await asyncio.sleep(0.02)
         for session in self.workspace.sessions.values():
-            session.detach()
+            if session.keeper.kernel is not None:
+                session.keeper.kernel.detach()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.daemon_json)
         log.info("daemon ended")
@@ -88,9 +90,10 @@ class Daemon:
             with contextlib.suppress(StepperError):
                 hours = self.workspace.config.limits().kernel_idle_hours
                 for session in self.workspace.sessions.values():
-                    if session.kernel and not session.lock.locked() and now - session.last_used > hours * 3600:
-                        await session.shutdown(f"the kernel was idle for {hours:g} hours")
-            kernels = any(session.kernel for session in self.workspace.sessions.values())
+                    idle = now - session.last_used > hours * 3600
+                    if session.keeper.kernel and not session.lock.locked() and idle:
+                        await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")
+            kernels = any(session.keeper.kernel for session in self.workspace.sessions.values())
             if kernels or self.working:
                 self.last_used = now
             elif now - self.last_used > IDLE_SECONDS:
@@ -126,23 +129,23 @@ class Daemon:
 
         progress({})
         caller = Caller(wire.unpack_environ(environ))
-        request = Request({}, caller, os.fsdecode(cwd), progress)
+        request = Request(self.workspace, {}, caller, os.fsdecode(cwd), progress)
         work = asyncio.create_task(self._work(verb.decode(), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
             await asyncio.wait(
                 [work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED"
             )
-            if gone.done() and not caller.gone:
-                caller.gone = True
+            if gone.done() and not caller.left.is_set():
+                caller.left.set()
                 log.info("the client of %s went away", verb.decode())
                 for session in self.workspace.sessions.values():
                     await session.abandon(caller)
-            elif not work.done() and not caller.gone:
+            elif not work.done() and not caller.left.is_set():
                 progress({})
         gone.cancel()
         kind, body = work.result()
-        if not caller.gone:
+        if not caller.left.is_set():
             writer.write(wire.pack(kind, body))
             await writer.drain()
         if verb == b"shutdown":
@@ -158,7 +161,8 @@ class Daemon:
             if command is None:
                 raise StepperError(f"this daemon ({__version__}) does not know {verb!r}", "stepper shutdown")
             request.arguments = json.loads(payload or b"{}")
-            answer = await command(self.workspace, request)
+            answer = await command(request)
+            self.workspace.mark()
             if verb == "status":
                 answer["daemon"] = self.about
             return wire.OK, json.dumps(answer).encode()

@@ -144,10 +144,10 @@ def prepare(target: str) -> None:
     if missing:
         say(f"{'packages':<12}being added to the kernel's interpreter: {', '.join(missing)}")
         uv = shutil.which("uv")
-        pip = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+        pip = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install", "--no-compile"]
         output(*pip, *missing, cwd=target)
         _, files = json.loads(output(python, "-c", PROBE, cwd=target))
-    # bytecode and matplotlib's list of fonts are made here, not in the first cell
+    # makes bytecode of what is used, and matplotlib's list of fonts: no business of the first cell
     output(python, "-c", "import pandas, matplotlib.pyplot", cwd=target)
     if not Path(target, DATA).exists():
         shutil.copyfile(files[0], Path(target, DATA))
@@ -239,7 +239,8 @@ def main() -> int:
         finally:
             say("$ stepper shutdown\n" + output(stepper, "shutdown", cwd=target))
     except (StepperError, CalledProcessError, OSError, ValueError, LookupError) as error:
-        sys.stderr.write(f"demo: {error!r}\n{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}\n")
+        said = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
+        sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{said}\n")
         return 1
     say(f"Now with Claude Code itself: cd {shlex.quote(target)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
     return 0

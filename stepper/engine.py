@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
-from stepper.core import changes, classify, directive, ledger, plan, report
-from stepper.core.model import Cell, CellEdit, Fault, FileWrite, Limits, Outcome, Plan, Run, Step, Verdict
+from stepper.core import brief, changes, classify, directive, gate, ledger, plan, report, retry
+from stepper.core.model import Cell, CellEdit, Fault, FileWrite, Limits, Outcome, Run, Verdict
 from stepper.core.report import Ended, Report
-from stepper.errors import NotebookError, StepperError
+from stepper.errors import KernelError, NotebookError, StepperError
+from stepper.keeper import Keeper, now
 from stepper.ports import (
     Execution,
     Journal,
@@ -27,15 +28,10 @@ from stepper.ports import (
 
 @dataclass
 class Caller:
-    """Who asks: its environment (a new kernel gets it) and whether it still waits for the answer."""
+    """Who asks: its environment (a new kernel gets it), and whether it left without waiting for the answer."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
-    gone: bool = False
-
-
-def now() -> str:
-    """Return the time in UTC as ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Session:
@@ -50,21 +46,53 @@ class Session:
         limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str]], KernelPlace],
     ) -> None:
-        self.name, self.file, self.journal, self.kernels = name, file, journal, kernels
-        self.limits, self.place = limits, place
+        self.name, self.file, self.journal, self.limits = name, file, journal, limits
         self.lock = asyncio.Lock()
-        self.kernel: Kernel | None = None
-        self.kernel_state = "none"
         self.waits_for: Caller | None = None  # whose cell runs now
+        self.pause = asyncio.Event()
         self.last_used = time.monotonic()
         self.facts: dict[str, Any] = {}
-        self.pending_notes: list[str] = []
         events, trouble = journal.load()
         self.state = ledger.replay(events)
-        if trouble:
-            self.pending_notes.append(trouble)
+        self.trouble = trouble  # with the journal; told with the next run
+        self.keeper = Keeper(kernels, place, self.state, self.log)
 
     # --- what Claude Code did ---------------------------------------------------------------------------------
+
+    async def gate(self, change: CellEdit | FileWrite) -> str | None:
+        """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
+
+        Takes no lock: while a cell of this notebook runs, another edit may be prepared; `edited` asks again.
+        """
+        limits = self.limits()
+        if isinstance(change, FileWrite):
+            return self._gate_write(change, limits)
+        if change.mode == "delete" or change.cell_type == "markdown":
+            return None
+        document = self.read()
+        cells = document.cells
+        if change.mode == "insert":
+            above = plan.find_cell(cells, change.after) if change.after else None
+            index = above.index + 1 if above else 0
+            new = Cell("", index, 0, "code", change.source)
+            return (
+                gate.stopped(self.state)
+                or gate.waiting(self.state, cells, index)
+                or gate.too_many([*cells, new], limits)
+            )
+        target = plan.find_cell(cells, change.cell_id or "")
+        if target is not None and not target.is_code and change.cell_type is None:
+            return None
+        return gate.stopped(self.state)
+
+    def _gate_write(self, change: FileWrite, limits: Limits) -> str | None:
+        """Return why a whole notebook must not be written: it would bring cells that must not run now."""
+        try:
+            cells = self.file.parse(change.content).cells
+        except NotebookError:
+            return None  # PostToolUse says what is wrong with it
+        fresh = changes.not_run_yet(cells, self.state.ran_ever)
+        return (gate.stopped(self.state) if fresh else None) or gate.too_many(cells, limits)
 
     async def edited(self, edit: CellEdit, caller: Caller) -> Report | None:
         """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say."""
@@ -73,16 +101,28 @@ class Session:
         async with self.lock:
             if self._seen(edit.tool_use_id):
                 return None
-            document = self._read()
+            document = self.read()
             cell = self._edited_cell(document, edit)
             if cell is None:
                 return report.not_run(
-                    f"no cell {edit.cell_id!r} in {self.name}",
-                    "Read the notebook again: its cell ids are shown there",
+                    f"no cell {edit.cell_id!r} in {self.name}", "Read the notebook again: its cell ids are shown there"
                 )
             if cell not in changes.runnable([cell]):
                 return None
-            return report.of_run(await self._run_cell(document, cell, caller, edit.tool_use_id))
+            why = self._refused(document, cell, new=edit.mode == "insert")
+            if why:
+                return report.not_run(why)
+            ended = await self._run_cell(document, cell, caller, edit.tool_use_id)
+            return self._kept(report.of_run(ended), ended)
+
+    def _refused(self, document: Notebook, cell: Cell, new: bool) -> str | None:
+        """Return why the gate would have denied the cell that stands in the notebook now."""
+        others = [other for other in document.cells if other.id != cell.id]
+        return (
+            gate.stopped(self.state)
+            or (gate.waiting(self.state, others, cell.index) if new else None)
+            or gate.too_many(document.cells, self.limits())
+        )
 
     def _edited_cell(self, document: Notebook, edit: CellEdit) -> Cell | None:
         """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
@@ -101,26 +141,43 @@ class Session:
         async with self.lock:
             if self._seen(write.tool_use_id):
                 return None
-            document = self._read()
+            document = self.read()
+            if plan.from_json(document.plan) is None and self.state.plan.steps:
+                self.file.set_plan(self.state.plan)  # the Write dropped it
+                document = self.read()
             cells = changes.not_run_yet(document.cells, self.state.ran_ever)
-            ended = []
+            ended: list[Ended] = []
             for cell in cells:
+                why = self._refused(document, cell, new=cell.id not in self.state.ran_ever)
+                if why:
+                    refused = report.not_run(why)
+                    return report.joined([report.of_runs(ended, len(cells)), refused]) if ended else refused
                 ended.append(await self._run_cell(document, cell, caller, write.tool_use_id))
                 if ended[-1].verdict is not Verdict.FINE:
                     break
-            return report.of_runs(ended, len(cells)) if ended else None
+            if not ended:
+                return None
+            return self._kept(report.of_runs(ended, len(cells)), ended[-1])
+
+    def _kept(self, found: Report, ended: Ended) -> Report:
+        """Journal the report, so that it can be had again, and add the stop, if there is one."""
+        if ended.run:
+            self.log({"event": "report", "run": ended.run, "text": found.text}, sync=False)
+        return replace(found, stop=self.state.stop.block) if self.state.stop and not found.ok else found
 
     # --- what a person or a script asks for -------------------------------------------------------------------
 
     async def run(self, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:
         """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
         async with self.lock:
-            document = self._read()
+            why = gate.stopped(self.state)
+            if why:
+                raise StepperError(f"nothing ran: {why}")
+            document = self.read()
+            await self.keeper.find()
             if everything:
-                await self._end_kernel("restarted for a run of all cells")
-                self.state.lost = ""
-            else:
-                await self._find_kernel()
+                await self.keeper.end("it was restarted for a run of all cells")
+                self.state.lost = ""  # asked for: nobody need be told
             cells = changes.not_run_yet(document.cells, self.state.ran)
             if everything:
                 cells = changes.runnable(document.cells)
@@ -129,8 +186,9 @@ class Session:
                 progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
                 ended = await self._run_cell(document, cell, caller, None, keep_time=False)
                 progress({"position": position, "of": len(cells), "what": "ran", "line": report.person_line(ended)})
+                found = self._kept(report.of_run(ended), ended)
                 if ended.verdict is not Verdict.FINE:
-                    failed = report.of_run(ended)
+                    failed = found
                     break
                 done += 1
             skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
@@ -145,92 +203,36 @@ class Session:
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
-        if self.kernel is None or not self.kernel.busy:
-            return False
-        await self.kernel.interrupt("person")
-        return True
+        if self.waits_for is not None and not self.keeper.busy:
+            self.pause.set()  # it waits to be run again
+            return True
+        return await self.keeper.interrupt("person")
 
     async def abandon(self, caller: Caller) -> None:
         """The caller went away: what it waits for is cancelled."""
-        caller.gone = True
-        if self.waits_for is caller and self.kernel is not None:
-            await self.kernel.interrupt("client gone")
-
-    async def restart(self, caller: Caller) -> bool:
-        """End the kernel and start a fresh one; return whether there was one."""
-        await self.interrupt()
-        async with self.lock:
-            await self._find_kernel()
-            had = await self._end_kernel("restarted at the person's request")
-            await self._kernel(caller)
-            return had
-
-    async def shutdown(self, why: str) -> bool:
-        """End the kernel; return whether there was one."""
-        await self.interrupt()
-        async with self.lock:
-            await self._find_kernel()
-            return await self._end_kernel(why)
-
-    def detach(self) -> None:
-        """Leave the kernel to the next daemon."""
-        if self.kernel is not None:
-            self.kernel.detach()
-
-    async def status(self) -> dict[str, Any]:
-        """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
-        if not self.lock.locked():
-            await self._find_kernel()
-        kernel = self.kernel
-        if kernel is not None and await kernel.death() is not None:
-            self.kernel_state = "dead"
-        return {
-            "notebook": self.name,
-            "state": self.state.name,
-            "steps": [self._step_status(step) for step in self.state.plan.steps],
-            "kernel": {
-                "pid": kernel.pid if kernel else None,
-                "state": "busy" if kernel and kernel.busy else self.kernel_state,
-                "rss_bytes": kernel.rss_bytes() if kernel else None,
-                "python": kernel.python if kernel else None,
-            },
-        }
-
-    def _step_status(self, step: Step) -> dict[str, Any]:
-        progress = self.state.of(step.id)
-        running = self.waits_for is not None and (self.state.running or {}).get("key") == step.id
-        return {
-            "id": step.id,
-            "title": step.title,
-            "status": "running" if running else progress.status.value,
-            "cell_id": progress.cell_id,
-            "attempts": progress.attempts,
-        }
-
-    def history(self) -> list[dict[str, Any]]:
-        """Return every run, oldest first."""
-        keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
-        return [{"notebook": self.name, **{key: run.get(key) for key in keys}} for run in self.state.runs]
-
-    async def create(self, new_plan: Plan) -> None:
-        """Begin the journal of a notebook that was just made under this name."""
-        async with self.lock:
-            await self._find_kernel()
-            await self._end_kernel("its notebook was replaced by a new one of that name")
-            self._log({"event": "created", "at": now()})
-            self._log({"event": "plan", "at": now(), "plan": plan.to_json(new_plan)})
+        caller.left.set()
+        if self.waits_for is caller:
+            self.pause.set()
+            await self.keeper.interrupt("client gone")
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def take_notes(self) -> list[str]:
+        """Return what must be said first with the next run, once."""
+        notes = [note for note in (self.trouble, self.keeper.news) if note]
+        self.trouble = self.keeper.news = ""
+        return notes
 
     def _seen(self, tool_use_id: str | None) -> bool:
         """Whether that very call was handled: two installations of stepper may both fire."""
         return tool_use_id is not None and tool_use_id in self.state.tool_use_ids
 
-    def _log(self, event: dict[str, Any], sync: bool = True) -> None:
+    def log(self, event: dict[str, Any], sync: bool = True) -> None:
+        """Write an event to the journal and take it into the state. Raise OSError."""
         self.journal.append(event, sync)
         ledger.apply(self.state, event)
 
-    def _read(self) -> Notebook:
+    def read(self) -> Notebook:
         """Read the notebook, take over a plan that the journal does not know; raise NotebookError."""
         document = self.file.read()
         if document.language not in ("python", "python3", "ipython"):
@@ -239,137 +241,176 @@ class Session:
             )
         told = plan.from_json(document.plan)
         if told and not self.state.plan.steps:
-            self._log({"event": "plan", "at": now(), "plan": plan.to_json(told)})
+            self.log({"event": "plan", "at": now(), "plan": plan.to_json(told)})
         return document
-
-    async def _find_kernel(self) -> None:
-        """Find the kernel that a former daemon left, once."""
-        if self.kernel is None and self.kernel_state == "none":
-            self.kernel, why = await self.kernels.attach()
-            if self.kernel is None and why:
-                self._lose(why)
-            self.kernel_state = "idle" if self.kernel else "none"
-
-    async def _kernel(self, caller: Caller) -> Kernel:
-        """Return the live kernel, started where there is none; raise KernelError."""
-        await self._find_kernel()
-        if self.kernel is not None:
-            death = await self.kernel.death()
-            if death is None:
-                return self.kernel
-            await self._end_kernel(f"the kernel died ({death.how})")
-        self.kernel_state = "starting"
-        try:
-            self.kernel = await self.kernels.start(self.place(caller.environ))
-        finally:
-            self.kernel_state = "idle" if self.kernel else "none"
-        if self.state.lost:
-            self.pending_notes.append(f"state lost: {self.state.lost}. A fresh kernel ran this cell.")
-        self._log(
-            {
-                "event": "kernel",
-                "what": "started",
-                "kernel": self.kernel.id,
-                "pid": self.kernel.pid,
-                "at": now(),
-            }
-        )
-        return self.kernel
-
-    async def _end_kernel(self, why: str) -> bool:
-        kernel, self.kernel = self.kernel, None
-        self.kernel_state = "none"
-        if kernel is None:
-            return False
-        await kernel.shutdown()
-        self._lose(why)
-        return True
-
-    def _lose(self, why: str) -> None:
-        """Record that the kernel's state is gone; the next report says so."""
-        self._log({"event": "kernel", "what": "lost", "why": why, "at": now()})
 
     async def _run_cell(
         self, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None, keep_time: bool = True
     ) -> Ended:
-        """Run one cell: journal, kernel, notebook, journal. Raise KernelError where no kernel could be had."""
+        """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
         limits, asked = self.limits(), directive.parse(cell.source)
         timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
-        step = plan.owner(self.state, document.cells, cell)
-        if caller.gone:
+        key, was_complete = plan.key(self.state, document.cells, cell), self.state.complete
+        notes = [*asked.problems, *self._out_of_order(document, cell)]
+        for repeat in count():
+            try:
+                kernel = await self.keeper.get(caller.environ)
+            except KernelError as error:
+                return self._not_started(cell, key, error)
+            notes = [*self.take_notes(), *notes]
+            begin = Begun(self.state.next_run, key, now(), time.monotonic(), tool_use_id, repeat)
+            execution = await self._execute(kernel, cell, caller, begin, timeout, limits)
+            fault, verdict = self._judge(cell, execution)
+            run = begin.run(cell, execution, fault, verdict, kernel.id)
+            attempts = self.state.attempts_after(key, verdict, repeat > 0)
+            decision = retry.decide(verdict, attempts, repeat, limits)
+            if decision.act is not retry.Act.AGAIN:
+                notes += self._put(cell, execution, run.step, keep_time)
+            self._record(run, key, execution, repeat)
+            if decision.act is not retry.Act.AGAIN:
+                break
+            notes.append(f"run {run.run}: {report.short_fault(fault)}; stepper ran it again after {decision.wait:g} s")
+            if await self._paused(decision.wait, caller):
+                run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
+                break
+        ended = self._ended(cell, key, run, execution, timeout, notes)
+        if decision.act is retry.Act.STOP:
+            self.stop(key, cell.id, report.stop_block(ended, attempts + repeat))
+        if self.state.complete and not was_complete:
+            ended = replace(ended, tail=brief.completion(self.name, self.state, self.file.read().figures))
+        return ended
+
+    async def _execute(
+        self, kernel: Kernel, cell: Cell, caller: Caller, begin: Begun, timeout: float, limits: Limits
+    ) -> Execution:
+        if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
-        kernel = await self._kernel(caller)
-        notes, self.pending_notes = [*self.pending_notes, *asked.problems], []
-        number, started_at, began = self.state.next_run, now(), time.monotonic()
-        begin = {
-            "event": "start",
-            "run": number,
-            "cell_id": cell.id,
-            "key": step or cell.id,
-            "at": started_at,
-        }
-        self._log({**begin, "kernel": kernel.id, "tool_use_id": tool_use_id}, sync=False)
+        self.log({**begin.event(), "cell_id": cell.id, "kernel": kernel.id}, sync=False)
         self.waits_for = caller
         try:
-            if caller.gone:
-                raise StepperError("the caller went away before the cell ran")
-            execution = await kernel.execute(cell.source, timeout, limits.max_output_bytes)
+            execution = await kernel.execute(cell.source, timeout, limits)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         self.facts = execution.facts.get("namespace") or self.facts
-        fault, verdict = self._judge(cell, execution)
-        run = Run(
-            number,
-            cell.id,
-            cell.number,
-            cell.index,
-            step,
-            changes.source_hash(cell.source),
-            started_at,
-            round(time.monotonic() - began, 4),
-            execution.outcome,
-            verdict,
-            fault,
-            kernel.id,
-            tool_use_id,
-        )
+        return execution
+
+    def _put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> list[str]:
+        """Write the outputs; return why they could not be, as notes."""
         try:
-            left_out = self.file.put(cell, execution, step, keep_time)
+            why = self.file.put(cell, execution, step, keep_time)
         except NotebookError as error:
-            left_out = f"the outputs could not be written: {error.message}"
-        if left_out:
-            notes.append(left_out)
-        self._log({"event": "run", **asdict(run), "key": step or cell.id})
+            why = f"the outputs could not be written: {error.message}"
+        return [*execution.notes, why] if why else list(execution.notes)
+
+    def _record(self, run: Run, key: ledger.Key, execution: Execution, repeat: int) -> None:
+        self.log({"event": "run", **asdict(run), "key": key, "repeat": repeat})
         if execution.death is not None:
-            self.kernel, self.kernel_state = None, "none"
-            self._lose(f"the kernel died ({execution.death.how}) in cell {cell.number}")
-        return self._ended(cell, run, execution, timeout, notes)
+            self.keeper.died(f"the kernel died ({execution.death.how}) in cell {run.number}")
+
+    def stop(self, key: ledger.Key, cell_id: str, block: str) -> None:
+        """Stop the notebook: no further cell runs until the person says so."""
+        self.log({"event": "stop", "at": now(), "key": key, "cell_id": cell_id, "block": block})
+
+    async def _paused(self, wait: float, caller: Caller) -> bool:
+        """Wait before stepper runs a cell again; return True where that was interrupted."""
+        self.waits_for = caller
+        self.pause.clear()
+        try:
+            await asyncio.wait_for(self.pause.wait(), wait)
+        except asyncio.TimeoutError:
+            return False
+        finally:
+            self.waits_for = None
+        return True
+
+    def _not_started(self, cell: Cell, key: ledger.Key, error: KernelError) -> Ended:
+        """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
+        if not error.stops:
+            raise error
+        fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
+        run = Run(0, cell.id, cell.number, cell.index, key if isinstance(key, int) else None, "", now(), 0.0,
+                  Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault)  # fmt: skip
+        ended = self._ended(cell, key, run, Execution(run.outcome), 0.0, [])
+        self.stop(key, cell.id, report.stop_block(ended, self.state.of(key).attempts, error.hint))
+        return ended
+
+    def _out_of_order(self, document: Notebook, cell: Cell) -> list[str]:
+        below = [c for c in document.cells if c.index > cell.index and c.id in self.state.ran]
+        if not below:
+            return []
+        return [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
 
     def _judge(self, cell: Cell, execution: Execution) -> tuple[Fault | None, Verdict]:
         fault = execution.fault
-        if execution.death is not None:
+        if execution.outcome is Outcome.MEMORY:
+            kept = "all variables are lost" if execution.death else "the kernel's state is kept"
+            said = "; ".join([execution.memory, *brief.largest(self.facts), kept])
+            fault = Fault("MemoryLimit", said, ("MemoryLimit",))
+        elif execution.death is not None and execution.outcome is not Outcome.CANCELLED:
             said = f"\n{execution.death.stderr}" if execution.death.stderr else ""
             message = f"kernel died ({execution.death.how}): all variables are lost{said}"
-            fault = Fault("KernelDied", message, ("KernelDied",))
+            fault = Fault(
+                "KernelDied", message, ("SystemExit", "KernelDied") if "exit()" in message else ("KernelDied",)
+            )
+        elif execution.outcome is Outcome.TIMEOUT:
+            kept = "the kernel's state is kept"
+            fault = replace(fault or Fault("", ""), ename="Timeout", evalue=kept, mro=("Timeout",))
         if execution.outcome is Outcome.ERROR and changes.RAISES_TAG in cell.tags:
             return fault, Verdict.FINE
+        if execution.death is not None and execution.outcome is Outcome.TIMEOUT:
+            return fault, Verdict.UNRECOVERABLE
         return fault, classify.of_run(execution.outcome, fault)
 
-    def _ended(self, cell: Cell, run: Run, execution: Execution, timeout: float, notes: list[str]) -> Ended:
-        following = self.state.plan.step(self.state.open_step())
-        key = run.step if run.step is not None else cell.id
+    def _ended(
+        self, cell: Cell, key: ledger.Key, run: Run, execution: Execution, timeout: float, notes: list[str]
+    ) -> Ended:
         return Ended(
-            cell,
-            run.outcome,
-            run.verdict,
-            run.duration_s,
-            execution.outputs,
-            run.fault,
-            self.state.plan,
-            self.state.plan.step(run.step),
-            following,
-            self.state.of(key).attempts,
-            self.limits().max_retries,
-            timeout,
-            notes,
+            cell=cell,
+            run=run.run,
+            outcome=run.outcome,
+            verdict=run.verdict,
+            duration_s=run.duration_s,
+            outputs=execution.outputs,
+            fault=run.fault,
+            plan=self.state.plan,
+            step=self.state.plan.step(run.step),
+            next_step=self.state.plan.step(self.state.open_step()),
+            attempts=self.state.of(key).attempts,
+            max_retries=self.limits().max_retries,
+            timeout=timeout,
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that begins: its number, what it counts for, when (UTC, and on the monotonic clock)."""
+
+    number: int
+    key: ledger.Key
+    at: str
+    clock: float
+    tool_use_id: str | None
+    repeat: int
+
+    def event(self) -> dict[str, Any]:
+        """Return what the journal tells of it."""
+        return {"event": "start", "run": self.number, "key": self.key, "at": self.at, "tool_use_id": self.tool_use_id}
+
+    def run(self, cell: Cell, execution: Execution, fault: Fault | None, verdict: Verdict, kernel: str) -> Run:
+        """Return the run that it became."""
+        return Run(
+            run=self.number,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            step=self.key if isinstance(self.key, int) else None,
+            source_hash=changes.source_hash(cell.source),
+            started_at=self.at,
+            duration_s=round(time.monotonic() - self.clock, 4),
+            outcome=execution.outcome,
+            verdict=verdict,
+            fault=fault,
+            kernel=kernel,
+            tool_use_id=self.tool_use_id,
         )

@@ -32,7 +32,15 @@ class NotebookError(StepperError):
 
 
 class KernelError(StepperError):
-    """No kernel could be started: no interpreter, no ipykernel, died at start."""
+    """No kernel could be started. `stops` where no command that is known mends it: the notebook stops."""
+
+    stops = False
+
+
+class KernelStartFailedError(KernelError):
+    """The kernel's process died or kept silent at start."""
+
+    stops = True
 
 
 class DaemonError(StepperError):

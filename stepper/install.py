@@ -80,12 +80,12 @@ def farewell(paths: Paths, allowed: bool) -> None:
 def finish_env(paths: Paths) -> None:
     """Put into the environment what the hook script and the person's shell need."""
     env = Path(paths.env)
-    packages = env / "packages"
-    root = Path(__file__).resolve().parent.parent  # site-packages, or the checkout
-    if not (packages.is_symlink() and packages.readlink() == root):
-        remove(packages)
-        packages.symlink_to(root)
-    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/bin")}:"$PATH"\n'))
+    link(env / "packages", Path(__file__).resolve().parent.parent)  # site-packages, or the checkout
+    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
+    # own. `stepper` alone comes first, because the project may have another command of that name.
+    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
+    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
     script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
@@ -100,8 +100,11 @@ def retire(paths: Paths) -> None:
     try:
         connection = client.connect(paths)
         if connection:
-            connection.send(b"status", b"reinstalled", b"", b"", b"")
-            connection.answer()
+            try:
+                connection.send(b"status", b"reinstalled", b"", b"", b"")
+                connection.answer()
+            finally:
+                connection.sock.close()
             client.retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
@@ -134,7 +137,10 @@ def must(command: list[str], cwd: Path, undo: Path | None) -> None:
     if done.code:
         if undo:
             remove(undo)
-        raise RefusedError(f"{shlex.join(command)} failed: {done.tail()}", "run this again when that is mended")
+        raise RefusedError(
+            f"{shlex.join(command)} failed: {done.tail()}",
+            "mend that and run this again, or name another interpreter: --python PATH",
+        )
 
 
 def write_record(
@@ -238,6 +244,14 @@ def write(path: Path, content: bytes, mode: int | None = None) -> str:
     finally:
         temporary.unlink(missing_ok=True)
     return "updated" if old else "made"
+
+
+def link(path: Path, target: Path) -> None:
+    """Make `path` a link to `target`."""
+    if not (path.is_symlink() and path.readlink() == target):
+        remove(path)
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(target)
 
 
 def remove(path: Path) -> None:

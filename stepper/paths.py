@@ -38,6 +38,8 @@ class Paths:
         self.state = os.path.join(self.home, "state.json")
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
+        # While this exists, some notebook is under way: session start, prompts and ends of turns are looked at.
+        self.active = os.path.join(self.home, "active")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
         name = fnv1a(os.fsencode(self.project))

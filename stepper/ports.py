@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stepper.core.model import Cell, Fault, Outcome
+from stepper.core.model import Cell, Fault, Limits, Outcome, Plan
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Execution:
     death: Death | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # the helper's message
     notes: list[str] = field(default_factory=list)
+    memory: str = ""  # what the memory guard saw when it stopped the cell
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,11 @@ class Kernel(Protocol):
     python: str
     busy: bool
 
-    async def execute(self, code: str, timeout: float, max_output_bytes: int) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt or the kernel's death."""
+    async def execute(self, code: str, timeout: float, limits: Limits) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death."""
+
+    async def facts(self) -> dict[str, Any]:
+        """Return the namespace in short, asked of the helper; empty where it does not tell."""
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now."""
@@ -84,6 +88,10 @@ class Notebook(Protocol):
     plan: Any  # metadata.stepper, unchecked
 
     @property
+    def figures(self) -> int:
+        """How many outputs are pictures."""
+
+    @property
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
@@ -96,8 +104,17 @@ class NotebookFile(Protocol):
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
 
+    def parse(self, text: str) -> Notebook:
+        """Return the notebook that the text would be; raise NotebookError."""
+
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
         """Put the outputs on the cell by id and source, on a fresh read; return '' or why they were left out."""
+
+    def mark(self, cell: Cell, tag: str) -> None:
+        """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+
+    def set_plan(self, plan: Plan) -> None:
+        """Put the plan into the metadata, the modification time kept; raise NotebookError."""
 
     def touch(self) -> None:
         """Set the modification time to now, so that those who poll it notice what was written."""

@@ -40,9 +40,12 @@ class RefusedError(StepperError):
 
 
 def say(name: str, what: str) -> None:
-    """Tell the person what was done."""
-    sys.stdout.write(f"{name:<12}{what}\n")
-    sys.stdout.flush()
+    """Tell the person what was done. That nobody listens any more (`| head`) is no reason to stop half way."""
+    try:
+        sys.stdout.write(f"{name:<12}{what}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 # --- what is asked, and what must be refused ---------------------------------------------------------------

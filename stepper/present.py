@@ -14,6 +14,8 @@ MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pe
 def status_text(found: dict[str, Any]) -> str:
     """Return `stepper status` for people."""
     steps, kernel, daemon = found["steps"], found["kernel"], found["daemon"]
+    if found["notebook"] is None:
+        return 'No notebook was made here yet: stepper new "PROBLEM"'
     done = sum(step["status"] in ("done", "skipped") for step in steps)
     lines = [f"{found['notebook']}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
     for step in steps:
@@ -23,6 +25,17 @@ def status_text(found: dict[str, Any]) -> str:
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
+    return "\n".join(lines)
+
+
+def plan_text(found: dict[str, Any]) -> str:
+    """Return `stepper plan` for people."""
+    lines = [found["notebook"], *([] if found["steps"] else ["  no plan"])]
+    for step in found["steps"]:
+        more = [f"criterion: {step['criterion']}"] if step["criterion"] else []
+        more += [step["kind"]] if step["kind"] != "step" else []
+        told = f"  ({'; '.join(more)})" if more else ""
+        lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{told}")
     return "\n".join(lines)
 
 

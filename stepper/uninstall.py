@@ -160,7 +160,7 @@ def remove_home(paths: Paths) -> None:
         say("removed", ".stepper/")
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
-        say("kept", f".stepper/ with what is yours: {names}")
+        say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
 
 
 def remove_empty(folder: Path) -> bool:

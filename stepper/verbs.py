@@ -1,20 +1,17 @@
-"""The verbs that come through the socket: hook events and the commands, each one function in a table."""
+"""The commands that come through the socket, each one function in a table: the CLI's, and other agents' later."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from stepper.adapters.notebook import load_json
-from stepper.core import hookio, report
+from stepper import steering
 from stepper.core import plan as plans
-from stepper.core.model import CellEdit
-from stepper.engine import Caller
-from stepper.errors import StepperError, UsageError
+from stepper.engine import Caller, Session
+from stepper.errors import UsageError
 from stepper.ports import Progress
 from stepper.workspace import Workspace, plan_of
 
@@ -23,66 +20,36 @@ from stepper.workspace import Workspace, plan_of
 class Request:
     """One request: its arguments, who asks, the folder it was asked in, and the way to tell of progress."""
 
+    workspace: Workspace
     arguments: dict[str, Any]
     caller: Caller
     cwd: str
     progress: Progress
 
+    @property
+    def owner(self) -> str:
+        """The session of Claude Code in whose shell the command was given; '' elsewhere."""
+        return self.caller.environ.get("STEPPER_SESSION", "")
 
-async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
-    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError."""
-    try:
-        payload = hookio.payload(load_json(data))
-        handler = EVENTS.get(event)
-        return hookio.answer(event, await handler(workspace, payload, caller) if handler else None)
-    except ValueError as error:
-        problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
-        return hookio.failed(event, StepperError(problem), accepted=False)
-    except StepperError as error:
-        return hookio.failed(event, error, accepted=False)
+    @property
+    def session(self) -> Session:
+        """The session of the notebook that was named, or of the current one; UsageError where there is none."""
+        return self.workspace.named(self.arguments.get("notebook"), self.cwd, self.owner)
 
-
-async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> report.Report | None:
-    """NotebookEdit or Write happened: run what is new."""
-    change = hookio.change(payload)
-    path = workspace.resolve(change.notebook)
-    session = workspace.session(path)
-    # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
-    workspace.keep(path, change.session)
-    if isinstance(change, CellEdit):
-        found = await session.edited(change, caller)
-    else:
-        found = await session.written(change, caller)
-    if found is not None:
-        workspace.make_current(session.name)
-        if found.stop:
-            workspace.release(path=path)
-            session.file.touch()
-    return found
+    def worked(self) -> None:
+        """Note that a command was given, for the end of the agent's turn."""
+        self.workspace.turns.worked.add(self.owner)
 
 
-async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> None:
-    """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
-    edited = {os.path.realpath(path) for path in hookio.last_edits(payload)}
-    for path in workspace.release(session=hookio.session(payload)):
-        if path in edited:
-            workspace.session(path).file.touch()
-
-
-EVENTS: dict[str, Callable[[Workspace, dict[str, Any], Caller], Awaitable[report.Report | None]]] = {
-    "PostToolUse": after_tool,
-    "PostToolBatch": after_batch,
-}
-
-
-async def new(workspace: Workspace, request: Request) -> Any:
+async def new(request: Request) -> Any:
     """Make a notebook with its plan."""
-    problem = request.arguments.get("problem") or ""
+    workspace, problem = request.workspace, request.arguments.get("problem") or ""
     if not problem.strip():
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     plan = plan_of(problem, request.arguments.get("steps") or [])
     slug = plans.slug(request.arguments.get("name") or problem)
-    session, before = await workspace.new(plan, slug, date.today())
+    session, before = await workspace.new(plan, slug, date.today(), request.owner)
+    request.worked()
     return {
         "notebook": session.name,
         "steps": [{"id": step.id, "title": step.title} for step in plan.steps],
@@ -91,48 +58,103 @@ async def new(workspace: Workspace, request: Request) -> Any:
     }
 
 
-async def status(workspace: Workspace, request: Request) -> Any:
-    """Return notebook, state, steps and kernel."""
-    return await workspace.named(request.arguments.get("notebook"), request.cwd).status()
+async def status(request: Request) -> Any:
+    """Return notebook, state, steps and kernel; an empty standing where no notebook was made yet."""
+    if request.arguments.get("notebook") or request.workspace.current(request.owner):
+        return await steering.status(request.session)
+    kernel = {"pid": None, "state": "none", "rss_bytes": None, "python": None}
+    return {"notebook": None, "state": "ready", "steps": [], "kernel": kernel}
 
 
-async def run(workspace: Workspace, request: Request) -> Any:
+async def run(request: Request) -> Any:
     """Run the cells that have not run here yet, or all."""
-    session = workspace.named(request.arguments.get("notebook"), request.cwd)
-    workspace.make_current(session.name)
+    session = request.session
+    request.workspace.make_current(session.name, request.owner)
+    request.worked()
     return await session.run(bool(request.arguments.get("all")), request.caller, request.progress)
 
 
-async def history(workspace: Workspace, request: Request) -> Any:
+async def history(request: Request) -> Any:
     """Return every run."""
-    return workspace.named(request.arguments.get("notebook"), request.cwd).history()
+    return steering.history(request.session)
 
 
-async def interrupt(workspace: Workspace, request: Request) -> Any:
+async def report(request: Request) -> Any:
+    """Return a run with the report that the agent read."""
+    return steering.report(request.session, request.arguments.get("run"))
+
+
+async def interrupt(request: Request) -> Any:
     """Interrupt the cell that runs."""
-    session = workspace.named(request.arguments.get("notebook"), request.cwd)
+    session = request.session
     return {"notebook": session.name, "interrupted": await session.interrupt()}
 
 
-async def restart(workspace: Workspace, request: Request) -> Any:
+async def restart(request: Request) -> Any:
     """Replace the kernel by a fresh one."""
-    session = workspace.named(request.arguments.get("notebook"), request.cwd)
-    return {"notebook": session.name, "had_kernel": await session.restart(request.caller)}
+    session = request.session
+    return {"notebook": session.name, "had_kernel": await steering.restart(session, request.caller)}
 
 
-async def shutdown(workspace: Workspace, request: Request) -> Any:
+async def go_on(request: Request) -> Any:
+    """Lift a stop."""
+    request.worked()
+    return {"text": await steering.go_on(request.session)}
+
+
+async def fix(request: Request) -> Any:
+    """Lift a stop and grant fresh retries."""
+    request.worked()
+    return {"text": await steering.fix(request.session)}
+
+
+async def skip(request: Request) -> Any:
+    """Skip the step that failed, else the next one."""
+    request.worked()
+    return {"text": await steering.skip(request.session, request.arguments.get("reason") or "")}
+
+
+async def context(request: Request) -> Any:
+    """Return what another agent needs to go on."""
+    if request.workspace.current(request.owner):
+        return await steering.context(request.session)
+    return {
+        "current_notebook": None,
+        "imported_modules": {},
+        "defined_functions": {},
+        "variables": {},
+        "plan": [],
+        "text": "No notebook was made here yet.",
+    }
+
+
+async def plan(request: Request) -> Any:
+    """Return the plan, after a change where one is asked for."""
+    session, verb = request.session, request.arguments.get("change")
+    if verb:
+        await steering.change_plan(session, verb, request.arguments)
+    return {"notebook": session.name, "steps": steering.plan_json(session)}
+
+
+async def shutdown(request: Request) -> Any:
     """End all kernels of the project; the daemon ends after the answer."""
-    sessions = workspace.all_sessions()
-    ended = await asyncio.gather(*(session.shutdown("stepper shutdown") for session in sessions))
+    sessions = request.workspace.all_sessions()
+    ended = await asyncio.gather(*(steering.shutdown(session, "stepper shutdown") for session in sessions))
     return {"kernels": sum(ended)}
 
 
-COMMANDS: dict[str, Callable[[Workspace, Request], Awaitable[Any]]] = {
+COMMANDS: dict[str, Callable[[Request], Awaitable[Any]]] = {
     "new": new,
     "status": status,
     "run": run,
     "history": history,
+    "report": report,
     "interrupt": interrupt,
     "restart": restart,
+    "continue": go_on,
+    "fix": fix,
+    "skip": skip,
+    "context": context,
+    "plan": plan,
     "shutdown": shutdown,
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from stepper import steering
 from stepper.config import Config
 from stepper.core import plan as plans
 from stepper.core.model import Plan
@@ -17,8 +19,17 @@ from stepper.errors import KernelError, UsageError
 from stepper.paths import Paths
 from stepper.ports import KernelPlace
 
+SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 # What a kernel must not inherit: the agent's keys and settings are not the notebook's business.
 HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT")
+
+
+@dataclass
+class Turns:
+    """What happened in each session of Claude Code since the person's last prompt."""
+
+    worked: set[str] = field(default_factory=set)  # a cell ran, or a command was given
+    sent_on: dict[str, int] = field(default_factory=dict)  # how many steps were over when the agent was sent on
 
 
 class Workspace:
@@ -32,6 +43,7 @@ class Workspace:
     ) -> None:
         self.paths, self.config = paths, Config(paths)
         self.sessions: dict[str, Session] = {}
+        self.turns = Turns()
         self._open, self._create = open_session, create
 
     @property
@@ -72,10 +84,10 @@ class Workspace:
             raise UsageError(f"{self.folder} leads out of the project (it is {folder})")
         return real
 
-    def named(self, name: str | None, cwd: str) -> Session:
+    def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
         """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
         if not name:
-            name = self.current()
+            name = self.current(owner)
             if not name:
                 raise UsageError("there is no current notebook", 'stepper new "PROBLEM"')
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
@@ -93,31 +105,49 @@ class Workspace:
         except (OSError, ValueError):
             return {}
 
-    def current(self) -> str | None:
-        """Return the current notebook's path relative to the project, or None."""
-        name = self._state().get("current")
+    def current(self, session: str = "") -> str | None:
+        """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
+        state = self._state()
+        own = state.get("sessions")
+        name = (own.get(session) if isinstance(own, dict) else None) or state.get("current")
         return name if isinstance(name, str) else None
 
-    def make_current(self, name: str) -> None:
-        """Make the notebook the current one."""
+    def make_current(self, name: str, session: str = "") -> None:
+        """Make the notebook the current one, of the session and of the project."""
         state = self._state()
-        if state.get("current") != name:
-            write_private(self.paths.state, json.dumps({**state, "current": name}))
+        told = state.get("sessions")
+        own: dict[str, str] = told if isinstance(told, dict) else {}
+        if session:
+            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:] if key != session}, session: name}
+        if state != {"current": name, "sessions": own}:
+            write_private(self.paths.state, json.dumps({"current": name, "sessions": own}))
 
-    def unfinished(self) -> str | None:
-        """Return the current notebook where steps of its plan still wait."""
-        name = self.current()
-        if not name or not os.path.exists(os.path.join(self.paths.project, name)):
+    def under_way(self, session: str = "") -> Session | None:
+        """Return the current notebook where there is work to go on with."""
+        name = self.current(session)
+        path = os.path.join(self.paths.project, name) if name else ""
+        if not name or not os.path.exists(path):
             return None
-        session = self.session(self.resolve(os.path.join(self.paths.project, name)))
-        return name if session.state.under_way else None
+        found = self.session(self.resolve(path))
+        return found if found.state.under_way else None
 
-    async def new(self, plan: Plan, slug: str, today: date) -> tuple[Session, str | None]:
-        """Make a notebook and make it the current one; return its session and the unfinished one before it.
+    def mark(self) -> None:
+        """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
+        names = {self.current(), *(self._state().get("sessions") or {}).values()}
+        paths = [os.path.join(self.paths.project, name) for name in names if name]
+        work = any(os.path.exists(path) and self.session(path).state.under_way for path in paths)
+        if work != os.path.exists(self.paths.active):
+            if work:
+                write_private(self.paths.active, "")
+            else:
+                os.unlink(self.paths.active)
+
+    async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
+        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before it.
 
         Raise UsageError where the folder can't be written.
         """
-        before = self.unfinished()
+        before = self.under_way(owner)
         folder = os.path.realpath(self.folder)
         number = 1
         while True:
@@ -132,9 +162,9 @@ class Workspace:
             except OSError as error:
                 raise UsageError(f"{path} can't be made: {error.strerror}") from error
         session = self.session(path)
-        await session.create(plan)
-        self.make_current(session.name)
-        return session, before
+        await steering.create(session, plan)
+        self.make_current(session.name, owner)
+        return session, before.name if before else None
 
     def place(self, session_path: str, environ: Mapping[str, str]) -> KernelPlace:
         """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""

@@ -211,7 +211,10 @@ def test_a_daemon_that_listens(project, written, says):
 
 
 def test_the_command_that_mends_names_the_checkout(project):
-    assert shlex.split(doctor.install_command(project)) == [f"{Path(doctor.__file__).parent.parent}/install.sh", project.project]
+    assert shlex.split(doctor.install_command(project)) == [
+        f"{Path(doctor.__file__).parent.parent}/install.sh",
+        project.project,
+    ]
     Path(project.record).write_text("[")
     assert doctor.install_command(project).startswith("./install.sh ")
 

@@ -8,19 +8,21 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from stepper import doctor, install, preflight, settings, uninstall
+from stepper import __version__, doctor, install, preflight, settings, uninstall, wire
 from stepper.errors import StepperError
 from stepper.paths import Paths
 
 REPO = Path(__file__).resolve().parent.parent
-ODD = "it's \"my\" $repo é ü"
+ODD = 'it\'s "my" $repo é ü'
 TOOLS = ("sh", "sed", "dirname", "rm", "rmdir", "mkdir", "cat", "env", "uname")
 CODE = "import sys; sys.stdout.write(repr((sys.version_info[:2], sys.prefix)))"
 
@@ -70,7 +72,12 @@ def environ(path, **extra):
 
 def sh(checkout, *arguments, path, cwd="/", **extra):
     return subprocess.run(
-        [checkout / "install.sh", *arguments], cwd=cwd, env=environ(path, **extra), capture_output=True, text=True, check=False
+        [checkout / "install.sh", *arguments],
+        cwd=cwd,
+        env=environ(path, **extra),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -128,13 +135,21 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
 
     # what a hook and a person start
     env = repo / ".stepper/env"
-    run = [env / "bin/python", "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(stepper.__file__)"]
+    run = [
+        env / "bin/python",
+        "-I",
+        "-S",
+        "-c",
+        "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(stepper.__file__)",
+    ]
     told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()).is_relative_to(env)
-    shell = subprocess.run(
-        ["sh", "-c", f". {shlex.quote(str(env / 'session.sh'))}; command -v stepper"], capture_output=True, text=True, check=True
-    )
-    assert shell.stdout.strip() == str(env / "bin/stepper")
+    text = f"{(env / 'session.sh').read_text()} command -v stepper; echo ${{PATH##*:}}; command -v python3"
+    shell = subprocess.run(["sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
+    command, last, python = shell.stdout.splitlines()
+    assert Path(command).resolve() == env / "bin/stepper"
+    assert last == str(env / "bin")
+    assert python == str(path / "python3")
     assert subprocess.run([env / "bin/stepper", "--help"], capture_output=True, check=False).returncode == 0
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/install.json"][0] == 0o600
@@ -184,15 +199,10 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert "environment made" in done.stdout, done.stderr
     assert (target / ".stepper/env/packages/stepper/fresh.py").is_file()
 
-    # half made: its stamp is written last
-    (target / ".stepper/env/stamp").unlink()
-    assert "environment made" in sh(checkout, str(target), path=path).stdout
-    # broken: its interpreter is gone
-    (target / ".stepper/env/bin/python").unlink()
-    assert "environment made" in sh(checkout, str(target), path=path).stdout
-
-    done = sh(checkout, str(target), "--editable", path=path)
-    assert done.returncode == 0, done.stderr
+    # another mode; asked from within Claude Code, with that environment on the PATH
+    inside = f"{target}/.stepper/env/cli{os.pathsep}{path}{os.pathsep}{target}/.stepper/env/bin"
+    done = sh(checkout, str(target), "--editable", path=inside)
+    assert "environment made" in done.stdout, done.stderr
     assert (target / ".stepper/env/packages").resolve() == checkout
     editable = snapshot(target)
     (checkout / "stepper/fresh.py").unlink()
@@ -265,7 +275,16 @@ def spoil(repo, name, content=None):
 
 
 SPOILT = {
-    ".claude/settings.json": [None, "", "{", "[]", '{"hooks": []}', '{"hooks": {"Stop": 1}}', '{"a": 1, "a": 2}', "[" * 5000],
+    ".claude/settings.json": [
+        None,
+        "",
+        "{",
+        "[]",
+        '{"hooks": []}',
+        '{"hooks": {"Stop": 1}}',
+        '{"a": 1, "a": 2}',
+        "[" * 5000,
+    ],
     ".claude/hooks/stepper": [None, "#!/bin/sh\necho mine\n"],
     ".claude/hooks": ["a file"],
     ".claude/skills": ["a file"],
@@ -332,7 +351,10 @@ def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
     # a superuser may write in closed folders, but not in this one
     closed = "/proc" if os.access(tmp_path / "closed", os.W_OK) else f"{tmp_path}/closed"
     before = snapshot(tmp_path)
-    words = [word.replace("{tmp}/closed", closed).replace("{tmp}", str(tmp_path)).replace("{home}", str(Path.home())) for word in arguments]
+    words = [
+        word.replace("{tmp}/closed", closed).replace("{tmp}", str(tmp_path)).replace("{home}", str(Path.home()))
+        for word in arguments
+    ]
     done = sh(checkout, *words, path=path)
     assert done.returncode in (1, 2)
     assert says in done.stderr
@@ -447,7 +469,15 @@ def test_uninstall_without_a_record_where_nothing_was(tmp_path, kernel):
 def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     home = repo / ".stepper"
-    for name in ("journal/a.jsonl", "config.yaml", "figures/a/1.png", "kernels/a.json", "daemon.log", "daemon.log.1", "state.json"):
+    for name in (
+        "journal/a.jsonl",
+        "config.yaml",
+        "figures/a/1.png",
+        "kernels/a.json",
+        "daemon.log",
+        "daemon.log.1",
+        "state.json",
+    ):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
     undo(repo)
@@ -525,6 +555,38 @@ def test_settings_behind_a_link_stay_behind_it(repo, kernel):
     assert "hooks/stepper" in real.read_text()
     undo(repo)
     assert snapshot(repo) == before
+
+
+def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
+    place = Paths(str(repo))
+    place.make_runtime()
+    asked = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place.socket)
+        listener.listen()
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(1000))
+                Path(place.socket).unlink()
+                connection.sendall(wire.pack(wire.STALE, b""))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        setup(repo, "--remade", kernel=kernel)
+        thread.join()
+    assert __version__.encode() not in asked[0]
+    assert "kernels stay" in capsys.readouterr().out
+    undo(repo)
+    assert not Path(place.runtime).exists()
+
+
+def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
+    text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
+    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.uninstall import main; main()"
+    subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
+    assert (repo / preflight.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------
@@ -611,7 +673,9 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
 
 
 def test_ipykernel_that_cannot_be_added_is_told_with_the_command(repo, tmp_path, monkeypatch):
-    python = script(tmp_path / "python", f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}')
+    python = script(
+        tmp_path / "python", f'case "$*" in *"-m pip"*) echo "no network" >&2; exit 1;; esac\n{answer("3.12.1", "pip")}'
+    )
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
         setup(repo, kernel=python)
@@ -634,6 +698,20 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
 # --- the plan, the demo, this checkout -----------------------------------------------------------------------
 
 
+def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
+    setup(repo, kernel=kernel)
+    place = Paths(str(repo))
+    python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
+    assert not preflight.env_ready(place, "stamp")
+    stamp.write_text("stamp\n")  # interrupted before it had an interpreter, or that is gone
+    assert not preflight.env_ready(place, "stamp")
+    script(python, "exit 0")
+    assert preflight.env_ready(place, "stamp")
+    assert not preflight.env_ready(place, "of another checkout")
+    script(python, "exit 1")  # it can't import stepper
+    assert not preflight.env_ready(place, "stamp")
+
+
 def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
     text = capfdbinary.readouterr().out + b'printf "%s\\n" "$target" "$stamp" "$@"'
@@ -645,7 +723,10 @@ def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
 
 def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
-    script(path / "python3", f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac')
+    script(
+        path / "python3",
+        f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac',
+    )
     script(path / "told", 'case "$*" in *stepper.demo*|*apply*) echo "called: $*";; esac')
     (path / "cp").symlink_to(shutil.which("cp"))
     text = (path / "python3").read_text().replace("$5", "$3")

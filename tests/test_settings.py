@@ -173,11 +173,17 @@ def test_text_on_one_line_is_laid_out():
 
 
 def test_a_change_of_type_or_order_is_a_change():
-    assert json.loads(settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')) == {"a": True, "c": 2, "b": 1}
+    assert json.loads(settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')) == {
+        "a": True,
+        "c": 2,
+        "b": 1,
+    }
     assert settings.render({"a": [2, 1]}, '{"a": [1, 2]}').split() == ["{", '"a":', "[", "2,", "1", "]", "}"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", '{"a": 1,}', '{"a": 1, "a": 2}', '{"x": {"a": 1, "a": 2}}', "// x\n{}"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "{'a': 1}", '{"a": 1,}', '{"a": 1, "a": 2}', '{"x": {"a": 1, "a": 2}}', "// x\n{}"]
+)
 def test_bad_text_raises_value_error(text):
     with pytest.raises(ValueError):
         settings.parse(text)

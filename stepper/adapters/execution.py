@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from jupyter_client import AsyncKernelClient
 
 from stepper.adapters import helper
+from stepper.adapters.memory import Guard
 from stepper.adapters.outputs import OutputArea
 from stepper.core.model import Fault, Frame, Outcome
 from stepper.ports import Death, Execution
@@ -18,6 +19,10 @@ SLICE_SECONDS = 0.2  # how often death and deadline are looked at
 GRACE_SECONDS = 5.0  # from the interrupt to the kill
 REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+# Who interrupted it → how it ended; everybody else is a person.
+INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
 
 class Host(Protocol):
@@ -45,8 +50,9 @@ class Host(Protocol):
 class Running:
     """One execution. `deadline` is on the monotonic clock."""
 
-    def __init__(self, kernel: Host, area: OutputArea, deadline: float) -> None:
-        self.kernel, self.area, self.deadline = kernel, area, deadline
+    def __init__(self, kernel: Host, area: OutputArea, deadline: float, guard: Guard | None = None) -> None:
+        self.kernel, self.area, self.deadline, self.guard = kernel, area, deadline, guard
+        self.memory = ""
         self.msg_id = ""
         self.idle = False
         self.reply: dict[str, Any] | None = None
@@ -103,8 +109,12 @@ class Running:
             self.take(await kernel.client.get_shell_msg(timeout=0))
         if self.replied_at and now > self.replied_at + REPLY_SECONDS:
             return True  # it replied, but its `idle` was lost: what there is will do
-        if now > self.deadline and not kernel.interrupted:
-            await kernel.interrupt("deadline")
+        if not kernel.interrupted:
+            self.memory = self.guard.trip() if self.guard else ""
+            if self.memory:
+                await kernel.interrupt("memory")
+            elif now > self.deadline:
+                await kernel.interrupt("deadline")
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now
             if now > self.interrupted_at + GRACE_SECONDS:
@@ -132,12 +142,14 @@ class Running:
             fault_of(self.facts, self.error, count),
             self.died,
             self.facts,
+            [self.guard.warning] if self.guard and self.guard.warning else [],
+            self.memory,
         )
 
     def outcome(self, status: str) -> Outcome:
         """Return how it ended; whatever follows an interrupt is its doing."""
         if self.kernel.interrupted:
-            return Outcome.TIMEOUT if self.kernel.interrupted == "deadline" else Outcome.CANCELLED
+            return INTERRUPTED.get(self.kernel.interrupted, Outcome.CANCELLED)
         if self.died is not None:
             return Outcome.KERNEL_DIED
         return Outcome.OK if status == "ok" else Outcome.ERROR

@@ -13,7 +13,7 @@ MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 
 SOURCE = r"""
-import collections, linecache, time, types
+import collections, linecache, sys, time, types
 from IPython import get_ipython
 
 SECONDS, NAMES, TEXT, FRAMES, AROUND = 1.0, 300, 200, 12, 2
@@ -105,8 +105,18 @@ def namespace(deadline):
                     fact["shape"] = [n if isinstance(n, int) else str(n) for n in shape]
                 elif isinstance(value, (str, bytes, list, tuple, dict, set, frozenset)):
                     fact["len"] = len(value)
+                fact["bytes"] = size(value)
             variables[name] = fact
     return {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
+
+
+def size(value):
+    usage = getattr(value, "memory_usage", None)
+    if callable(usage):  # pandas: without looking into objects
+        used = usage(deep=False)
+        return int(getattr(used, "sum", lambda: used)())
+    found = getattr(value, "nbytes", None)
+    return found if isinstance(found, int) else sys.getsizeof(value)
 
 
 def signature(function):
@@ -121,19 +131,23 @@ def signature(function):
 
 
 def after_run(result):
-    facts = {}
+    error = result.error_before_exec or result.error_in_exec
+    recent.append({"id": parent()["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
+    tell(error)
+
+
+def parent():
+    kernel = shell.kernel
+    return kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
+
+
+def tell(error=None):
     try:
         began = time.monotonic()
-        kernel = shell.kernel
-        parent = kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
-        error = result.error_before_exec or result.error_in_exec
-        recent.append({"id": parent["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
-        facts["execution_count"] = result.execution_count
-        if error is not None:
-            facts["fault"] = fault(error)
+        facts = {"fault": fault(error)} if error is not None else {}
         facts["namespace"] = namespace(began + SECONDS)
         facts["seconds"] = round(time.monotonic() - began, 4)
-        shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=parent)
+        shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=parent())
     except Exception as problem:
         try:
             shell.kernel.log.warning("stepper's helper: %r", problem)
@@ -142,9 +156,9 @@ def after_run(result):
 
 
 def hide(name="_stepper_helper"):
-    import sys
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].recent = recent
+    sys.modules[name].tell = tell
 
 
 hide()
@@ -153,3 +167,4 @@ shell.events.register("post_run_cell", after_run)
 
 # An expression statement: it binds no name in the user's namespace.
 INSTALL = f"__import__('builtins').exec(compile({SOURCE!r}, '<stepper helper>', 'exec'), {{'__name__': {MODULE!r}}})"
+ASK = f"__import__('sys').modules[{MODULE!r}].tell()"

@@ -21,10 +21,11 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 
 from stepper.adapters import helper
 from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
+from stepper.adapters.memory import Guard, usage
 from stepper.adapters.outputs import OutputArea
 from stepper.adapters.provisioner import GONE
-from stepper.core.model import Outcome
-from stepper.errors import KernelError
+from stepper.core.model import Limits, Outcome
+from stepper.errors import KernelError, KernelStartFailedError
 from stepper.ports import Death, Execution, KernelPlace
 
 START_SECONDS = 60.0
@@ -167,20 +168,30 @@ class LocalKernel:
             if death is not None:
                 missing = "No module named" in death.stderr and "ipykernel" in death.stderr
                 hint = add_ipykernel(self.python) if missing else ""
-                raise KernelError(f"the kernel died at start ({death.how}): {death.stderr or 'it wrote nothing'}", hint)
+                error = KernelError if missing else KernelStartFailedError
+                said = death.stderr or "it wrote nothing"
+                raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
-                raise KernelError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
+                raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
         done = await Running(self, OutputArea(10000), time.monotonic() + seconds).run(helper.INSTALL, silent=True)
         if done.outcome is not Outcome.OK:
             raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
 
-    async def execute(self, code: str, timeout: float, max_output_bytes: int) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt or the kernel's death."""
+    async def execute(self, code: str, timeout: float, limits: Limits) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death."""
         self.busy, self.interrupted = True, ""
+        guard = Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
         try:
-            return await Running(self, OutputArea(max_output_bytes), time.monotonic() + timeout).run(code)
+            area = OutputArea(limits.max_output_bytes)
+            return await Running(self, area, time.monotonic() + timeout, guard).run(code)
         finally:
             self.busy = False
+
+    async def facts(self) -> dict[str, Any]:
+        """Return the namespace in short, asked of the helper; empty where it does not tell."""
+        asked = await Running(self, OutputArea(10000), time.monotonic() + GRACE_SECONDS).run(helper.ASK, silent=True)
+        found: dict[str, Any] = asked.facts.get("namespace") or {}
+        return found
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""

@@ -70,6 +70,12 @@ class Document:
         self._cells: list[Cell] | None = None
 
     @property
+    def figures(self) -> int:
+        """How many outputs are pictures."""
+        outputs = (out for cell in self.raw["cells"] for out in cell.get("outputs") or ())
+        return sum(any(mime.startswith("image/") for mime in out.get("data") or ()) for out in outputs)
+
+    @property
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
         if self._cells is None:
@@ -126,6 +132,16 @@ class IpynbFile:
         self._last = Document(raw, _signature(about), about.st_mtime_ns)
         return self._last
 
+    def parse(self, text: str) -> Document:
+        """Return the notebook that the text would be; raise NotebookError."""
+        name = Path(self.path).name
+        try:
+            raw = load_json(text.encode("utf-8", "surrogatepass"))
+        except ValueError as error:
+            raise NotebookError(f"{name} is not valid JSON ({error})") from None
+        check(raw, name)
+        return Document(raw, (), 0)
+
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
         """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
 
@@ -144,7 +160,7 @@ class IpynbFile:
                 return ""
         return "the notebook kept changing while stepper wrote to it, so the outputs were not written"
 
-    def mark(self, cell: Cell, tag: str, keep_time: bool) -> None:
+    def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
         for _ in range(ATTEMPTS):
             document = self.read()
@@ -155,7 +171,7 @@ class IpynbFile:
             if tag in tags:
                 return
             tags.append(tag)
-            if self._write(document, keep_time):
+            if self._write(document, keep_time=True):
                 return
 
     def set_plan(self, plan: Plan) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from typing import Any
 
 from stepper.core.model import CellEdit, FileWrite
-from stepper.core.report import Report, not_run
+from stepper.core.report import Report, clean, not_run
 
 SILENT = b""
+NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
 class PayloadError(ValueError):
@@ -99,18 +101,74 @@ def session(data: dict[str, Any]) -> str:
     return str(data.get("session_id") or "")
 
 
+def shell_command(data: dict[str, Any]) -> str:
+    """Return the command of a Bash call; raise PayloadError."""
+    return _text(_object(data, "tool_input"), "command")
+
+
+def is_shell(data: dict[str, Any]) -> bool:
+    """Whether the event is about a Bash call."""
+    return data.get("tool_name") == "Bash"
+
+
+def prompt(data: dict[str, Any]) -> str:
+    """Return what the person wrote; raise PayloadError."""
+    return _text(data, "prompt")
+
+
+def mode(data: dict[str, Any]) -> str:
+    """Return the permission mode: default, plan, acceptEdits, bypassPermissions …"""
+    return str(data.get("permission_mode") or "default")
+
+
+def last_message(data: dict[str, Any]) -> str:
+    """Return the agent's last message of a turn."""
+    return str(data.get("last_assistant_message") or "")
+
+
 def answer(event: str, report: Report | None) -> bytes:
     """Return what the hook prints: context for the agent and a line for the person, or the stop alone."""
     if report is None:
         return SILENT
     if report.stop:
         return _dump({"continue": False, "stopReason": report.stop})
-    said: dict[str, Any] = {
-        "hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text},
-    }
+    said: dict[str, Any] = {"hookSpecificOutput": {"hookEventName": event, "additionalContext": report.text}}
     if report.line:
         said["systemMessage"] = report.line
     return _dump(said)
+
+
+def decided(decision: str, reason: str) -> bytes:
+    """Return what a PreToolUse hook prints to `deny` a call or to have the client `ask` the person."""
+    told = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
+    return _dump({"hookSpecificOutput": told})
+
+
+def new_notebook(data: dict[str, Any]) -> bytes:
+    """Return what a UserPromptSubmit hook prints for the plain words `new notebook PROBLEM`; else nothing."""
+    found = NEW_NOTEBOOK.fullmatch(prompt(data).strip())
+    if not found:
+        return SILENT
+    said = (
+        "stepper: the person asks for a new notebook, as with /new-notebook. The skill stepping-notebooks tells how:"
+        f' plan, `stepper new "PROBLEM" --step TITLE …`, then cell by cell. The problem: {clean(found[1])[:2000]}'
+    )
+    return answer("UserPromptSubmit", Report(said))
+
+
+def alone(event: str, payload_bytes: bytes) -> bytes:
+    """Return what the hook process answers where no daemon runs and none is to be started."""
+    if event != "UserPromptSubmit":
+        return SILENT
+    try:
+        return new_notebook(payload(json.loads(payload_bytes)))
+    except ValueError:
+        return SILENT
+
+
+def go_on(reason: str) -> bytes:
+    """Return what a Stop hook prints to send the agent on."""
+    return _dump({"decision": "block", "reason": reason})
 
 
 def _dump(data: dict[str, Any]) -> bytes:

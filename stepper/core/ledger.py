@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.core import plan as plans
-from stepper.core.model import Plan, StepStatus, Verdict
+from stepper.core.model import Kind, Plan, StepStatus, Verdict
 
 Key = int | str  # a step's id, or the id of a cell in no step
 
@@ -29,6 +29,7 @@ class Progress:
 
     status: StepStatus = StepStatus.PENDING
     cell_id: str | None = None
+    index: int = -1  # where its cell stood
     attempts: int = 0
     failing: bool = False
     runs: int = 0
@@ -39,7 +40,6 @@ class Progress:
 class Stop:
     """The state in which no further cell of the notebook runs until the person says so."""
 
-    run: int
     key: Key
     cell_id: str
     block: str
@@ -60,10 +60,20 @@ class State:
     ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
     ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
     tool_use_ids: set[str] = field(default_factory=set)
+    seconds: float = 0.0  # spent in runs
+    reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read
 
     def of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
         return self.progress.setdefault(key, Progress())
+
+    def attempts_after(self, key: Key, verdict: Verdict, repeat: bool) -> int:
+        """Return how many retries will have been made when a run with that verdict is applied."""
+        progress = self.of(key)
+        if verdict is Verdict.CANCELLED:
+            return progress.attempts
+        fresh = progress.status is StepStatus.DONE
+        return 0 if fresh else progress.attempts + (progress.failing and not repeat)
 
     def open_step(self) -> int | None:
         """Return the id of the first step that is neither done nor skipped, or None."""
@@ -74,8 +84,11 @@ class State:
 
     @property
     def complete(self) -> bool:
-        """Whether every step of a plan is done or skipped; without a plan never."""
-        return bool(self.plan.steps) and self.open_step() is None
+        """Whether every step is done or skipped and the validation step, if any, passed; without a plan never."""
+        passed = all(
+            self.of(step.id).status is StepStatus.DONE for step in self.plan.steps if step.kind is Kind.VALIDATION
+        )
+        return bool(self.plan.steps) and self.open_step() is None and passed
 
     @property
     def name(self) -> str:
@@ -84,8 +97,8 @@ class State:
 
     @property
     def under_way(self) -> bool:
-        """Whether there is a plan that waits to be gone on with."""
-        return bool(self.plan.steps) and not self.complete
+        """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
+        return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
 
 
 def replay(events: Iterable[dict[str, Any]]) -> State:
@@ -125,6 +138,7 @@ def _run(state: State, event: dict[str, Any]) -> None:
     state.runs.append(event)
     state.next_run = max(state.next_run, event["run"] + 1)
     cell_id, source = event["cell_id"], event["source_hash"]
+    state.seconds += event["duration_s"]
     state.ran_ever[cell_id] = source
     verdict = Verdict(event["verdict"])
     if verdict is Verdict.FINE:
@@ -135,15 +149,19 @@ def _run(state: State, event: dict[str, Any]) -> None:
     progress.runs += 1
     if verdict is Verdict.CANCELLED:
         return
-    if progress.status is StepStatus.DONE:  # a done step that runs again starts a fresh count
-        progress.attempts, progress.failing = 0, False
-    if progress.failing:
-        progress.attempts += 1
+    # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
+    progress.attempts = state.attempts_after(event["key"], verdict, bool(event.get("repeat")))
     progress.status = AFTER_RUN[verdict]
     progress.failing = verdict is not Verdict.FINE
-    progress.cell_id = cell_id
-    if event.get("block"):
-        state.stop = Stop(event["run"], event["key"], cell_id, event["block"])
+    progress.cell_id, progress.index = cell_id, event["index"]
+
+
+def _report(state: State, event: dict[str, Any]) -> None:
+    state.reports[event["run"]] = event["text"]
+
+
+def _stop(state: State, event: dict[str, Any]) -> None:
+    state.stop = Stop(event["key"], event["cell_id"], event["block"])
 
 
 def _kernel(state: State, event: dict[str, Any]) -> None:
@@ -161,7 +179,8 @@ def _lift(state: State, event: dict[str, Any]) -> None:
 
 def _fix(state: State, event: dict[str, Any]) -> None:
     state.stop = None
-    state.of(event["key"]).attempts = 0
+    if event.get("key") is not None:
+        state.of(event["key"]).attempts = 0
 
 
 def _skip(state: State, event: dict[str, Any]) -> None:
@@ -176,6 +195,8 @@ HANDLERS = {
     "start": _start,
     "run": _run,
     "kernel": _kernel,
+    "stop": _stop,
+    "report": _report,
     "continue": _lift,
     "fix": _fix,
     "skip": _skip,

@@ -87,6 +87,23 @@ def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     return number
 
 
+def key(state: State, cells: Sequence[Cell], cell: Cell) -> int | str:
+    """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
+    cell that is gone takes over that one's count.
+    """
+    number = owner(state, cells, cell)
+    if number is not None:
+        return number
+    ids = {other.id for other in cells}
+    for known, progress in state.progress.items():
+        if isinstance(known, str) and progress.failing:
+            if progress.cell_id == cell.id:
+                return known
+            if progress.cell_id not in ids and progress.index == cell.index:
+                return known
+    return cell.id
+
+
 def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
     """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
     progress = state.of(number)
@@ -102,3 +119,51 @@ def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
     if found is None and number and int(number[1]) < len(cells):
         return cells[int(number[1])]
     return found
+
+
+def added(state: State, title: str, after: int | None) -> Plan:
+    """Return the plan with one more step, at the end or after that step; raise ValueError."""
+    number, _, criterion = title.partition("::")
+    new = step(max((s.id for s in state.plan.steps), default=0) + 1, number, criterion)
+    return Plan(state.plan.problem, _placed(state, state.plan.steps, new, after))
+
+
+def edited(state: State, number: int, title: str) -> Plan:
+    """Return the plan with that step's title (and criterion, after `::`) changed; raise ValueError."""
+    old = _not_run(state, number)
+    name, mark, criterion = title.partition("::")
+    new = step(number, name, criterion if mark else old.criterion, old.kind.value)
+    return Plan(state.plan.problem, tuple(new if s.id == number else s for s in state.plan.steps))
+
+
+def removed(state: State, number: int) -> Plan:
+    """Return the plan without that step; raise ValueError."""
+    _not_run(state, number)
+    return Plan(state.plan.problem, tuple(s for s in state.plan.steps if s.id != number))
+
+
+def moved(state: State, number: int, after: int) -> Plan:
+    """Return the plan with that step after another one (0: first); raise ValueError."""
+    moving = _not_run(state, number)
+    rest = tuple(s for s in state.plan.steps if s.id != number)
+    return Plan(state.plan.problem, _placed(state, rest, moving, after))
+
+
+def _not_run(state: State, number: int) -> Step:
+    found = state.plan.step(number)
+    if found is None:
+        raise ValueError(f"there is no step {number}")
+    if state.of(number).status is not StepStatus.PENDING:
+        raise ValueError(f"step {number} ran already: it can only be skipped (stepper skip)")
+    return found
+
+
+def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None) -> tuple[Step, ...]:
+    ids = [s.id for s in steps]
+    if after is not None and after != 0 and after not in ids:
+        raise ValueError(f"there is no step {after} to put it after")
+    at = len(steps) if after is None else ids.index(after) + 1 if after else 0
+    ran = next((s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING), None)
+    if ran is not None:
+        raise ValueError(f"step {ran} ran already: no step can be put before it")
+    return (*steps[:at], new, *steps[at:])

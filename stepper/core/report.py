@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.core.model import Cell, Fault, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.core import suggest
+from stepper.core.model import Cell, Fault, Outcome, Plan, Step, Verdict
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
@@ -52,6 +53,7 @@ class Ended:
     timeout: float = 0
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
+    run: int = 0  # its number in the journal; 0 where nothing ran
 
 
 def clean(text: str) -> str:
@@ -122,13 +124,39 @@ def headline(ended: Ended) -> str:
 def error_of(ended: Ended) -> tuple[str, str]:
     """Return the error's class and its message in one line; what is no exception has classes of its own."""
     fault = ended.fault
-    if ended.outcome is Outcome.TIMEOUT:
-        return "Timeout", f"interrupted after {ended.timeout:g} s (its deadline)" + (
-            "; the kernel's state is kept" if fault is None or "KernelDied" not in fault.mro else f"; {fault.evalue}"
-        )
     if fault is None:
         return ended.outcome.value, "no details"
-    return one_line(fault.ename, 100), one_line(fault.evalue) or "(no message)"
+    message = one_line(fault.evalue) or "(no message)"
+    if fault.ename == "Timeout":
+        message = f"interrupted after {ended.timeout:g} s (its deadline); {message}"
+    return one_line(fault.ename, 100), message
+
+
+def short_fault(fault: Fault | None) -> str:
+    """Return an error in one line."""
+    return f"{one_line(fault.ename, 100)}: {one_line(fault.evalue, 200)}" if fault else "failed"
+
+
+def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
+    """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
+    name, message = error_of(ended)
+    title = one_line(ended.step.title, 200) if ended.step else "(no step)"
+    return "\n".join(
+        [
+            f"❌ Execution stopped at cell {ended.cell.number}",
+            f"TODO: {title}",
+            f"Error Type: {name}",
+            f"Error Message: {message}",
+            f"Attempted Fixes: {retries}",
+            f"Suggestion: {one_line(mend) or suggest.action(ended.outcome, ended.verdict, ended.fault)}",
+        ]
+    )
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Return several reports as one; the last one's line and verdict stand."""
+    last = reports[-1]
+    return Report(bounded("\n".join(one.text for one in reports)), last.line, last.stop, last.ok)
 
 
 def standing(ended: Ended) -> str:
@@ -250,15 +278,6 @@ def not_run(reason: str, hint: str = "") -> Report:
     if hint:
         text += f"\nThe command that mends it: {clean(hint)}"
     return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}", ok=False)
-
-
-STATUS_MARKS = {
-    StepStatus.DONE: "✓",
-    StepStatus.FAILED: "✗",
-    StepStatus.SKIPPED: "–",
-    StepStatus.RUNNING: "▶",
-    StepStatus.PENDING: " ",
-}
 
 
 def of_runs(ended: Sequence[Ended], planned: int) -> Report:

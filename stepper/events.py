@@ -1,0 +1,154 @@
+"""Claude Code's events: what follows each. A table; the work is the engine's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stepper import steering
+from stepper.adapters.notebook import load_json
+from stepper.core import brief, gate, hookio, report
+from stepper.core.model import CellEdit, StepStatus
+from stepper.engine import Caller, Session
+from stepper.errors import StepperError
+from stepper.workspace import Workspace
+
+
+async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
+    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError."""
+    try:
+        payload = hookio.payload(load_json(data))
+        handler = EVENTS.get(event)
+        return await handler(workspace, payload, caller) if handler else hookio.SILENT
+    except ValueError as error:
+        problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
+        return hookio.failed(event, StepperError(problem), accepted=False)
+    except StepperError as error:
+        return hookio.failed(event, error, accepted=False)
+
+
+async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
+    if hookio.is_shell(payload):
+        verb = gate.asks_person(hookio.shell_command(payload))
+        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
+        return hookio.decided("ask", why) if verb else hookio.SILENT
+    change = hookio.change(payload)
+    path = workspace.resolve(change.notebook)
+    if not os.path.exists(path):
+        return hookio.SILENT  # a Write that makes it
+    try:
+        why_not = await workspace.session(path).gate(change)
+    except StepperError:
+        return hookio.SILENT  # PostToolUse says what is wrong
+    return hookio.decided("deny", f"stepper: {why_not}") if why_not else hookio.SILENT
+
+
+async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """NotebookEdit or Write happened: run what is new."""
+    change = hookio.change(payload)
+    path = workspace.resolve(change.notebook)
+    session = workspace.session(path)
+    # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
+    workspace.keep(path, change.session)
+    if isinstance(change, CellEdit):
+        found = await session.edited(change, caller)
+    else:
+        found = await session.written(change, caller)
+    if found is not None:
+        workspace.make_current(session.name, change.session)
+        workspace.turns.worked.add(change.session)
+        if found.stop:  # PostToolBatch does not fire after a stop
+            workspace.release(path=path)
+            session.file.touch()
+    workspace.mark()
+    return hookio.answer("PostToolUse", found)
+
+
+async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
+    edited = {os.path.realpath(path) for path in hookio.last_edits(payload)}
+    for path in workspace.release(session=hookio.session(payload)):
+        if path in edited:
+            workspace.session(path).file.touch()
+    return hookio.SILENT
+
+
+async def session_start(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """A session begins, goes on or was compacted: what is under way."""
+    session = workspace.under_way(hookio.session(payload))
+    if session is None:
+        return hookio.SILENT
+    return _context("SessionStart", (await steering.context(session))["text"])
+
+
+async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """The person wrote something: the plain words are commands, all else an ordinary sentence."""
+    owner, text = hookio.session(payload), hookio.prompt(payload).strip()
+    workspace.turns.worked.discard(owner)
+    workspace.turns.sent_on.pop(owner, None)
+    new = hookio.new_notebook(payload)
+    if new:
+        workspace.turns.worked.add(owner)
+        return new
+    command = PLAIN_WORDS.get(text.lower())
+    session = workspace.under_way(owner)
+    if command is None or session is None:
+        return hookio.SILENT
+    workspace.turns.worked.add(owner)
+    said = await command(session)
+    workspace.mark()
+    return _context("UserPromptSubmit", said)
+
+
+async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """The agent ends its turn: with steps pending it is sent on, once without progress."""
+    owner = hookio.session(payload)
+    session = workspace.under_way(owner)
+    turns = workspace.turns
+    if session is None or owner not in turns.worked or session.state.stop or hookio.mode(payload) == "plan":
+        return hookio.SILENT
+    waiting = session.state.open_step()
+    statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
+    over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
+    if waiting is None or turns.sent_on.get(owner) == over or asks(hookio.last_message(payload)):
+        return hookio.SILENT
+    turns.sent_on[owner] = over
+    left = len(statuses) - over
+    said = f"stepper: {left} of {len(statuses)} steps of {session.name} are not done. {brief.next_line(session.state)}"
+    return hookio.go_on(f"{said} If something stands in the way of it, the person can be told what.")
+
+
+def asks(message: str) -> bool:
+    """Whether a message asks the person something: its last paragraph holds a question."""
+    paragraphs = [part for part in message.strip().split("\n\n") if part.strip()]
+    return bool(paragraphs) and bool(re.search(r"\?(\s|[\"')*_`\]]|$)", paragraphs[-1]))
+
+
+def _context(event: str, text: str) -> bytes:
+    return hookio.answer(event, report.Report(report.bounded(text)))
+
+
+async def _status(session: Session) -> str:
+    found = await steering.status(session)
+    lines = [f"stepper: {found['notebook']}: {found['state']}; kernel {found['kernel']['state']}."]
+    return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
+
+
+PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
+    "continue notebook": steering.go_on,
+    "fix and retry": steering.fix,
+    "skip cell": lambda session: steering.skip(session, ""),
+    "show status": _status,
+}
+
+EVENTS: dict[str, Callable[[Workspace, dict[str, Any], Caller], Awaitable[bytes]]] = {
+    "PreToolUse": before_tool,
+    "PostToolUse": after_tool,
+    "PostToolBatch": after_batch,
+    "SessionStart": session_start,
+    "UserPromptSubmit": prompt,
+    "Stop": turn_end,
+}

@@ -1,0 +1,98 @@
+"""One notebook's kernel: found again, started, ended. What is lost with one is journaled and told with the next run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from stepper.core.ledger import State
+from stepper.ports import Kernel, KernelPlace, KernelProvider
+
+
+def now() -> str:
+    """Return the time in UTC as ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Keeper:
+    """Keeps the kernel of one notebook. `news` is what the next report must say about it first."""
+
+    def __init__(
+        self,
+        provider: KernelProvider,
+        place: Callable[[Mapping[str, str]], KernelPlace],
+        state: State,
+        log: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.provider, self.place, self.state, self.log = provider, place, state, log
+        self.kernel: Kernel | None = None
+        self.looked = False  # for the kernel of a former daemon
+        self.starting = False
+        self.news = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell runs in it now."""
+        return self.kernel is not None and self.kernel.busy
+
+    async def find(self) -> Kernel | None:
+        """Return the kernel, which a former daemon may have left, or None where there is none."""
+        if self.kernel is None and not self.looked:
+            self.kernel, why = await self.provider.attach()
+            self.looked = True
+            if self.kernel is None and why:
+                self.lost(why)
+        return self.kernel
+
+    async def get(self, environ: Mapping[str, str]) -> Kernel:
+        """Return the live kernel, started where there is none; raise KernelError."""
+        kernel = await self.find()
+        if kernel is not None:
+            death = await kernel.death()
+            if death is None:
+                return kernel
+            await self.end(f"the kernel died ({death.how})")
+        self.starting = True
+        try:
+            self.kernel = kernel = await self.provider.start(self.place(environ))
+        finally:
+            self.starting = False
+        if self.state.lost:
+            self.news = f"state lost: {self.state.lost}. A fresh kernel ran this cell; no earlier variables are there."
+        self.log({"event": "kernel", "what": "started", "kernel": kernel.id, "pid": kernel.pid, "at": now()})
+        return kernel
+
+    async def interrupt(self, reason: str) -> bool:
+        """Interrupt the cell that runs; return whether one did."""
+        if self.kernel is None or not self.kernel.busy:
+            return False
+        await self.kernel.interrupt(reason)
+        return True
+
+    async def end(self, why: str) -> bool:
+        """End the kernel; return whether there was one."""
+        kernel, self.kernel = self.kernel, None
+        if kernel is None:
+            return False
+        await kernel.shutdown()
+        self.lost(why)
+        return True
+
+    def died(self, why: str) -> None:
+        """The kernel ended in a run."""
+        self.kernel = None
+        self.lost(why)
+
+    def lost(self, why: str) -> None:
+        """Journal that the kernel's state is gone."""
+        self.log({"event": "kernel", "what": "lost", "why": why, "at": now()})
+
+    async def status(self) -> dict[str, Any]:
+        """Return pid, state, memory and interpreter, as `stepper status --json` tells them."""
+        kernel = self.kernel
+        if kernel is None:
+            state = "starting" if self.starting else "none"
+            return {"pid": None, "state": state, "rss_bytes": None, "python": None}
+        state = "dead" if await kernel.death() is not None else "busy" if kernel.busy else "idle"
+        return {"pid": kernel.pid, "state": state, "rss_bytes": kernel.rss_bytes(), "python": kernel.python}

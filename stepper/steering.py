@@ -1,0 +1,186 @@
+"""What a person steers with: status, plan, continue, fix, skip, restart, reports. Each works on one session."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from stepper.core import brief, changes, ledger, plan
+from stepper.core.model import Cell, Plan, Step, StepStatus
+from stepper.engine import Caller, Session
+from stepper.errors import NotebookError, UsageError
+from stepper.keeper import now
+
+
+async def create(session: Session, made: Plan) -> None:
+    """Begin the journal of a notebook that was just made under this name."""
+    async with session.lock:
+        await session.keeper.find()
+        await session.keeper.end("its notebook was replaced by a new one of that name")
+        session.log({"event": "created", "at": now()})
+        session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
+
+
+async def status(session: Session) -> dict[str, Any]:
+    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
+    if not session.lock.locked():
+        await session.keeper.find()
+    return {
+        "notebook": session.name,
+        "state": session.state.name,
+        "steps": [_step(session, step) for step in session.state.plan.steps],
+        "kernel": await session.keeper.status(),
+    }
+
+
+def _step(session: Session, step: Step) -> dict[str, Any]:
+    progress = session.state.of(step.id)
+    running = session.waits_for is not None and (session.state.running or {}).get("key") == step.id
+    return {
+        "id": step.id,
+        "title": step.title,
+        "status": "running" if running else progress.status.value,
+        "cell_id": progress.cell_id,
+        "attempts": progress.attempts,
+    }
+
+
+def history(session: Session) -> list[dict[str, Any]]:
+    """Return every run, oldest first."""
+    keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
+    return [{"notebook": session.name, **{key: run.get(key) for key in keys}} for run in session.state.runs]
+
+
+def report(session: Session, number: int | None) -> dict[str, Any]:
+    """Return a run with the report that the agent read, the last one by default; raise UsageError."""
+    runs = session.state.runs
+    found = runs[-1:] if number is None else [run for run in runs if run["run"] == number]
+    if not found:
+        raise UsageError(f"{session.name} has no run {number}" if runs else f"no cell of {session.name} has run here")
+    run = found[0]
+    text = session.state.reports.get(run["run"], "")
+    return {**{key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}, "text": text}
+
+
+async def restart(session: Session, caller: Caller) -> bool:
+    """End the kernel and start a fresh one; return whether there was one."""
+    await session.interrupt()
+    async with session.lock:
+        await session.keeper.find()
+        had = await session.keeper.end("it was restarted at the person's request")
+        await session.keeper.get(caller.environ)
+        return had
+
+
+async def shutdown(session: Session, why: str) -> bool:
+    """End the kernel; return whether there was one."""
+    await session.interrupt()
+    async with session.lock:
+        await session.keeper.find()
+        return await session.keeper.end(why)
+
+
+async def go_on(session: Session) -> str:
+    """Lift a stop; return where to go on, with the context."""
+    lifted = session.state.stop is not None
+    if lifted:
+        session.log({"event": "continue", "at": now()})
+    facts, alive = await namespace(session)
+    return brief.after_continue(session.name, session.state, facts, alive, lifted)
+
+
+async def fix(session: Session) -> str:
+    """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
+    key = failed_key(session)
+    session.log({"event": "fix", "at": now(), "key": key})
+    cell = _cell(session, key)
+    return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+
+
+async def skip(session: Session, reason: str) -> str:
+    """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
+    key = failed_key(session)
+    if key is None:
+        key = session.state.open_step()
+    if key is not None:
+        cell = _cell(session, key)
+        session.log({"event": "skip", "at": now(), "key": key, "reason": " ".join(reason.split())})
+        if cell is not None:
+            session.file.mark(cell, changes.SKIP_TAG)
+    return brief.after_skip(session.name, session.state, key, reason)
+
+
+def failed_key(session: Session) -> ledger.Key | None:
+    """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
+    state = session.state
+    if state.stop is not None:
+        return state.stop.key
+    failing = [run["key"] for run in state.runs if state.of(run["key"]).status is StepStatus.FAILED]
+    return failing[-1] if failing else None
+
+
+def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
+    """Return the cell of a step (or the cell of that id), None where it is gone."""
+    if key is None:
+        return None
+    with contextlib.suppress(NotebookError):
+        return plan.find_cell(session.file.read().cells, session.state.of(key).cell_id or str(key))
+    return None
+
+
+async def namespace(session: Session) -> tuple[dict[str, Any], bool]:
+    """Return the kernel's namespace in short, and whether the kernel is alive."""
+    kernel = session.keeper.kernel if session.lock.locked() else await session.keeper.find()
+    if kernel is None or await kernel.death() is not None:
+        return {}, False
+    if not session.facts and not session.lock.locked():
+        async with session.lock:
+            session.facts = await kernel.facts()
+    return session.facts, True
+
+
+async def context(session: Session) -> dict[str, Any]:
+    """Return what another agent needs to go on, and the same as text."""
+    facts, alive = await namespace(session)
+    variables = facts.get("variables") or {}
+    return {
+        "current_notebook": session.name,
+        "imported_modules": facts.get("modules") or {},
+        "defined_functions": facts.get("functions") or {},
+        "variables": {name: brief.describe(fact) for name, fact in variables.items()},
+        "plan": plan_json(session),
+        "text": brief.context(session.name, session.state, facts, alive),
+    }
+
+
+def plan_json(session: Session) -> list[dict[str, Any]]:
+    """Return the plan's steps with their statuses."""
+    state = session.state
+    return [
+        {
+            "id": step.id,
+            "title": step.title,
+            "criterion": step.criterion,
+            "kind": step.kind.value,
+            "status": state.of(step.id).status.value,
+        }
+        for step in state.plan.steps
+    ]
+
+
+async def change_plan(session: Session, verb: str, arguments: dict[str, Any]) -> None:
+    """Add, edit, remove or move a step that has not run; raise UsageError."""
+    state = session.state
+    changes_of = {
+        "add": lambda: plan.added(state, arguments["title"], arguments.get("after")),
+        "edit": lambda: plan.edited(state, arguments["id"], arguments["title"]),
+        "remove": lambda: plan.removed(state, arguments["id"]),
+        "move": lambda: plan.moved(state, arguments["id"], arguments["after"]),
+    }
+    async with session.lock:
+        try:
+            changed = changes_of[verb]()
+        except ValueError as error:
+            raise UsageError(str(error), "stepper plan  # shows the steps") from None
+        session.log({"event": "plan", "at": now(), "plan": plan.to_json(changed)})
+        session.file.set_plan(changed)
