@@ -326,8 +326,18 @@ def wait_gone(paths: Paths, pid: int | None) -> None:
                 time.sleep(0.02)
     finally:
         os.close(lock)
-    while pid and os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
+    while pid and runs(pid) and time.monotonic() < until:
         time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits for its parent does not."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 @main.command()

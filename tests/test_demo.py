@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,11 +44,14 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[Played]:
+    beside, path = Path(sys.executable).parent, os.environ["PATH"]
+    if (beside / "uv").exists():  # three times as fast as pip
+        path = f"{beside}{os.pathsep}{path}"
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
             [ROOT / "install.sh", "--demo"],
             cwd=scratch,
-            env={**os.environ, "TMPDIR": scratch},
+            env={**os.environ, "PATH": path, "TMPDIR": scratch},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
