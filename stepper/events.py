@@ -37,8 +37,6 @@ async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Cal
         return hookio.decided("ask", why) if verb else hookio.SILENT
     change = hookio.change(payload)
     path = workspace.resolve(change.notebook)
-    if not os.path.exists(path):
-        return hookio.SILENT  # a Write that makes it
     try:
         why_not = await workspace.session(path).gate(change)
     except StepperError:

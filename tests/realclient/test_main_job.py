@@ -166,11 +166,14 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
     # Its SessionStart hook must put stepper on the PATH, and the rules of --allow must do for the permissions.
     folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "stepper").exists()]
     client = claude(model, env={"PATH": os.pathsep.join(folders)})
+    before = stepper(project, "status").splitlines()[0]
     result = client.prompt(f"/new-notebook {demo.PROBLEM}", permissions="default")
 
     assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
-    assert f"Make a notebook for this problem: {demo.PROBLEM}" in news(model, 0)
-    assert "ok   interpreter: " in news(model, 0)  # the skill's injected `stepper doctor`
+    skill = (project / ".claude" / "skills" / "new-notebook" / "SKILL.md").read_text()
+    (asked,) = (line for line in skill.splitlines() if "$ARGUMENTS" in line)
+    assert asked.replace("$ARGUMENTS", demo.PROBLEM) in news(model, 0)
+    assert before in news(model, 0)  # the skill's injected command
 
     # What the model was shown: turn 0 is the prompt, 1 the command, 2 the Read, then markdown and code in turns.
     turns = iter(range(3, len(model.requests)))

@@ -1,0 +1,115 @@
+"""The hook process: what it must not import, the script's length, silence where nothing is under way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepper import wire
+from stepper.paths import Paths, fnv1a
+from tests.conftest import ROOT, Project
+
+FORBIDDEN = ("asyncio", "click", "json", "socket", "jupyter_client", "pathlib", "typing", "dataclasses", "re", "subprocess")
+
+
+def test_the_client_imports_next_to_nothing() -> None:
+    source = "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", source, str(ROOT)], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "stepper.client" in loaded
+    assert [name for name in FORBIDDEN if name in loaded] == []
+    assert {name for name in loaded if name.startswith("stepper")} == {
+        "stepper", "stepper.client", "stepper.errors", "stepper.paths", "stepper.wire",
+    }
+
+
+def test_the_hook_script_is_short_and_executable() -> None:
+    script = ROOT / "hooks" / "stepper"
+    assert len(script.read_text().splitlines()) <= 15
+    assert script.stat().st_mode & 0o111
+
+
+@pytest.fixture
+def script(project: Project) -> Path:
+    """The hook script in a checkout where stepper's environment is missing."""
+    path = project.folder / ".claude" / "hooks" / "stepper"
+    path.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "hooks" / "stepper", path)
+    return path
+
+
+def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None) -> bytes:
+    done = subprocess.run([script, event], input=stdin, capture_output=True, env={"PATH": "/usr/bin:/bin", **(env or {})})
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(script: Path) -> None:
+    said = json.loads(run(script, "PostToolUse"))["hookSpecificOutput"]
+    assert said["hookEventName"] == "PostToolUse"
+    assert "NOT run" in said["additionalContext"] and "install.sh" in said["additionalContext"]
+    for event in ("PreToolUse", "PostToolBatch", "SessionStart", "UserPromptSubmit", "Stop"):
+        assert run(script, event) == b"", event
+
+
+def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Path) -> None:
+    env = script.parents[2] / ".stepper" / "env"
+    (env / "bin").mkdir(parents=True)
+    (env / "packages").symlink_to(ROOT)
+    python = env / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ntouch '{env}/started'\n")
+    python.chmod(0o755)
+    for event in ("PostToolBatch", "Stop"):
+        assert run(script, event) == b""
+        assert not (env / "started").exists(), event
+    (script.parents[2] / ".stepper" / "batch").touch()
+    run(script, "PostToolBatch")
+    assert (env / "started").exists()  # the test can fail
+
+
+def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) -> None:
+    env = script.parents[2] / ".stepper" / "env"
+    env.mkdir(parents=True)
+    (env / "session.sh").write_text("export PATH=/x:\"$PATH\"\n")
+    target = tmp_path / "env file"
+    run(script, "SessionStart", env={"CLAUDE_ENV_FILE": str(target), "CLAUDE_CODE_SESSION_ID": "ab-1'; touch x"})
+    assert target.read_text() == "export PATH=/x:\"$PATH\"\nexport STEPPER_SESSION='ab-1'\n"
+
+
+def test_frames_come_back_as_they_were_packed() -> None:
+    parts = [b"", b"x" * 70000, b"\0\1"]
+    frame = wire.pack(*parts)
+    count = wire.count(frame[: wire.PREFIX])
+    table = frame[wire.PREFIX : wire.PREFIX + 8 * count]
+    assert wire.split(frame[wire.PREFIX + 8 * count :], wire.lengths(table)) == parts
+    environ = {b"A": b"1=2", b"EMPTY": b"", b"BYTES": b"\xff"}
+    assert wire.unpack_environ(wire.pack_environ(environ)) == {"A": "1=2", "EMPTY": "", "BYTES": "\udcff"}
+
+
+@pytest.mark.parametrize("bad", [b"", b"STP1", b"STP2\x01", b"STP1\x00", b"STP1\x09"])
+def test_what_is_no_frame_is_refused(bad: bytes) -> None:
+    with pytest.raises(wire.FrameError):
+        wire.count(bad)
+
+
+def test_a_frame_that_announces_too_much_is_refused() -> None:
+    with pytest.raises(wire.FrameError):
+        wire.lengths((1 << 32).to_bytes(8, "big"))
+
+
+def test_the_socket_fits_and_is_derived_from_the_project_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("é" * 60) / ("x" * 80)
+    deep.mkdir(parents=True)
+    there = Paths(str(deep)).socket
+    assert len(there.encode()) <= 103
+    for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    (tmp_path / "link").symlink_to(deep)
+    assert Paths(str(tmp_path / "link")).socket == there
+    assert Paths(str(tmp_path)).socket != there
+    assert fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"  # the published test vectors

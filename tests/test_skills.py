@@ -1,0 +1,64 @@
+"""Skills: short, and every command and flag that they or the README name exists in the CLI."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from stepper.cli import main
+from tests.conftest import ROOT
+
+SKILLS = sorted((ROOT / "skills").iterdir())
+TEXTS = [*sorted((ROOT / "skills").rglob("*.md")), ROOT / "README.md"]
+LIFTING = {"continue", "fix", "skip"}
+
+
+def front(skill: Path) -> dict:
+    return yaml.safe_load((skill / "SKILL.md").read_text().split("---")[1])
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda path: path.name)
+def test_a_skill_is_short_and_says_when(skill: Path) -> None:
+    head = front(skill)
+    assert head["name"] == skill.name
+    assert 20 < len(head["description"]) < 300
+    assert len((skill / "SKILL.md").read_text().splitlines()) < 100
+    assert head.get("disable-model-invocation", False) == (skill.name in LIFTING)
+
+
+def test_the_five_commands_are_there() -> None:
+    assert {path.name for path in SKILLS} == LIFTING | {"new-notebook", "notebook-status", "stepping-notebooks"}
+
+
+def named() -> list[tuple[str, str]]:
+    """Every `stepper …` that a text names, from code spans, fences and injections."""
+    found = []
+    for path in TEXTS:
+        text = path.read_text()
+        spans = re.findall(r"`(?:!)?(stepper [^`\n]+)`", text) + re.findall(r"(?m)^(?:\$ )?(stepper [^`\n|]+)$", text)
+        found += [(path.name, span) for span in spans]
+    return found
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(named()) > 20
+
+
+@pytest.mark.parametrize(("where", "command"), sorted(set(named())))
+def test_every_command_and_flag_that_a_text_names_exists(where: str, command: str) -> None:
+    words = shlex.split(command.split("<<")[0].split("#")[0].replace("…", ""), posix=True)[1:]
+    group: click.Command = main
+    while isinstance(group, click.Group) and words and words[0] in group.commands:
+        group = group.commands[words.pop(0)]
+    assert group is not main or words[0].startswith("-"), command
+    if isinstance(group, click.Group) and "show" in group.commands:
+        group = group.commands["show"]
+    flags = {flag for parameter in group.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "--version"}
+    for word in words:
+        if word.startswith("--"):
+            assert word.split("=")[0].strip("[]") in flags, f"{command}: {word}"

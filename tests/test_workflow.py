@@ -1,0 +1,475 @@
+"""Plan, attempts, stops, the gate and the five commands, through the hook process and the CLI."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conftest import Notebook, Project, code
+
+
+def step(project: Project, number: int) -> dict:
+    return next(step for step in project.json("status")["steps"] if step["id"] == number)
+
+
+def bash(notebook: Notebook, command: str) -> dict:
+    payload = notebook.payload("PreToolUse", "Bash", {"command": command})
+    return notebook.project.hook("PreToolUse", payload).data.get("hookSpecificOutput", {})
+
+
+def say(notebook: Notebook, prompt: str) -> str:
+    payload = {**notebook.payload("UserPromptSubmit", "", {}), "prompt": prompt}
+    return notebook.project.hook("UserPromptSubmit", payload).text
+
+
+def end_turn(notebook: Notebook, message: str = "Done.", mode: str = "default") -> dict:
+    payload = notebook.payload("Stop", "", {}, stop_hook_active=False, last_assistant_message=message)
+    return notebook.project.hook("Stop", {**payload, "permission_mode": mode}).data
+
+
+def start_session(notebook: Notebook, source: str = "startup") -> str:
+    payload = {**notebook.payload("SessionStart", "", {}), "source": source}
+    return notebook.project.hook("SessionStart", payload).text
+
+
+def test_the_happy_path_to_complete(project: Project) -> None:
+    notebook = project.new("Load :: 3 rows", "Plot")
+    assert project.json("status")["state"] == "ready"
+    _, answer = notebook.insert("rows = [1, 2, 3]")
+    assert "criterion: 3 rows" in answer.text
+    assert "complete" not in answer.text
+    _, answer = notebook.insert("from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))")
+    assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 retries" in answer.text
+    assert "1 figures" in answer.text
+    assert str(notebook.path.name) in answer.text.splitlines()[-1]
+    status = project.json("status")
+    assert status["state"] == "complete"
+    assert [s["status"] for s in status["steps"]] == ["done", "done"]
+
+
+def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, answer = notebook.insert("read_in(0)")
+    assert "retries made 0, left 3 (of 3)" in answer.text
+    for attempt in (1, 2):
+        answer = notebook.replace(cell_id, f"read_in({attempt})")
+        assert f"retries made {attempt}, left {3 - attempt} (of 3)" in answer.text
+        assert not answer.stop
+    answer = notebook.replace(cell_id, "read_in(3)\n")
+    assert answer.data == {"continue": False, "stopReason": answer.stop}
+    lines = answer.stop.split("\n")
+    assert lines[:5] == [
+        "❌ Execution stopped at cell 1",
+        "TODO: Load",
+        "Error Type: NameError",
+        "Error Message: name 'read_in' is not defined",
+        "Attempted Fixes: 3",
+    ]
+    assert len(lines) == 6 and lines[5].startswith("Suggestion: ")
+    assert project.json("status")["state"] == "stopped"
+    # the gate: no code cell, markdown and deletions are free
+    for mode, cell in (("insert", cell_id), ("replace", cell_id)):
+        denied = notebook.before(mode, "1", cell).denied
+        assert "stopped" in denied and "/continue" in denied and "NameError" in denied
+    assert notebook.before("insert", "# why", cell_id, kind="markdown").stdout == b""
+    assert notebook.before("delete", "", cell_id).stdout == b""
+    _, answer = notebook.insert("print('no')")  # the client did not ask
+    assert "NOT run" in answer.text and "stopped" in answer.text
+    assert len(project.json("history")) == 4
+    assert "NameError" in project.stepper("report").stdout
+    assert project.json("report", "2")["outcome"] == "error"
+
+
+def test_attempts_survive_deletion_write_daemon_and_session(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, _ = notebook.insert("a1")
+    assert notebook.delete(cell_id).stdout == b""
+    _, answer = notebook.insert("a2")  # re-created: the next attempt
+    assert "retries made 1" in answer.text
+    os.kill(project.json("status")["daemon"]["pid"], signal.SIGKILL)
+    answer = notebook.write([code("a3", "fresh")])
+    assert "retries made 2" in answer.text
+    other = Notebook(project, notebook.path, session="another session")
+    answer = other.replace("fresh", "a4")
+    assert "Attempted Fixes: 3" in answer.stop
+    # the Write dropped the plan: it is back
+    assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == ["Load", "Plot"]
+
+
+def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> None:
+    project.config("max_retries: 1")
+    notebook = project.new("Load", "Plot")
+    cell_id, _ = notebook.insert("first_try")
+    assert notebook.replace(cell_id, "second_try").stop
+    said = project.stepper("fix").stdout
+    assert 'step 1 of 2 "Load"' in said
+    assert "NameError: name 'first_try' is not defined" in said
+    assert "| second_try" in said
+    assert cell_id in said
+    assert step(project, 1)["attempts"] == 0
+    assert notebook.before("replace", "x", cell_id).stdout == b""
+    assert "done" in notebook.replace(cell_id, "x = 1").text
+    assert step(project, 1)["status"] == "done"
+
+
+def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, answer = notebook.insert("raise RuntimeError('STOP: which file?')")
+    assert "Error Message: STOP: which file?" in answer.stop
+    assert "Attempted Fixes: 0" in answer.stop
+    said = project.stepper("skip", "no", "data", "yet").stdout
+    assert 'step 1 of 2 "Load"' in said and "no data yet" in said and 'Next: step 2 of 2 "Plot"' in said
+    assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
+    assert step(project, 1)["status"] == "skipped"
+    _, answer = notebook.insert("1")
+    assert 'Step 2 of 2 "Plot": done' in answer.text
+    assert "1 steps done, 1 skipped" in answer.text
+    assert project.json("plan")["steps"][0]["status"] == "skipped"
+
+
+def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
+    cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
+    assert answer.stop
+    said = project.stepper("continue").stdout
+    assert "The stop is lifted" in said
+    assert 'Next: step 2 of 2 "Plot"' in said
+    assert "math" in said and "area(r, scale=1)" in said and "rows: list of 2" in said
+    assert project.json("status")["state"] == "ready"
+    assert "Nothing was stopped" in project.stepper("continue").stdout
+    assert "ran ok" in notebook.replace(cell_id, "1").text
+
+
+def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    first = notebook.raw["cells"][0]["id"]
+    cell_id, _ = notebook.insert("broken")
+    denied = notebook.before("insert", "1", cell_id).denied
+    assert cell_id in denied and "not fixed" in denied
+    assert notebook.before("insert", "1", first).stdout == b""  # above: a helper
+    assert notebook.before("replace", "1", cell_id).stdout == b""
+    _, answer = notebook.insert("1")
+    assert "NOT run" in answer.text and cell_id in answer.text
+    _, answer = notebook.insert("broken = 1", after=first)
+    assert "ran ok" in answer.text and "Step" not in answer.text  # a helper is in no step
+    assert step(project, 1)["status"] == "failed"
+    assert 'Step 1 of 2 "Load": done' in notebook.replace(cell_id, "broken\n").text
+    assert step(project, 1)["attempts"] == 1
+
+
+def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(project: Project) -> None:
+    notebook = project.new("Load", "Plot", "Save")
+    cell_id, _ = notebook.insert("1/0")
+    payload = notebook.edited("insert", "print('second')", cell_id)
+    assert "NOT run" in project.hook("PostToolUse", payload).text
+    assert len(project.json("history")) == 1
+
+
+def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    _, answer = notebook.insert("# stepper: step=2\n1")
+    assert 'Step 2 of 2 "Two": done' in answer.text
+    _, answer = notebook.insert("# stepper: scratch\n1")
+    assert "Step" not in answer.text
+    _, answer = notebook.insert("# stepper: timeot=3\n1")
+    assert "`# stepper: timeot=3` is not known" in answer.text
+    assert 'Step 1 of 2 "One": done' in answer.text
+
+
+def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    first, _ = notebook.insert("bad")
+    notebook.replace(first, "x = 1")
+    notebook.insert("y = 2")
+    assert step(project, 1)["attempts"] == 1
+    answer = notebook.replace(first, "x = 2")
+    assert "out of order" in answer.text
+    assert step(project, 1)["attempts"] == 0
+    assert "retries made 0" in notebook.replace(first, "bad again").text
+
+
+def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(project: Project) -> None:
+    notebook = project.notebook("free.ipynb", [code("x = 1", "aaaa")])
+    cell_id, answer = notebook.insert("nope")
+    assert not answer.stop
+    assert project.json("status")["notebook"] == "notebooks/free.ipynb"
+    assert project.json("status")["state"] == "ready"
+    notebook.replace(cell_id, "nope1")
+    notebook.delete(cell_id)
+    cell_id, answer = notebook.insert("nope2")  # re-created in the same place
+    assert not answer.stop
+    answer = notebook.replace(cell_id, "nope3")
+    assert "TODO: (no step)" in answer.stop
+    assert "Attempted Fixes: 3" in answer.stop
+    assert "❌ Execution stopped at cell 2" in answer.stop
+
+
+def test_the_number_of_code_cells_is_limited(project: Project) -> None:
+    project.config("max_cells: 3")
+    notebook = project.notebook("full.ipynb", [code("1", "aaaa"), code("2", "bbbb")])
+    assert notebook.before("insert", "3", "bbbb").stdout == b""
+    notebook.insert("3")
+    assert "limit of 3" in notebook.before("insert", "4", "bbbb").denied
+    _, answer = notebook.insert("print('four')")
+    assert "NOT run" in answer.text
+    content = json.dumps({"cells": [code("1")] * 4, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    payload = notebook.payload("PreToolUse", "Write", {"file_path": str(notebook.path), "content": content})
+    assert "limit of 3" in project.hook("PreToolUse", payload).denied
+    new = str(notebook.path.parent / "new.ipynb")
+    payload = notebook.payload("PreToolUse", "Write", {"file_path": new, "content": content})
+    assert "limit of 3" in project.hook("PreToolUse", payload).denied
+
+
+class Flaky(http.server.BaseHTTPRequestHandler):
+    """Answers 503 as often as `failures` says, then 200."""
+
+    failures = 0
+
+    def do_GET(self) -> None:
+        failed, Flaky.failures = Flaky.failures > 0, Flaky.failures - 1
+        self.send_response(503 if failed else 200)
+        self.end_headers()
+        self.wfile.write(b"fine")
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def flaky(failures: int) -> Iterator[str]:
+    Flaky.failures = failures
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Flaky) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_a_transient_error_heals_by_itself(project: Project) -> None:
+    notebook = project.new("Fetch")
+    with flaky(1) as url:
+        _, answer = notebook.insert(f"import urllib.request\nprint(urllib.request.urlopen({url!r}).read())")
+    assert "ran ok" in answer.text.splitlines()[0]
+    assert "HTTPError" in answer.text and "ran it again after 1 s" in answer.text
+    assert [run["outcome"] for run in project.json("history")] == ["error", "ok"]
+    assert step(project, 1) | {"cell_id": None} == {
+        "id": 1, "title": "Fetch", "status": "done", "cell_id": None, "attempts": 0,
+    }
+
+
+def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> None:
+    project.config("network_retries: 1")
+    notebook = project.new("Fetch")
+    with flaky(9) as url:
+        _, answer = notebook.insert(f"import urllib.request\nurllib.request.urlopen({url!r})")
+    assert "Error Type: HTTPError" in answer.stop
+    assert "Attempted Fixes: 1" in answer.stop
+    assert "network" in answer.stop.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "KernelDied", "SIGKILL"),
+        ("exit()", "KernelDied", "exit()"),
+        ("raise SystemExit(3)", "SystemExit", "3"),
+        ("input('name? ')", "StdinNotImplementedError", "input"),
+        ("open('/proc/1/mem', 'rb').read(); raise PermissionError(13, 'no', 'f.csv')", "", ""),
+        ("raise MemoryError('too much')", "MemoryError", "too much"),
+    ],
+)
+def test_what_stops_at_once(project: Project, source: str, kind: str, message: str) -> None:
+    notebook = project.new("One")
+    _, answer = notebook.insert(source)
+    assert answer.stop.startswith("❌ Execution stopped at cell 1\nTODO: One\nError Type: " + kind)
+    assert message in answer.stop
+    assert "Attempted Fixes: 0" in answer.stop
+    if kind == "KernelDied":
+        assert "all variables are lost" in answer.stop
+        project.stepper("continue")
+        _, answer = notebook.insert("1")
+        assert "state lost" not in answer.text  # nothing had been there
+
+
+def test_a_kernel_that_can_not_start_stops(project: Project) -> None:
+    python = project.folder / "python"
+    python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
+    python.chmod(0o755)
+    project.config("python: python")
+    _, answer = project.new("Load").insert("1")
+    assert "Error Type: KernelStartFailed\nError Message: the cell was NOT run: the kernel died at start (exit code 127)" in answer.stop
+    assert "libmissing.so" in answer.stop
+    assert project.json("history") == []
+
+
+def test_lost_state_is_said_first_with_the_next_run(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    _, answer = notebook.insert("import os; os._exit(7)")
+    assert "KernelDied" in answer.stop and "exit code 7" in answer.stop
+    project.stepper("continue")
+    cell = notebook.raw["cells"][-1]["id"]
+    answer = notebook.replace(cell, "print('x' in globals())")
+    assert "state lost" in answer.text and "| False" in answer.text
+
+
+def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
+    notebook = project.new("One")
+    for verb in ("continue", "fix", "skip", "restart", "restore", "trust"):
+        for command in (f"stepper {verb}", f"cd . && stepper {verb} x", f".stepper/env/bin/stepper {verb}", f"sh -c 'stepper {verb}'"):
+            assert bash(notebook, command)["permissionDecision"] == "ask", command
+    for command in ("stepper status", "stepper plan", "stepper run x", 'stepper new "fix the data"', "ls stepper"):
+        assert bash(notebook, command) == {}, command
+
+
+def test_plain_words_and_near_misses(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    cell_id, _ = notebook.insert("raise RuntimeError('STOP: ?')")
+    for near in ("continue notebook cleanup in the README", "please fix and retry", "skip cell 3", "status", "hello", "new notebook"):
+        assert say(notebook, near) == "", near
+    assert "stopped" in say(notebook, " Show Status \n")
+    assert "fresh retries" in say(notebook, "FIX AND RETRY")
+    assert "Go on" in say(notebook, "continue notebook")
+    assert "is skipped" in say(notebook, "Skip cell")
+    assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
+    assert "The problem: plot the sales" in say(notebook, "New notebook plot the sales")
+    project.stepper("shutdown")
+    assert "The problem: plot the sales" in say(notebook, "new notebook plot the sales")
+    assert not os.path.exists(project.paths.socket)  # these never start a daemon
+    assert say(notebook, "hello notebook") == ""
+
+
+def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
+    notebook = project.new("One", "Two", "Three")
+    say(notebook, "hello")
+    assert end_turn(notebook) == {}  # a person who says hello gets an answer and nothing else
+    notebook.insert("1")
+    assert end_turn(notebook, "Shall I drop the empty rows?") == {}
+    assert end_turn(notebook, mode="plan") == {}
+    sent = end_turn(notebook)
+    assert sent["decision"] == "block" and 'step 2 of 3 "Two"' in sent["reason"]
+    assert end_turn(notebook) == {}  # twice without progress: no
+    notebook.insert("2")
+    assert end_turn(notebook)["decision"] == "block"
+    say(notebook, "what is this?")
+    assert end_turn(notebook) == {}
+    notebook.insert("raise RuntimeError('STOP')")
+    assert end_turn(notebook) == {}
+    other = Notebook(project, notebook.path, session="another")
+    assert end_turn(other) == {}
+
+
+def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
+    notebook = project.new("One :: it works", "Two")
+    notebook.insert("import json as j\nvalues = {'a': 1}")
+    for source in ("startup", "resume", "clear", "compact"):
+        said = start_session(notebook, source)
+        assert notebook.path.name in said
+        assert "✓ 1. One" in said and "· 2. Two" in said
+        assert "j (json)" in said and "values: dict of 1" in said
+        assert "Further cells go into this notebook" in said
+    os.kill(project.json("status")["daemon"]["pid"], signal.SIGKILL)
+    assert "values: dict of 1" in start_session(notebook)  # a new daemon asks the kernel
+    notebook.insert("2")
+    assert project.json("status")["state"] == "complete"
+    assert start_session(notebook) == ""
+
+
+def test_sessions_do_not_steer_each_others_notebook(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = project.new("A"), project.new("B", problem="other")
+    first.session, second.session = "s-1", "s-2"
+    first.insert("raise RuntimeError('STOP')")
+    second.insert("raise RuntimeError('STOP')")
+    assert second.path.name in start_session(second)
+    assert first.path.name in start_session(first)
+    monkeypatch.setenv("STEPPER_SESSION", "s-1")
+    assert first.path.name in project.stepper("continue").stdout
+    assert project.json("status")["notebook"].endswith(first.path.name)
+    monkeypatch.setenv("STEPPER_SESSION", "s-2")
+    assert project.json("status")["state"] == "stopped"
+    monkeypatch.setenv("STEPPER_SESSION", "s-3")
+    assert project.json("status")["notebook"].endswith(second.path.name)
+
+
+def test_nothing_under_way_is_silent_and_starts_nothing(project: Project) -> None:
+    notebook = Notebook(project, project.folder / "notebooks" / "x.ipynb")
+    assert start_session(notebook) == ""
+    assert say(notebook, "continue notebook") == ""
+    assert end_turn(notebook) == {}
+    assert not os.path.exists(project.paths.socket)
+
+
+def test_context_for_other_agents(project: Project) -> None:
+    assert project.json("context")["current_notebook"] is None
+    notebook = project.new("One", "Two")
+    notebook.insert("import math\ndef f(a, *, b=2): ...\nx = [1, 2]")
+    found = project.json("context")
+    assert set(found) == {"current_notebook", "imported_modules", "defined_functions", "variables", "plan"}
+    assert found["current_notebook"] == f"notebooks/{notebook.path.name}"
+    assert found["imported_modules"] == {"math": "math"}
+    assert found["defined_functions"] == {"f": "(a, *, b=2)"}
+    assert found["variables"] == {"x": "list of 2"}
+    assert [s["status"] for s in found["plan"]] == ["done", "pending"]
+
+
+def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
+    plan = project.folder / "plan.yaml"
+    plan.write_text("- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n")
+    made = project.json("new", "p", "--plan", str(plan))
+    assert made["steps"] == [{"id": 1, "title": "Load"}, {"id": 2, "title": "Check"}]
+    notebook = Notebook(project, project.folder / made["notebook"])
+    notebook.insert("1")
+    project.stepper("skip")
+    assert project.json("status")["state"] == "ready"  # the validation did not pass
+    plan.write_text("- {title: A, kind: nonsense}\n")
+    assert "nonsense" in project.stepper("new", "p", "--plan", str(plan), check=2).stderr
+
+
+def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
+    notebook = project.new("One", "Two", "Three")
+    notebook.insert("1")
+    project.stepper("plan", "add", "Two and a half :: ok", "--after", "2")
+    project.stepper("plan", "edit", "3", "Third")
+    project.stepper("plan", "move", "4", "--after", "3")
+    project.stepper("plan", "remove", "2")
+    assert [(s["id"], s["title"]) for s in project.json("plan")["steps"]] == [(1, "One"), (3, "Third"), (4, "Two and a half")]
+    assert [s["id"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [1, 3, 4]
+    for change in (("edit", "1", "x"), ("remove", "1"), ("move", "1", "--after", "3")):
+        assert "can only be skipped" in project.stepper("plan", *change, check=2).stderr
+    assert "before it" in project.stepper("plan", "add", "x", "--after", "0", check=2).stderr
+    assert "no step 9" in project.stepper("plan", "remove", "9", check=2).stderr
+    assert "  ✓ 1. One" in project.stepper("plan").stdout
+    assert "  ✓ 1. One" in project.stepper("plan", f"notebooks/{notebook.path.name}").stdout
+    _, answer = notebook.insert("2")
+    assert 'Step 2 of 3 "Third": done' in answer.text
+
+
+def test_run_honours_tags_and_stops(project: Project) -> None:
+    cells = [
+        code("x = 1", "aaaa"),
+        code("1/0", "bbbb", tags=["skip-execution"]),
+        code("raise ValueError('wanted')", "cccc", tags=["raises-exception"]),
+        code("print(x)", "dddd"),
+    ]
+    notebook = project.notebook("tags.ipynb", cells)
+    done = project.stepper("run", "notebooks/tags.ipynb")
+    assert "3 of 3 cells ran ok" in done.stdout
+    assert notebook.cell("bbbb")["outputs"] == []
+    assert notebook.cell("cccc")["outputs"][0]["ename"] == "ValueError"
+    assert "nothing to run" in project.stepper("run", "tags").stdout
+    assert "3 of 3" in project.stepper("run", "tags.ipynb", "--all").stdout
+    raw = notebook.raw
+    raw["cells"].append(code("nope", "eeee"))
+    notebook.path.write_text(json.dumps(raw))
+    done = project.stepper("run", "tags", check=1)
+    assert "NameError: name 'nope' is not defined" in done.stdout
+    assert project.json("run", "tags", check=1)["ok"] is False
+    notebook.replace("eeee", "raise RuntimeError('STOP')")
+    assert "stopped" in project.stepper("run", "tags", check=1).stderr
