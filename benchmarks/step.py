@@ -49,6 +49,7 @@ from stepper.paths import Paths
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 SMALL_RATIO, LARGE_RATIO, IDLE_MB = 4, 12, 60  # the bounds
 MB = 1 << 20
+SESSION = "00000000-0000-4000-8000-000000000000"
 # What hooks/stepper hands to Python, to tell the shell's share from Python's.
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
 # The same round trip without stepper, to a server that answers one byte with one byte.
@@ -188,7 +189,7 @@ class Subject:
         after = self.save(notebook)
         asked = {"notebook_path": str(self.path), "cell_id": self.cell_id, "new_source": source, "edit_mode": "replace"}
         told = {
-            "session_id": "00000000-0000-4000-8000-000000000000",
+            "session_id": SESSION,
             "transcript_path": str(self.project.root / "transcript.jsonl"),
             "cwd": str(self.project.root),
             "prompt_id": "00000000-0000-4000-8000-000000000001",
@@ -214,10 +215,20 @@ class Subject:
         }
         return (json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n").encode(), word
 
+    def ask(self) -> float:
+        """Tell of an edit to come, as Claude Code does before each; return the hook's milliseconds."""
+        asked = {"notebook_path": str(self.path), "cell_id": self.cell_id, "new_source": "1", "edit_mode": "replace"}
+        told = {"session_id": SESSION, "cwd": str(self.project.root), "permission_mode": "bypassPermissions"}
+        told |= {"hook_event_name": "PreToolUse", "tool_name": "NotebookEdit", "tool_input": asked}
+        ended = spawn(self.project.hook("PreToolUse"), json.dumps(told).encode())
+        if ended.out:
+            raise BrokenStepError(f"{self.path.name}: the edit is not let through: {ended.out.decode()}")
+        return ended.ms
+
     def end_message(self) -> Ended:
         """Tell that all calls of the message are through, as Claude Code does after each message."""
         call = {"tool_name": "NotebookEdit", "tool_input": {"notebook_path": str(self.path)}}
-        told = {"session_id": "00000000-0000-4000-8000-000000000000", "cwd": str(self.project.root)}
+        told = {"session_id": SESSION, "cwd": str(self.project.root)}
         told |= {"hook_event_name": "PostToolBatch", "permission_mode": "bypassPermissions"}
         return spawn(self.project.hook("PostToolBatch"), json.dumps({**told, "tool_calls": [call]}).encode())
 
@@ -358,7 +369,9 @@ def memory(project: Project, small: Subject, large: Subject | None) -> list[str]
     lines.append(f"| hook process's peak, 10 cells | {small.peak_mb(command):.1f} | |")
     lines.append(f"| hook process's peak, 100 cells and 5 MB | {large.peak_mb(command):.1f} | |")
     bare = subprocess.run([str(project.python), "-I", "-S", "-c", PEAK, *project.bare], capture_output=True, check=True)
-    lines.append(f"| a bare Python's peak | {int(bare.stderr) * (1 if sys.platform == 'darwin' else 1024) / MB:.1f} | |")
+    lines.append(
+        f"| a bare Python's peak | {int(bare.stderr) * (1 if sys.platform == 'darwin' else 1024) / MB:.1f} | |"
+    )
     return lines
 
 
@@ -382,7 +395,10 @@ def measure(project: Project, rounds: int) -> list[str]:
 
     rows = [
         Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
-        Row("floor: `python -I -S`, `_socket`, round trip to a dummy", lambda: spawn([*project.bare[:-1], FLOOR, where]).ms),
+        Row(
+            "floor: `python -I -S`, `_socket`, round trip to a dummy",
+            lambda: spawn([*project.bare[:-1], FLOOR, where]).ms,
+        ),
         Row("floor: kernel round trip (in one process, jupyter_client)", kernel.round_trip),
         Row("**hook, 10 cells**", lambda: small.step(hook), SMALL_RATIO),
         Row("the same without the script's shell", lambda: small.step(client)),

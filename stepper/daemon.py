@@ -190,7 +190,6 @@ def _same_user(sock: socket.socket) -> None:
 def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
-    os.umask(0o077)
     paths.make_home()
     lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.

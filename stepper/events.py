@@ -58,9 +58,9 @@ async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Call
     if found is not None:
         workspace.make_current(session.name, change.session)
         workspace.turns.worked.add(change.session)
-        if found.stop:  # PostToolBatch does not fire after a stop
-            workspace.release(path=path)
-            session.file.touch()
+    if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
+        workspace.release(path=path)
+        session.file.touch()
     workspace.mark()
     return hookio.answer("PostToolUse", found)
 
@@ -87,6 +87,7 @@ async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) 
     owner, text = hookio.session(payload), hookio.prompt(payload).strip()
     workspace.turns.worked.discard(owner)
     workspace.turns.sent_on.pop(owner, None)
+    workspace.release(session=owner)  # of a message that was broken off
     new = hookio.new_notebook(payload)
     if new:
         workspace.turns.worked.add(owner)

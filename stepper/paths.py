@@ -69,6 +69,7 @@ class Paths:
         """Make `.stepper/` (0700) where it is missing; raise OSError."""
         for folder in (self.home, self.journals, self.kernels):
             os.makedirs(folder, 0o700, exist_ok=True)
+        os.chmod(self.home, 0o700)
 
 
 def find_project(start: str) -> "str | None":

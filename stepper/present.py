@@ -19,7 +19,7 @@ def status_text(found: dict[str, Any]) -> str:
     done = sum(step["status"] in ("done", "skipped") for step in steps)
     lines = [f"{found['notebook']}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
     for step in steps:
-        retries = f"  ({step['attempts']} retries)" if step["attempts"] else ""
+        retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
         lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{retries}")
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:

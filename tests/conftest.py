@@ -33,7 +33,9 @@ class Project:
     def config(self, text: str) -> None:
         (self.folder / ".stepper" / "config.yaml").write_text(text)
 
-    def stepper(self, *arguments: str, check: int | None = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def stepper(
+        self, *arguments: str, check: int | None = 0, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
         command = [sys.executable, "-c", "from stepper.cli import main; main()", *arguments]
         done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120)
@@ -51,7 +53,9 @@ class Project:
         """Write a notebook by hand."""
         path = self.folder / "notebooks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": minor}, indent=1))
+        path.write_text(
+            json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": minor}, indent=1)
+        )
         return Notebook(self, path)
 
     def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
@@ -72,7 +76,9 @@ class Answer:
         self.data: dict[str, Any] = json.loads(stdout) if stdout else {}
         specific = self.data.get("hookSpecificOutput", {})
         self.text: str = specific.get("additionalContext", "")
-        self.denied: str = specific.get("permissionDecisionReason", "") if specific.get("permissionDecision") == "deny" else ""
+        self.denied: str = (
+            specific.get("permissionDecisionReason", "") if specific.get("permissionDecision") == "deny" else ""
+        )
         self.line: str = self.data.get("systemMessage", "")
         self.stop: str = self.data.get("stopReason", "")
 
@@ -110,7 +116,13 @@ class Notebook:
         cells, ids = raw["cells"], [cell.get("id") for cell in raw["cells"]]
         given: dict[str, Any] = {"notebook_path": str(self.path), "new_source": source}
         index = int(cell_id[5:]) if cell_id and cell_id.startswith("cell-") else ids.index(cell_id) if cell_id else -1
-        answered: dict[str, Any] = {"new_source": source, "cell_type": kind, "language": "python", "edit_mode": mode, "error": ""}
+        answered: dict[str, Any] = {
+            "new_source": source,
+            "cell_type": kind,
+            "language": "python",
+            "edit_mode": mode,
+            "error": "",
+        }
         if cell_id:
             given["cell_id"] = cell_id
         if mode == "insert":

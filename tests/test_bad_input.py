@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from stepper import wire
@@ -62,8 +63,17 @@ def make(kind: str, path: str) -> None:
         os.symlink("nowhere.ipynb", path)
     elif kind != "missing":
         with open(path, "w", encoding="utf-8") as stream:
-            stream.write({"not json": "{", "list": "[]", "no notebook": "{}", "v3": '{"nbformat": 3, "worksheets": []}',
-                          "bad cells": '{"nbformat": 4, "cells": [1]}', "empty": "", "deep": "[" * 99999}[kind])
+            stream.write(
+                {
+                    "not json": "{",
+                    "list": "[]",
+                    "no notebook": "{}",
+                    "v3": '{"nbformat": 3, "worksheets": []}',
+                    "bad cells": '{"nbformat": 4, "cells": [1]}',
+                    "empty": "",
+                    "deep": "[" * 99999,
+                }[kind]
+            )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,9 @@ def test_an_unreadable_notebook(project: Project) -> None:
     assert "Permission denied" in project.hook("PostToolUse", edit(project, str(notebook.path))).text
 
 
-@pytest.mark.parametrize("where", ["../outside.ipynb", "/outside.ipynb", "notebooks/../x.ipynb", "notebooks/x.txt", "notebooks/link.ipynb"])
+@pytest.mark.parametrize(
+    "where", ["../outside.ipynb", "/outside.ipynb", "notebooks/../x.ipynb", "notebooks/x.txt", "notebooks/link.ipynb"]
+)
 def test_paths_outside_of_the_notebooks_folder_are_refused(project: Project, where: str) -> None:
     outside = project.folder / "elsewhere.ipynb"
     outside.write_text(json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
@@ -175,7 +187,7 @@ def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> Non
     assert "does not answer" in answer.text
     assert "stepper shutdown" in answer.text
     project.stepper("shutdown")
-    assert not os.path.exists(f"/proc/{pid}") or "Z" in open(f"/proc/{pid}/stat").read()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert "ran ok" in notebook.insert("2")[1].text
 
 
@@ -205,7 +217,12 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     import socket
 
     project.stepper("status", check=2)  # there is no notebook, but the daemon runs
-    for data in (b"GET / HTTP/1.1\r\n\r\n", wire.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"), wire.pack(b"x"), b"STP1\x00"):
+    for data in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        wire.MAGIC + b"\x01" + (1 << 62).to_bytes(8, "big"),
+        wire.pack(b"x"),
+        b"STP1\x00",
+    ):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(10)
             sock.connect(project.paths.socket)

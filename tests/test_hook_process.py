@@ -14,17 +14,34 @@ from stepper import wire
 from stepper.paths import Paths, fnv1a
 from tests.conftest import ROOT, Project
 
-FORBIDDEN = ("asyncio", "click", "json", "socket", "jupyter_client", "pathlib", "typing", "dataclasses", "re", "subprocess")
+FORBIDDEN = (
+    "asyncio",
+    "click",
+    "json",
+    "socket",
+    "jupyter_client",
+    "pathlib",
+    "typing",
+    "dataclasses",
+    "re",
+    "subprocess",
+)
 
 
 def test_the_client_imports_next_to_nothing() -> None:
     source = "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", source, str(ROOT)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source, str(ROOT)], capture_output=True, text=True, check=True
+    )
     loaded = done.stdout.split()
     assert "stepper.client" in loaded
     assert [name for name in FORBIDDEN if name in loaded] == []
     assert {name for name in loaded if name.startswith("stepper")} == {
-        "stepper", "stepper.client", "stepper.errors", "stepper.paths", "stepper.wire",
+        "stepper",
+        "stepper.client",
+        "stepper.errors",
+        "stepper.paths",
+        "stepper.wire",
     }
 
 
@@ -44,7 +61,9 @@ def script(project: Project) -> Path:
 
 
 def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None) -> bytes:
-    done = subprocess.run([script, event], input=stdin, capture_output=True, env={"PATH": "/usr/bin:/bin", **(env or {})})
+    done = subprocess.run(
+        [script, event], input=stdin, capture_output=True, env={"PATH": "/usr/bin:/bin", **(env or {})}
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout
 
@@ -75,7 +94,7 @@ def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Pa
 def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) -> None:
     env = script.parents[2] / ".stepper" / "env"
     env.mkdir(parents=True)
-    (env / "session.sh").write_text("export PATH=/x:\"$PATH\"\n")
+    (env / "session.sh").write_text('export PATH=/x:"$PATH"\n')
     target = tmp_path / "env file"
     run(script, "SessionStart", env={"CLAUDE_ENV_FILE": str(target), "CLAUDE_CODE_SESSION_ID": "ab-1'; touch x"})
     assert target.read_text() == "export PATH=/x:\"$PATH\"\nexport STEPPER_SESSION='ab-1'\n"

@@ -87,9 +87,11 @@ def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(project: Pro
 
 def test_escapes_and_control_characters_never_reach_a_report(project: Project) -> None:
     notebook = project.new("A \x1b[31mred\x1b[0m title")
-    _, answer = notebook.insert(r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')")
+    _, answer = notebook.insert(
+        r"print('\x1b[31mred\x1b[0m \x07\x9b31m'); raise ValueError('\x1b]0;title\x07 \x1b[1mbold')"
+    )
     said = answer.text + answer.line
-    assert not [c for c in said if ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160]
+    assert not [c for c in said if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160]
     assert "bold" in said
 
 
@@ -139,7 +141,9 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(project
     assert "3 of 4 new or changed code cells ran" in answer.text
     assert "ZeroDivisionError" in answer.text
     assert "Not run: the 1 new or changed code cells below it." in answer.text
-    answer = notebook.write([code("x = 1", "a"), code("print(x, 'changed')", "b"), code("0/1", "c"), code("print('yes')", "d")])
+    answer = notebook.write(
+        [code("x = 1", "a"), code("print(x, 'changed')", "b"), code("0/1", "c"), code("print('yes')", "d")]
+    )
     assert "3 of 3 new or changed code cells ran" in answer.text
     assert "| 1 changed" in answer.text
     assert [run["cell_id"] for run in project.json("history")] == ["a", "b", "c", "b", "c", "d"]
@@ -163,6 +167,14 @@ def test_another_language_is_named_and_not_run(project: Project) -> None:
     _, answer = notebook.insert("x <- 1")
     assert "NOT run" in answer.text
     assert "'r'" in answer.text
+
+
+def test_files_that_a_cell_makes_have_the_usual_mode(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("open('made', 'w').close()")
+    usual = project.folder / "usual"
+    usual.touch()
+    assert (notebook.path.parent / "made").stat().st_mode == usual.stat().st_mode == notebook.path.stat().st_mode
 
 
 def test_the_working_folder_is_the_notebooks_own(project: Project) -> None:
@@ -235,6 +247,7 @@ def test_a_client_that_goes_away_cancels_its_cell(project: Project) -> None:
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         hook.terminate()
     wait_until(lambda: len(project.json("history")) == 2)
+    wait_until(lambda: not (project.folder / ".stepper" / "batch").exists())  # PostToolBatch won't come
     assert project.json("history")[-1]["outcome"] == "cancelled"
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
@@ -243,7 +256,9 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Proje
     slow, fast = project.new(problem="slow"), project.new(problem="fast")
     slow.insert("order = []")
     answers: dict[int, str] = {}
-    payloads = [slow.edited("insert", f"import time; time.sleep(0.3); order.append({n}); print(order)") for n in range(3)]
+    payloads = [
+        slow.edited("insert", f"import time; time.sleep(0.3); order.append({n}); print(order)") for n in range(3)
+    ]
 
     def play(number: int) -> None:
         answers[number] = project.hook("PostToolUse", payloads[number]).text
@@ -303,12 +318,16 @@ def test_the_file_mode_is_kept_and_no_temporary_is_left(project: Project) -> Non
     assert [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name]
 
 
-def test_a_kernel_gets_the_callers_environment_without_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_gets_the_callers_environment_without_the_agents(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_SETTING", "7")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
     monkeypatch.setenv("CLAUDE_CODE_MESSAGING_TOKEN", "secret")
     notebook = project.new()
-    source = "import os; print(os.environ['MY_SETTING'], [k for k in os.environ if k.startswith(('ANTHROPIC', 'CLAUDE'))])"
+    source = (
+        "import os; print(os.environ['MY_SETTING'], [k for k in os.environ if k.startswith(('ANTHROPIC', 'CLAUDE'))])"
+    )
     assert "| 7 []" in notebook.insert(source)[1].text
 
 

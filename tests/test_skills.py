@@ -58,7 +58,10 @@ def test_every_command_and_flag_that_a_text_names_exists(where: str, command: st
     assert group is not main or words[0].startswith("-"), command
     if isinstance(group, click.Group) and "show" in group.commands:
         group = group.commands["show"]
-    flags = {flag for parameter in group.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "--version"}
+    flags = {flag for parameter in group.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--help",
+        "--version",
+    }
     for word in words:
         if word.startswith("--"):
             assert word.split("=")[0].strip("[]") in flags, f"{command}: {word}"

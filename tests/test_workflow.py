@@ -45,7 +45,9 @@ def test_the_happy_path_to_complete(project: Project) -> None:
     _, answer = notebook.insert("rows = [1, 2, 3]")
     assert "criterion: 3 rows" in answer.text
     assert "complete" not in answer.text
-    _, answer = notebook.insert("from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))")
+    _, answer = notebook.insert(
+        "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
+    )
     assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 retries" in answer.text
     assert "1 figures" in answer.text
     assert str(notebook.path.name) in answer.text.splitlines()[-1]
@@ -260,7 +262,11 @@ def test_a_transient_error_heals_by_itself(project: Project) -> None:
     assert "HTTPError" in answer.text and "ran it again after 1 s" in answer.text
     assert [run["outcome"] for run in project.json("history")] == ["error", "ok"]
     assert step(project, 1) | {"cell_id": None} == {
-        "id": 1, "title": "Fetch", "status": "done", "cell_id": None, "attempts": 0,
+        "id": 1,
+        "title": "Fetch",
+        "status": "done",
+        "cell_id": None,
+        "attempts": 0,
     }
 
 
@@ -304,7 +310,10 @@ def test_a_kernel_that_can_not_start_stops(project: Project) -> None:
     python.chmod(0o755)
     project.config("python: python")
     _, answer = project.new("Load").insert("1")
-    assert "Error Type: KernelStartFailed\nError Message: the cell was NOT run: the kernel died at start (exit code 127)" in answer.stop
+    assert (
+        "Error Type: KernelStartFailed\nError Message: the cell was NOT run: the kernel died at start (exit code 127)"
+        in answer.stop
+    )
     assert "libmissing.so" in answer.stop
     assert project.json("history") == []
 
@@ -323,7 +332,12 @@ def test_lost_state_is_said_first_with_the_next_run(project: Project) -> None:
 def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
     notebook = project.new("One")
     for verb in ("continue", "fix", "skip", "restart", "restore", "trust"):
-        for command in (f"stepper {verb}", f"cd . && stepper {verb} x", f".stepper/env/bin/stepper {verb}", f"sh -c 'stepper {verb}'"):
+        for command in (
+            f"stepper {verb}",
+            f"cd . && stepper {verb} x",
+            f".stepper/env/bin/stepper {verb}",
+            f"sh -c 'stepper {verb}'",
+        ):
             assert bash(notebook, command)["permissionDecision"] == "ask", command
     for command in ("stepper status", "stepper plan", "stepper run x", 'stepper new "fix the data"', "ls stepper"):
         assert bash(notebook, command) == {}, command
@@ -332,7 +346,14 @@ def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
 def test_plain_words_and_near_misses(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: ?')")
-    for near in ("continue notebook cleanup in the README", "please fix and retry", "skip cell 3", "status", "hello", "new notebook"):
+    for near in (
+        "continue notebook cleanup in the README",
+        "please fix and retry",
+        "skip cell 3",
+        "status",
+        "hello",
+        "new notebook",
+    ):
         assert say(notebook, near) == "", near
     assert "stopped" in say(notebook, " Show Status \n")
     assert "fresh retries" in say(notebook, "FIX AND RETRY")
@@ -439,7 +460,11 @@ def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
     project.stepper("plan", "edit", "3", "Third")
     project.stepper("plan", "move", "4", "--after", "3")
     project.stepper("plan", "remove", "2")
-    assert [(s["id"], s["title"]) for s in project.json("plan")["steps"]] == [(1, "One"), (3, "Third"), (4, "Two and a half")]
+    assert [(s["id"], s["title"]) for s in project.json("plan")["steps"]] == [
+        (1, "One"),
+        (3, "Third"),
+        (4, "Two and a half"),
+    ]
     assert [s["id"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [1, 3, 4]
     for change in (("edit", "1", "x"), ("remove", "1"), ("move", "1", "--after", "3")):
         assert "can only be skipped" in project.stepper("plan", *change, check=2).stderr

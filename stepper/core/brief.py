@@ -26,7 +26,7 @@ def plan_lines(state: State) -> list[str]:
         progress = state.of(step.id)
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
-        more += [f"{progress.attempts} retries"] if progress.attempts else []
+        more += [f"retries: {progress.attempts}"] if progress.attempts else []
         more += [f"skipped: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""
         lines.append(f"  {MARKS[progress.status]} {step.id}. {one_line(step.title, 120)}{told}")

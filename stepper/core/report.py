@@ -20,7 +20,6 @@ MESSAGE_LIMIT = 600
 # Terminal escapes, then every other control character but tab and newline (bidirectional controls too).
 ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
 
 MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
 
@@ -69,7 +68,7 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
 
 def quote(text: str, limit: int) -> str:
     """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
-    text = clean(OVERWRITTEN.sub("", text.replace("\r\n", "\n"))).strip("\n")
+    text = clean("\n".join(map(_last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
     lines = [line if len(line) <= LINE_LIMIT else _cut_line(line) for line in text.split("\n")]
     total = sum(len(line) + 1 for line in lines)
     if total <= limit:
@@ -87,6 +86,11 @@ def quote(text: str, limit: int) -> str:
         f"… {len(left):,} lines ({sum(len(line) + 1 for line in left):,} characters) left out; all is in the notebook"
     )
     return "\n".join([*(f"| {line}" for line in lines[:head]), said, *(f"| {line}" for line in lines[tail:])])
+
+
+def _last_state(line: str) -> str:
+    """Return what is left of a line that carriage returns overwrote."""
+    return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 def _cut_line(line: str) -> str:

@@ -55,9 +55,7 @@ def install() -> Path:
             fresh.mkdir()
             command = [npm, "install", "--prefix", ".", "--no-save", "--ignore-scripts", "--loglevel=error"]
             command += ["--no-audit", "--no-fund", f"{package}@{VERSION}"]
-            npm_run = subprocess.run(
-                command, cwd=fresh, stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
+            npm_run = subprocess.run(command, cwd=fresh, stdin=subprocess.DEVNULL, capture_output=True, check=False)
             if npm_run.returncode != 0:
                 raise Unavailable(f"npm could not install {package}@{VERSION}:\n{npm_run.stderr.decode()}")
             shutil.rmtree(cache / VERSION, ignore_errors=True)  # without its binary it is of no use
@@ -158,9 +156,7 @@ class ClaudeCode:
             out.seek(0)
             err.seek(0)
             result = Result(process.returncode, out.read().decode(), err.read().decode())
-        assert not late, (
-            f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
-        )
+        assert not late, f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
         return result
 
 

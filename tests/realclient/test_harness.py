@@ -71,9 +71,7 @@ def sources(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
 
 
-def test_a_hooks_context_is_shown_at_the_next_turn(
-    project: Path, scripted_model: Model, claude: ClaudeFactory
-) -> None:
+def test_a_hooks_context_is_shown_at_the_next_turn(project: Path, scripted_model: Model, claude: ClaudeFactory) -> None:
     hooked(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
     model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("bye")])
@@ -162,9 +160,7 @@ def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: 
     assert isinstance(model.errors.pop(), LookupError)
 
 
-def test_without_npm_tests_are_skipped_but_fail_in_ci(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_npm_tests_are_skipped_but_fail_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(harness.Unavailable, match="npm") as raised:

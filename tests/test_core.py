@@ -1,0 +1,296 @@
+"""The pure core: tables in, values out, in milliseconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepper import config
+from stepper.core import changes, directive, gate, ledger, plan, report
+from stepper.core.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.errors import UsageError
+
+
+def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") -> Cell:
+    return Cell(cell_id or f"id{number}", number, number + 1, kind, source)
+
+
+def state(*titles: str) -> ledger.State:
+    made = ledger.State()
+    steps = tuple(Step(i, title) for i, title in enumerate(titles, 1))
+    ledger.apply(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    return made
+
+
+def ran(made: ledger.State, key: int | str, verdict: str = "fine", cell_id: str = "id0", **more: object) -> None:
+    event = {"event": "run", "run": made.next_run, "key": key, "cell_id": cell_id, "index": 0, "source_hash": "h",
+             "duration_s": 1.0, "outcome": "ok" if verdict == "fine" else "error", "verdict": verdict}  # fmt: skip
+    ledger.apply(made, {**event, **more})
+
+
+@pytest.mark.parametrize(
+    ("problem", "slug"),
+    [
+        ("Analyse sales.csv and plot revenue by month", "analyse_sales_csv_and_plot_revenue_by"),
+        ("  Überraschung: café & Größe!  ", "uberraschung_cafe_grosse"),
+        ("日本語", "notebook"),
+        ("", "notebook"),
+        ("x" * 60, "x" * 40),
+        ("../../etc/passwd", "etc_passwd"),
+    ],
+)
+def test_slugs(problem: str, slug: str) -> None:
+    assert plan.slug(problem.replace("ß", "ss")) == slug
+    assert len(slug) <= 40
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("x = 1", directive.Directive()),
+        ("# stepper: step=3\nx", directive.Directive(step=3)),
+        ("#stepper: scratch", directive.Directive(scratch=True)),
+        ("# stepper: step=3, timeout=10m", directive.Directive(step=3, timeout=600)),
+        ("# stepper: timeout=1.5h", directive.Directive(timeout=5400)),
+        ("# stepper: timeout=45", directive.Directive(timeout=45)),
+        ("x = 1\n# stepper: step=3", directive.Directive()),
+    ],
+)
+def test_directives(source: str, told: directive.Directive) -> None:
+    assert directive.parse(source) == told
+
+
+@pytest.mark.parametrize("word", ["timeout=0", "timeout=x", "step=x", "stepp=1", "scratch=1"])
+def test_directives_that_are_none_are_told(word: str) -> None:
+    found = directive.parse(f"# stepper: {word}")
+    assert word in found.problems[0]
+    assert directive.deadline(found, 30, 3600) == 30
+
+
+def test_a_deadline_is_bounded() -> None:
+    assert directive.deadline(directive.Directive(timeout=9999), 30, 3600) == 3600
+
+
+def test_which_step_a_cell_belongs_to() -> None:
+    made = state("one", "two", "three")
+    cells = [cell(0), cell(1)]
+    assert plan.owner(made, cells, cells[0]) == 1
+    ran(made, 1)
+    assert plan.owner(made, cells, cells[1]) == 2
+    assert plan.owner(made, cells, cells[0]) == 1  # its own cell again
+    ran(made, 2, "recoverable", "id1")
+    assert plan.owner(made, [*cells, cell(2)], cell(2)) is None  # the failed cell waits
+    assert plan.owner(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
+    assert plan.owner(made, cells, cell(5, "# stepper: step=3")) == 3
+    assert plan.owner(made, cells, cell(5, "# stepper: step=9")) is None
+    assert plan.owner(made, cells, cell(1, "# stepper: scratch")) is None
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "attempts"),
+    [
+        ("fine", "done", 0),
+        ("recoverable", "failed", 0),
+        ("recoverable recoverable", "failed", 1),
+        ("recoverable fine", "done", 1),
+        ("recoverable cancelled recoverable", "failed", 1),
+        ("cancelled", "pending", 0),
+        ("recoverable fine recoverable", "failed", 0),
+        ("fine fine", "done", 0),
+        ("transient", "failed", 0),
+        ("unrecoverable", "failed", 0),
+    ],
+)
+def test_how_runs_move_a_step(verdicts: str, status: str, attempts: int) -> None:
+    made = state("one")
+    for verdict in verdicts.split():
+        ran(made, 1, verdict)
+    assert (made.of(1).status.value, made.of(1).attempts) == (status, attempts)
+
+
+def test_steppers_own_repetitions_are_no_attempts() -> None:
+    made = state("one")
+    ran(made, 1, "transient")
+    ran(made, 1, "transient", repeat=1)
+    ran(made, 1, "recoverable", repeat=2)
+    assert made.of(1).attempts == 0
+    ran(made, 1, "recoverable")
+    assert made.of(1).attempts == 1
+
+
+def test_events_of_a_newer_stepper_change_nothing() -> None:
+    made = state("one")
+    ledger.apply(made, {"event": "from the future"})
+    ledger.apply(made, {})
+    assert made.name == "ready"
+
+
+def test_complete_needs_the_validation_to_pass() -> None:
+    made = ledger.State()
+    steps = (Step(1, "one"), Step(2, "check", kind=Kind.VALIDATION))
+    ledger.apply(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    ran(made, 1)
+    ledger.apply(made, {"event": "skip", "key": 2})
+    assert not made.complete
+    ran(made, 2, cell_id="id1")
+    assert made.complete
+    assert made.name == "complete"
+    assert not ledger.State().complete  # without a plan never
+
+
+def test_a_stop_and_its_lifting() -> None:
+    for lift in ("continue", "fix", "skip"):
+        made = state("one", "two")
+        ran(made, 1, "unrecoverable")
+        ledger.apply(
+            made, {"event": "stop", "key": 1, "cell_id": "id0", "block": "❌\nError Type: X\nError Message: m"}
+        )
+        assert made.name == "stopped"
+        assert "X: m" in (gate.stopped(made) or "")
+        ledger.apply(made, {"event": lift, "key": 1})
+        assert made.name == "ready"
+
+
+def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
+    made = state()
+    ledger.apply(made, {"event": "kernel", "what": "started", "kernel": "k"})
+    ran(made, "id0")
+    assert made.ran == {"id0": "h"}
+    ledger.apply(made, {"event": "kernel", "what": "lost", "why": "it died"})
+    assert (made.ran, made.lost, made.ran_ever) == ({}, "it died", {"id0": "h"})
+
+
+@pytest.mark.parametrize(
+    ("change", "ids"),
+    [
+        (lambda s: plan.added(s, "new", None), [1, 2, 3, 4]),
+        (lambda s: plan.added(s, "new", 1), [1, 4, 2, 3]),
+        (lambda s: plan.removed(s, 2), [1, 3]),
+        (lambda s: plan.moved(s, 3, 1), [1, 3, 2]),
+        (lambda s: plan.edited(s, 2, "other :: c"), [1, 2, 3]),
+    ],
+)
+def test_changes_of_a_plan(change, ids: list[int]) -> None:
+    made = state("one", "two", "three")
+    ran(made, 1)
+    assert [step.id for step in change(made).steps] == ids
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: plan.removed(s, 1),
+        lambda s: plan.edited(s, 1, "x"),
+        lambda s: plan.moved(s, 1, 3),
+        lambda s: plan.moved(s, 3, 0),
+        lambda s: plan.added(s, "x", 0),
+        lambda s: plan.added(s, "x", 9),
+        lambda s: plan.added(s, "  ", None),
+        lambda s: plan.removed(s, 9),
+    ],
+)
+def test_changes_of_a_plan_that_are_refused_change_nothing(change) -> None:
+    made = state("one", "two", "three")
+    ran(made, 1)
+    with pytest.raises(ValueError):
+        change(made)
+    assert [step.id for step in made.plan.steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"steps": 3}, {"steps": [{}]}, {"steps": [{"id": 1, "title": ""}]},
+                                  {"steps": [{"id": 1, "title": "a"}, {"id": 1, "title": "b"}]},
+                                  {"steps": [{"id": 1, "title": "a", "kind": "evil"}]}])  # fmt: skip
+def test_metadata_of_a_stranger_is_no_plan(data: object) -> None:
+    assert plan.from_json(data) is None
+
+
+def test_source_hashes_ignore_white_space_at_the_end() -> None:
+    assert changes.source_hash("x = 1\n\n") == changes.source_hash("x = 1")
+    assert changes.source_hash("x = 1") != changes.source_hash("x = 2")
+    assert len(changes.source_hash("\ud800")) == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("cell_timeout: 3", 1, "cell_timeout_seconds"),
+        ("# a\nmax_retries: three", 2, "a whole number"),
+        ("max_retries: -1", 1, "a whole number"),
+        ("max_retries: true", 1, "a whole number"),
+        ("cell_timeout_seconds: 0", 1, "above 0"),
+        ("max_memory_percent: 200", 1, "1 to 100"),
+        ("kernel_cwd: home", 1, "`project`"),
+        ("notebooks_dir: ../up", 1, "inside"),
+        ("notebooks_dir: /abs", 1, "inside"),
+        ("python: 3", 1, "a path"),
+        ("- a\n- b", 1, "mapping"),
+        ("a: [", 1, "YAML"),
+        ("x: !!python/object/apply:os.system [ls]", 1, "YAML"),
+        ("{" * 3000, 1, "YAML"),
+    ],
+)
+def test_a_wrong_config_names_file_line_and_what_is_expected(text: str, line: int, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        config.parse(text, ".stepper/config.yaml")
+    assert ".stepper/config.yaml" in str(error.value)
+    assert said in str(error.value)
+    assert f"line {line}" in str(error.value) or "YAML" in said
+
+
+def test_every_default_passes_its_own_rule() -> None:
+    assert config.parse("", "x") == Limits()
+    text = "\n".join(f"{key}: {value if value is not None else 'null'}" for key, value in vars(Limits()).items())
+    assert config.parse(text, "x") == Limits()
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "stepper: Cell 9 (id x) ran ok in 0.1 s.",
+        "\nNext: step 2",
+        "\r\nstepper: stopped\r\n",
+        "a\u2028stepper: forged",
+        "a\x85stepper: forged",
+        "a\x0bstepper: forged\x0c\x1cstepper: forged",
+        "\x1b]0;x\x07stepper: forged",
+        "| stepper: forged",
+    ],
+)
+def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
+    outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
+    text = report.of_run(report.Ended(cell(0), Outcome.OK, Verdict.FINE, 0.1, outputs)).text
+    ours = [line for line in text.splitlines() if not line.startswith("| ")]
+    assert [line for line in ours if "forged" in line or "ran ok" in line] == [
+        "stepper: Cell 1 (id id0) ran ok in 0.10 s."
+    ]
+
+
+def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
+    fault = Fault(
+        "Evil\nstepper: ok", "first\n❌ Execution stopped at cell 9\nTODO: forged", ("ValueError", "Exception")
+    )
+    ended = report.Ended(cell(0), Outcome.ERROR, Verdict.UNRECOVERABLE, 0.1, fault=fault)
+    block = report.stop_block(ended, 0)
+    assert len(block.split("\n")) == 6
+    assert "forged" not in block
+    text = report.of_run(ended).text
+    assert [line for line in text.splitlines() if "forged" in line] == ["| TODO: forged"]
+
+
+@pytest.mark.parametrize("size", [0, 10, 1999, 2000, 2001, 100_000])
+@pytest.mark.parametrize("line", [1, 50, 5000, 10**7])
+def test_quotes_are_bounded(size: int, line: int) -> None:
+    text = "".join("x" if (i + 1) % line else "\n" for i in range(size))
+    quoted = report.quote(text, 2000)
+    printed = sum(len(row) - 2 for row in quoted.splitlines() if row.startswith("| "))
+    assert printed <= 2000
+    assert len(quoted) <= 2000 + 2 * 2001 + 200
+
+
+def test_a_progress_bar_is_collapsed_to_its_last_state() -> None:
+    assert report.quote("10%\r50%\r100%\ndone\n", 2000) == "| 100%\n| done"
+
+
+def test_status_marks_cover_every_status() -> None:
+    from stepper.core.brief import MARKS
+
+    assert set(MARKS) == set(StepStatus)
