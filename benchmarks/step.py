@@ -84,7 +84,7 @@ def spawn(command: list[str], data: bytes = b"", cwd: Path | None = None) -> End
     with put, get:
         began = time.perf_counter()
         with stdin, stdout:
-            child = subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=stdout, cwd=cwd)
+            child = subprocess.Popen(command, bufsize=0, stdin=stdin.fileno(), stdout=stdout.fileno(), cwd=cwd)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the script may end without reading
             put.sendall(data)
             put.shutdown(socket.SHUT_WR)
@@ -218,7 +218,11 @@ class Subject:
     def ask(self) -> float:
         """Tell of an edit to come, as Claude Code does before each; return the hook's milliseconds."""
         asked = {"notebook_path": str(self.path), "cell_id": self.cell_id, "new_source": "1", "edit_mode": "replace"}
-        told = {"session_id": SESSION, "cwd": str(self.project.root), "permission_mode": "bypassPermissions"}
+        told: dict[str, Any] = {
+            "session_id": SESSION,
+            "cwd": str(self.project.root),
+            "permission_mode": "bypassPermissions",
+        }
         told |= {"hook_event_name": "PreToolUse", "tool_name": "NotebookEdit", "tool_input": asked}
         ended = spawn(self.project.hook("PreToolUse"), json.dumps(told).encode())
         if ended.out:
@@ -234,11 +238,14 @@ class Subject:
 
     def step(self, command: list[str]) -> float:
         """Edit, run the hook, check that the cell ran; return the hook's milliseconds."""
+        return self.message(command)[0]
+
+    def message(self, command: list[str]) -> tuple[float, float]:
+        """Edit as in `step` and end the message; return the milliseconds of both hooks."""
         data, word = self.edit()
         ended = spawn(command, data)
         self.check(ended.out, word)
-        self.end_message()
-        return ended.ms
+        return ended.ms, self.end_message().ms
 
     def check(self, out: bytes, word: str) -> None:
         """Raise BrokenStepError unless report and notebook both hold what the cell printed."""
@@ -252,11 +259,17 @@ class Subject:
     def peak_mb(self, command: list[str]) -> float:
         """Return the peak of the resident memory of a step's hook process."""
         data, word = self.edit()
-        small = [str(self.project.python), "-I", "-S", "-c", PEAK, *command]
-        done = subprocess.run(small, input=data, capture_output=True, check=True)
-        self.check(done.stdout, word)
+        mib, out = peak(self.project, command, data)
+        self.check(out, word)
         self.end_message()
-        return int(done.stderr) * (1 if sys.platform == "darwin" else 1024) / MB
+        return mib
+
+
+def peak(project: Project, command: list[str], data: bytes = b"") -> tuple[float, bytes]:
+    """Return the peak of a process's resident memory in MiB, and what it wrote."""
+    small = [str(project.python), "-I", "-S", "-c", PEAK, *command]
+    done = subprocess.run(small, input=data, capture_output=True, check=True)
+    return int(done.stderr) * (1 if sys.platform == "darwin" else 1024) / MB, done.stdout
 
 
 class Kernel:
@@ -356,42 +369,42 @@ def machine() -> str:
     return f"{date.today()}, {where}, {python}, {', '.join(found)}"
 
 
-def memory(project: Project, small: Subject, large: Subject | None) -> list[str]:
-    """Return the lines about memory: the daemon's now, the hook processes' peaks."""
-    daemon = psutil.Process(json.loads(Path(project.paths.daemon_json).read_text())["pid"])
-    full = daemon.memory_full_info()
-    if large is None:
-        rss, uss = full.rss / MB, full.uss / MB
-        return [f"| idle daemon, after one step in a notebook of 10 cells: RSS | {rss:.1f} | ≤ {IDLE_MB}: {said(rss <= IDLE_MB)} |",
-                f"| the same: USS (its own alone) | {uss:.1f} | |"]  # fmt: skip
-    lines = [f"| idle daemon, at the end of the run: RSS | {full.rss / MB:.1f} | |"]
-    command = project.client("PostToolUse")
-    lines.append(f"| hook process's peak, 10 cells | {small.peak_mb(command):.1f} | |")
-    lines.append(f"| hook process's peak, 100 cells and 5 MB | {large.peak_mb(command):.1f} | |")
-    bare = subprocess.run([str(project.python), "-I", "-S", "-c", PEAK, *project.bare], capture_output=True, check=True)
-    lines.append(
-        f"| a bare Python's peak | {int(bare.stderr) * (1 if sys.platform == 'darwin' else 1024) / MB:.1f} | |"
-    )
-    return lines
+def memory_row(name: str, mib: float, bound: float | None = None) -> str:
+    """Return a row of the table of memory."""
+    return f"| {name} | {mib:.1f} | {'' if bound is None else f'≤ {bound:g}: {said(mib <= bound)}'} |"
+
+
+def daemon_memory(project: Project, when: str) -> list[str]:
+    """Return the rows about the daemon, idle as it is now."""
+    time.sleep(1)
+    about = psutil.Process(json.loads(Path(project.paths.daemon_json).read_text())["pid"]).memory_full_info()
+    return [
+        memory_row(f"**idle daemon**, {when}: RSS", about.rss / MB, IDLE_MB),
+        memory_row("the same: USS (its own alone)", about.uss / MB),
+    ]
+
+
+def hook_memory(project: Project, small: Subject, large: Subject) -> list[str]:
+    """Return the rows about the peaks of the hook process, the shell replaced by Python as in the script."""
+    command, bare = project.client("PostToolUse"), peak(project, project.bare)[0]
+    return [
+        memory_row("a bare Python's peak", bare),
+        memory_row("hook process's peak, 10 cells", small.peak_mb(command)),
+        memory_row("hook process's peak, 100 cells, 5 MB (stdin: 11 MB)", large.peak_mb(command)),
+    ]
 
 
 def measure(project: Project, rounds: int) -> list[str]:
     """Return the two tables."""
     small = Subject(project, "ten", 10, 0)
     small.step(project.hook("PostToolUse"))  # starts daemon and kernel
-    time.sleep(1)
-    told = memory(project, small, None)
+    told = daemon_memory(project, "after one step in a notebook of 10 cells")
     large = Subject(project, "hundred", 100, 5 * MB)
     large.step(project.hook("PostToolUse"))
     kernel = Kernel()
     where = str(project.root / "echo.sock")
     echo(where)
     hook, client = project.hook("PostToolUse"), project.client("PostToolUse")
-
-    def after_batch() -> float:
-        command, data = hook, small.edit()[0]
-        spawn(command, data)
-        return small.end_message().ms
 
     rows = [
         Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
@@ -404,8 +417,9 @@ def measure(project: Project, rounds: int) -> list[str]:
         Row("the same without the script's shell", lambda: small.step(client)),
         Row("**hook, 100 cells, 5 MB of outputs**", lambda: large.step(hook), LARGE_RATIO),
         Row("the same without the script's shell", lambda: large.step(client)),
-        Row("PostToolBatch after an edit", after_batch),
-        Row("PostToolBatch after a message without edits", lambda: large.end_message().ms),
+        Row("beside each edit: PreToolUse (the gate)", small.ask),
+        Row("once a message with edits: PostToolBatch", lambda: small.message(hook)[1]),
+        Row("once a message without edits: PostToolBatch", lambda: small.end_message().ms),
     ]
     try:
         for number in range(-2, rounds):  # the first two warm up
@@ -418,7 +432,8 @@ def measure(project: Project, rounds: int) -> list[str]:
                 sys.stderr.write(f"\rround {number + 1} of {rounds} ")
     finally:
         kernel.end()
-    told += memory(project, small, large)
+    told += daemon_memory(project, "after all these steps")
+    told += hook_memory(project, small, large)
     return [
         "| spawn to exit | to bare Python | median ms | middle half ms | bare ms | bound |",
         "| --- | --- | --- | --- | --- | --- |",

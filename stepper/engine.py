@@ -274,6 +274,7 @@ class Session:
                 run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
                 break
         ended = self._ended(cell, key, run, execution, timeout, notes)
+        ended = replace(ended, origins=self._origins(document))
         if decision.act is retry.Act.STOP:
             self.stop(key, cell.id, report.stop_block(ended, attempts + repeat))
         if self.state.complete and not was_complete:
@@ -303,7 +304,8 @@ class Session:
         return [*execution.notes, why] if why else list(execution.notes)
 
     def _record(self, run: Run, key: ledger.Key, execution: Execution, repeat: int) -> None:
-        self.log({"event": "run", **asdict(run), "key": key, "repeat": repeat})
+        counted = {"key": key, "repeat": repeat, "execution_count": execution.execution_count}
+        self.log({"event": "run", **asdict(run), **counted})
         if execution.death is not None:
             self.keeper.died(f"the kernel died ({execution.death.how}) in cell {run.number}")
 
@@ -339,6 +341,11 @@ class Session:
         if not below:
             return []
         return [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
+
+    def _origins(self, document: Notebook) -> dict[int, str]:
+        """Return how reports name the cells that ran in this kernel, by execution count."""
+        names = {cell.id: report.place(cell) for cell in document.cells if cell.is_code}
+        return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in self.state.counts.items()}
 
     def _judge(self, cell: Cell, execution: Execution) -> tuple[Fault | None, Verdict]:
         fault = execution.fault

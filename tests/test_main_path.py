@@ -62,12 +62,12 @@ def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
 
 def test_an_error_names_the_line_and_the_frame_in_an_earlier_cell(project: Project) -> None:
     notebook = project.new("Define", "Call")
-    notebook.insert("def scale(a):\n    b = a\n    return b * FACTOR")
+    first, _ = notebook.insert("def scale(a):\n    b = a\n    return b * FACTOR")
     _, answer = notebook.insert("y = 2\n\nscale(y)\ny")
     assert "FAILED" in answer.text.splitlines()[0]
     assert "NameError: name 'FACTOR' is not defined" in answer.text.splitlines()[0]
     assert "| →   3  scale(y)" in answer.text
-    assert "Raised in `scale`, line 3" in answer.text
+    assert f"Raised in `scale`, line 3 of cell 1 (id {first}):" in answer.text
     assert "| →   3      return b * FACTOR" in answer.text
     assert "\x1b" not in answer.text
     assert answer.line.startswith("✗ step 2 of 2")

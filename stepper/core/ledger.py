@@ -61,6 +61,7 @@ class State:
     ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
     tool_use_ids: set[str] = field(default_factory=set)
     seconds: float = 0.0  # spent in runs
+    counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read
 
     def of(self, key: Key) -> Progress:
@@ -139,6 +140,8 @@ def _run(state: State, event: dict[str, Any]) -> None:
     state.next_run = max(state.next_run, event["run"] + 1)
     cell_id, source = event["cell_id"], event["source_hash"]
     state.seconds += event["duration_s"]
+    if event.get("execution_count") is not None:
+        state.counts[event["execution_count"]] = cell_id
     state.ran_ever[cell_id] = source
     verdict = Verdict(event["verdict"])
     if verdict is Verdict.FINE:
@@ -166,7 +169,7 @@ def _stop(state: State, event: dict[str, Any]) -> None:
 
 def _kernel(state: State, event: dict[str, Any]) -> None:
     if event["what"] == "started":
-        state.kernel, state.ran, state.lost = event["kernel"], {}, ""
+        state.kernel, state.ran, state.counts, state.lost = event["kernel"], {}, {}, ""
     else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
         if state.ran:
             state.lost = event["why"]

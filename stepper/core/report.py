@@ -6,7 +6,7 @@ Every line that a cell printed stands behind `| `, so that nothing printed can p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ class Ended:
     timeout: float = 0
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
+    origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
     run: int = 0  # its number in the journal; 0 where nothing ran
 
 
@@ -180,7 +181,7 @@ def standing(ended: Ended) -> str:
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
 
-def failing_lines(fault: Fault, source: str) -> list[str]:
+def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     """Return the failing line of the cell with its neighbours, and the frame in an earlier cell where it arose."""
     parts = []
     if fault.line is not None:
@@ -190,7 +191,8 @@ def failing_lines(fault: Fault, source: str) -> list[str]:
     if fault.frames:
         inner = fault.frames[-1]
         if inner.line != fault.line or inner.function != "<module>":
-            here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of the cell run as [{inner.cell}]:"
+            where = origins.get(inner.cell, f"the cell run as [{inner.cell}]")
+            here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
             parts.append(here + "\n" + _listing(inner.context, inner.line))
     return parts
 
@@ -245,7 +247,7 @@ def of_run(ended: Ended) -> Report:
     parts += [f"Note: {note}" for note in ended.notes]
     room = TEXT_LIMIT
     if ended.outcome is not Outcome.OK and ended.fault is not None:
-        parts += failing_lines(ended.fault, ended.cell.source)
+        parts += failing_lines(ended.fault, ended.cell.source, ended.origins)
         more = clean(ended.fault.evalue).strip().split("\n", 1)
         if len(more) > 1:
             parts.append("The whole message:\n" + quote(ended.fault.evalue, 1200))

@@ -1,0 +1,640 @@
+"""The step workflow in the real client: plan, attempts, stops, the gate, the person's commands, the end of a turn.
+
+One repository, set up by install.sh, serves all tests; each works in notebooks of its own, and every daemon and
+kernel is ended after it. Where a test is not about the client's edits, the cells before it run by the CLI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.paths import Paths
+
+from .client import ClaudeCode, Result
+from .conftest import ClaudeFactory
+from .model import Block, Message, ScriptedModel, shown_in, text, tool, tool_results
+from .test_main_job import cells, code, content, delete, insert, news, read, replace, stepper, touched, write
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(300)  # the first one sets the repository up, perhaps over a slow line
+SENT_ON = "steps of notebooks/"  # of what the Stop hook says
+HOOK_SAYS = "hook additional context: "  # the client, before a hook's context
+
+
+@pytest.fixture(scope="module")
+def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository that is set up; its kernels' interpreter has ipykernel and nothing else."""
+    folder = tmp_path_factory.mktemp("workflow") / "repo"
+    folder.mkdir()
+    beside = Path(sys.executable).parent
+    with pytest.MonkeyPatch.context() as patch:
+        if (beside / "uv").exists():  # three times as fast as pip
+            patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        subprocess.run([ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client's own HOME."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def ended(project: Path) -> Iterator[None]:
+    """Whatever of stepper's a test started ends with it; the daemon's log must hold no traceback."""
+    yield
+    stepper(project, "shutdown")
+    log = Path(Paths(str(project)).log)
+    said = log.read_text() if log.exists() else ""
+    log.unlink(missing_ok=True)
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
+    """A new notebook with three steps, the current one."""
+    return new(project, re.sub(r"\W+", " ", request.node.name))
+
+
+@pytest.fixture
+def client(claude: ClaudeFactory) -> Callable[[ScriptedModel], ClaudeCode]:
+    """The client without any stepper on its PATH but the one that the SessionStart hook puts there."""
+    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "stepper").exists()]
+    return lambda model: claude(model, env={"PATH": os.pathsep.join(folders)})
+
+
+Client = Callable[[ScriptedModel], ClaudeCode]
+
+
+def new(project: Path, problem: str, *steps: str) -> Path:
+    chosen = steps or ("Load :: rows are there", "Count", "Tell")
+    made = json.loads(stepper(project, "new", problem, *(f"--step={step}" for step in chosen), "--json"))
+    return project / made["notebook"]
+
+
+def ran(notebook: Path, *sources: str) -> list[str]:
+    """Append code cells and run what has not run, by the CLI; return all cell ids."""
+    document = json.loads(notebook.read_text())
+    for source in sources:
+        cell = {"cell_type": "code", "id": f"ran-{len(document['cells'])}", "metadata": {}, "source": source}
+        document["cells"].append({**cell, "execution_count": None, "outputs": []})
+    notebook.write_text(json.dumps(document))
+    command = [notebook.parent.parent / ".stepper" / "env" / "bin" / "stepper", "run", str(notebook)]
+    subprocess.run(command, cwd=notebook.parent.parent, check=False, capture_output=True)
+    return [cell["id"] for cell in document["cells"]]
+
+
+def status(notebook: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stepper(notebook.parent.parent, "status", str(notebook), "--json"))
+    return found
+
+
+def standing(notebook: Path) -> tuple[str, list[str]]:
+    """The notebook's state and its steps' statuses."""
+    found = status(notebook)
+    return found["state"], [step["status"] for step in found["steps"]]
+
+
+def outcomes(notebook: Path) -> list[str]:
+    runs = json.loads(stepper(notebook.parent.parent, "history", str(notebook), "--json"))
+    return [run["outcome"] for run in runs]
+
+
+def journal(notebook: Path) -> list[dict[str, Any]]:
+    path = Path(Paths(str(notebook.parent.parent)).journals, notebook.stem + ".jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bash(command: str) -> Block:
+    return tool("Bash", {"command": command, "description": "Call it"})
+
+
+def below(notebook: Path, source: str, kind: str = "code") -> Callable[[list[Message]], list[Block]]:
+    """A turn that inserts a cell below the one that was touched last."""
+    return lambda messages: [insert(notebook, source, touched(messages), kind)]
+
+
+def again(notebook: Path, source: str) -> Callable[[list[Message]], list[Block]]:
+    """A turn that replaces the cell that was touched last."""
+    return lambda messages: [replace(notebook, source, touched(messages))]
+
+
+def stop_reasons(result: Result) -> list[str]:
+    """What hooks gave the person as the reason of a stop, from `--include-hook-events`."""
+    answers = [event["stdout"] for event in result.events if event.get("subtype") == "hook_response"]
+    told = [json.loads(answer) for answer in answers if answer.startswith("{")]
+    return [answer["stopReason"] for answer in told if answer.get("continue") is False]
+
+
+STOPPED = """\
+❌ Execution stopped at cell {number}
+TODO: {title}
+Error Type: {name}
+Error Message: {message}
+Attempted Fixes: {retries}
+Suggestion: {action}"""
+LACKS = "tell the agent what it lacks and /fix, or /skip this step"
+DECIDE = "decide what the message asks, tell the agent, then /continue or /fix"
+
+
+def test_a_plan_is_worked_through_until_the_notebook_is_complete(
+    project: Path, scripted_model: Model, client: Client
+) -> None:
+    steps = "- {title: Load, criterion: three rows}\n- Count\n- {title: Check, kind: validation}\n"
+    made: list[Path] = []
+
+    def look(messages: list[Message]) -> list[Block]:
+        made.append(project / json.loads(tool_results(messages)[-1])["notebook"])
+        return [read(made[0])]
+
+    def step(title: str, source: str) -> Callable[[list[Message]], list[Block]]:
+        """Markdown and code in one message."""
+
+        def turn(messages: list[Message]) -> list[Block]:
+            last = len(cells(made[0])) - 1
+            place = f"cell-{last + 1}"
+            return [insert(made[0], title, f"cell-{last}", "markdown"), insert(made[0], source, place)]
+
+        return turn
+
+    model = scripted_model(
+        [bash(f"stepper new 'Three rows' --plan - --json <<'PLAN'\n{steps}PLAN")],
+        look,
+        step("## Load", "rows = [1, 2, 3]\nlen(rows)"),
+        step("## Count", "total = sum(rows)"),
+        step("## Check", "assert total == 6"),
+        [text("All is done.")],
+    )
+    result = client(model).prompt("Make it.", permissions="default")
+
+    assert (result.text, model.unsaid) == ("All is done.", 0)
+    assert 'Step 1 of 3 "Load": done; criterion: three rows.' in news(model, 3)
+    assert 'Next: step 2 of 3 "Count".' in news(model, 3)
+    assert 'Step 2 of 3 "Count": done.' in news(model, 4) and 'Next: step 3 of 3 "Check".' in news(model, 4)
+    last = news(model, 5)
+    name = made[0].relative_to(project)
+    assert 'Step 3 of 3 "Check": done.' in last and "Next:" not in last
+    assert last.index("ran ok in") < last.index("The notebook is complete: 3 steps done, 0 skipped; 3 runs, 0 retries")
+    assert f"It is {name}." in last
+    assert standing(made[0]) == ("complete", ["done"] * 3)
+
+    # nothing is under way now: hooks are silent, and the plain words for a new one need no daemon
+    stepper(project, "shutdown")
+    client(model).prompt("hello")
+    assert HOOK_SAYS not in model.shown()
+    client(model).prompt("New notebook  count to four")
+    assert "asks for a new notebook" in model.shown() and "The problem: count to four" in model.shown()
+    assert not Path(Paths(str(project)).socket).exists()
+
+
+def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    def again_in_its_place(messages: list[Message]) -> list[Block]:
+        return [insert(notebook, "2 / 0", "cell-0")]
+
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "1 / 0", "cell-0")],
+        lambda messages: [delete(notebook, touched(messages))],  # the count survives that
+        again_in_its_place,
+        again(notebook, "3 / 0"),
+        again(notebook, "4 / 0"),
+        [text("Never said in this turn.")],
+    )
+    first = client(model).prompt("Begin.", "--include-hook-events")
+
+    for turn, left in ((2, 3), (4, 2), (5, 1)):
+        assert f"left {left} (of 3)" in news(model, turn)
+    block = STOPPED.format(
+        number=1, title="Load", name="ZeroDivisionError", message="division by zero", retries=3, action=LACKS
+    )
+    assert stop_reasons(first) == [block]
+    assert (model.unsaid, len(model.requests)) == (1, 6)  # the turn ended at once
+    assert standing(notebook) == ("stopped", ["failed", "pending", "pending"])
+    assert outcomes(notebook) == ["error"] * 4
+
+    # the next prompt: the agent reads the block, and no code cell gets in
+    model.then(
+        [
+            replace(notebook, "5 / 0", "cell-1"),
+            insert(notebook, "x = 1", "cell-0"),
+            insert(notebook, "x = 1", "cell-1"),
+        ],
+        [text("Over to you.")],
+    )
+    client(model).prompt("What now?", "--continue")
+    asked = next(messages for messages in model.requests if "What now?" in shown_in(messages))
+    assert block in shown_in(asked)
+    denied = tool_results(model.requests[-1])[-3:]
+    assert all("execution of this notebook is stopped (ZeroDivisionError: division by zero)" in s for s in denied), (
+        denied
+    )
+    assert all("/continue, /fix or /skip" in s for s in denied)
+    assert [source for source, _ in code(notebook)] == ["4 / 0"]
+    assert SENT_ON not in model.shown()
+
+    # /fix: what was tried, a fresh count, success
+    model.then(lambda messages: [read(notebook)], again(notebook, "rows = 3"), [text("Fixed. Shall I go on?")])
+    client(model).prompt("/fix divide by one", "--continue")
+    said = next(shown_in(m) for m in model.requests if "divide by one" in shown_in(m))
+    assert 'stepper: 3 fresh retries for step 1 of 3 "Load"' in said
+    assert said.count("ZeroDivisionError: division by zero") >= 4
+    assert "What the person adds: divide by one" in said
+    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+    assert status(notebook)["steps"][0]["attempts"] <= 1
+
+
+PERSONS = (
+    "stepper fix",
+    "cd . && stepper fix",
+    ".stepper/env/bin/stepper fix",
+    "sh -c 'stepper fix'",
+    "env stepper continue",
+    "timeout 9 stepper skip why",
+    "stepper restart",
+)
+
+
+@pytest.mark.parametrize("permissions", ["default", "bypassPermissions"])
+def test_the_agents_own_call_of_the_persons_commands_is_refused(
+    notebook: Path, scripted_model: Model, client: Client, permissions: str
+) -> None:
+    ran(notebook, 'raise RuntimeError("STOP: which one?")')
+    assert standing(notebook)[0] == "stopped"
+    calls = [[bash(command)] for command in PERSONS]
+    skills = [[tool("Skill", {"skill": name})] for name in ("fix", "continue", "skip")]
+    model = scripted_model(*calls, *skills, [bash("stepper status")])
+
+    client(model).prompt("Go on.", permissions=permissions)
+
+    results = tool_results(model.requests[-1])
+    for command, said in zip(PERSONS, results, strict=False):
+        assert "is the person's command" in said or "requires approval" in said, (command, said)
+    for said in results[len(PERSONS) : -1]:
+        assert "disable-model-invocation" in said, said
+    assert f"notebooks/{notebook.name}: stopped" in results[-1]
+    assert standing(notebook) == ("stopped", ["failed", "pending", "pending"])
+
+
+def test_skip_takes_a_reason_with_any_signs_and_executes_nothing_of_it(
+    project: Path, notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    reason = """it's "odd" $(touch x) `touch y` ; touch z"""
+    *_, failed = ran(notebook, "1 / 0")
+    model = scripted_model([text("Skipped. Shall I go on?")])
+
+    client(model).prompt(f"/skip {reason}", permissions="default")
+
+    assert f'step 1 of 3 "Load" in notebooks/{notebook.name} is skipped ({reason}).' in model.shown()
+    assert 'Next: step 2 of 3 "Count".' in model.shown()
+    assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
+    assert [event["reason"] for event in journal(notebook) if event["event"] == "skip"] == [reason]
+    assert f"skipped: {reason}" in stepper(project, "context")
+    assert not any((folder / name).exists() for folder in (project, notebook.parent) for name in "xyz")
+    (cell,) = (cell for cell in cells(notebook) if cell["id"] == failed)
+    assert "skip-execution" in cell["metadata"]["tags"]
+
+    # without a reason, the next step
+    client(model).prompt("/skip", "--continue", permissions="default")
+    assert 'step 2 of 3 "Count"' in shown_in(model.requests[-1]) and "is skipped. Next: step 3" in model.shown()
+    assert standing(notebook)[1] == ["skipped", "skipped", "pending"]
+
+
+@pytest.mark.parametrize("session", ["resumed", "new"])
+def test_continue_lifts_a_stop(notebook: Path, scripted_model: Model, client: Client, session: str) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = 3", "cell-0")],
+        below(notebook, 'raise RuntimeError("STOP: drop the empty rows?")'),
+    )
+    first = client(model).prompt("Begin.", "--include-hook-events")
+    block = STOPPED.format(
+        number=2,
+        title="Count",
+        name="RuntimeError",
+        message="STOP: drop the empty rows?",
+        retries=0,
+        action=DECIDE,
+    )
+    assert stop_reasons(first) == [block]
+
+    model.then([read(notebook)], again(notebook, "count = rows"), [text("Shall I go on?")])
+    before = len(model.requests)
+    second = client(model).prompt("/continue", *(["--continue"] if session == "resumed" else []), permissions="default")
+
+    assert (second.session_id == first.session_id) is (session == "resumed")
+    said = shown_in(model.requests[before])
+    assert "The stop is lifted. Go on." in said
+    assert 'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
+    assert ("is under way (stopped)" in said) is True  # SessionStart, startup or resume
+    assert standing(notebook) == ("ready", ["done", "done", "pending"])
+    assert outcomes(notebook) == ["ok", "error", "ok"]
+
+
+def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_model: Model, client: Client) -> None:
+    ran(notebook, "rows = 3", "1 / 0")
+    model = scripted_model([text("There it is.")])
+
+    client(model).prompt("/notebook-status", permissions="default")
+
+    said = model.shown()
+    assert f"notebooks/{notebook.name}: ready, 1 of 3 steps done" in said
+    assert "✓ 1. Load" in said and "✗ 2. Count" in said and "· 3. Tell" in said and "kernel: idle" in said
+    assert len(model.requests) == 1  # asked for the status, the agent is not sent on to work
+    assert standing(notebook) == ("ready", ["done", "failed", "pending"])
+
+
+def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client: Client) -> None:
+    ran(notebook, 'raise RuntimeError("STOP: which one?")')
+    model = scripted_model()
+
+    def says(words: str) -> str:
+        """What the model is shown with this prompt; it answers with a question and does nothing."""
+        before = len(model.requests)
+        model.then([text("Is that all?")])
+        client(model).prompt(words, *(["--continue"] if before else []))
+        assert len(model.requests) == before + 1
+        return shown_in(model.requests[before]).rpartition(words)[2]
+
+    assert "· 3. Tell" in says("show status") and standing(notebook)[0] == "stopped"
+    assert "The stop is lifted" in says("  Continue Notebook ") and standing(notebook)[0] == "ready"
+    assert "3 fresh retries" in says("Fix and Retry")
+    assert 'step 1 of 3 "Load"' in says("SKIP CELL") and standing(notebook)[1] == ["skipped", "pending", "pending"]
+    assert "The problem: analyse x" in says("new notebook analyse x")
+    for words in (
+        "continue notebook cleanup in the README",
+        "please continue notebook",
+        "fix and retry the build",
+        "skip cells",
+        "show status.",
+        "new notebooks are fine",
+    ):
+        assert HOOK_SAYS not in says(words), words
+    assert standing(notebook) == ("ready", ["skipped", "pending", "pending"])
+
+
+def test_asked_for_the_status_in_plain_words_the_agent_is_not_sent_on(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    ran(notebook, "rows = 3")
+    model = scripted_model([text("Two steps are left.")])
+
+    client(model).prompt("show status")
+
+    assert len(model.requests) == 1, news(model, 1)
+
+
+def test_the_rest_of_a_message_whose_first_cell_fails_is_denied(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [
+            insert(notebook, "1 / 0", "cell-0"),
+            insert(notebook, "never = 1", "cell-1"),
+            insert(notebook, "words", "cell-1", "markdown"),
+            insert(notebook, "never = 2", "cell-2"),
+            insert(notebook, "helper = 1", "cell-0"),  # above the failed one
+        ],
+        [text("What now?")],
+    )
+    client(model).prompt("Begin.")
+
+    made, second, markdown, third, helper = tool_results(model.requests[-1])[-5:]
+    failed = re.match(r"Inserted cell (\S+) ", made)
+    assert failed and all(f"cell_id {failed[1]}" in denied for denied in (second, third)), (second, third)
+    assert markdown.startswith("Inserted cell") and helper.startswith("Inserted cell")
+    assert [source for source, _ in code(notebook)] == ["helper = 1", "1 / 0"]
+    assert outcomes(notebook) == ["error", "ok"]
+    assert "Note: out of order" in news(model, -1)
+    assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
+
+
+def test_the_rest_of_a_message_whose_first_cell_stops_is_denied(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [
+            insert(notebook, 'raise RuntimeError("STOP: which column?")', "cell-0"),
+            insert(notebook, "never = 1", "cell-1"),
+            insert(notebook, "never = 2", "cell-0"),
+            replace(notebook, "never = 3", "cell-1"),
+            tool("Write", {"file_path": str(notebook), "content": content("never = 4")}),
+        ],
+        [text("Never said in this turn.")],
+    )
+    result = client(model).prompt("Begin.", "--include-hook-events")
+
+    assert len(stop_reasons(result)) == 1 and len(model.requests) == 2
+    assert [source for source, _ in code(notebook)] == ['raise RuntimeError("STOP: which column?")']
+    assert outcomes(notebook) == ["error"]
+
+    client(model).prompt("What now?", "--continue")
+    denied = tool_results(model.requests[-1])[-4:]
+    assert all("execution of this notebook is stopped (RuntimeError: STOP: which" in said for said in denied), denied
+
+
+def test_hello_is_answered_and_nothing_else(notebook: Path, scripted_model: Model, client: Client) -> None:
+    ran(notebook, "rows = 3")
+    model = scripted_model([text("Hello.")])
+
+    result = client(model).prompt("hello")
+
+    assert (result.text, len(model.requests)) == ("Hello.", 1)
+    assert f"the notebook notebooks/{notebook.name} is under way" in model.shown()
+
+
+def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_model: Model, client: Client) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = 3", "cell-0")],
+        [text("The first step is done.")],  # sent on
+        below(notebook, "count = rows"),
+        [text("The second, too.")],  # sent on: there was progress
+        [text("I stop here.")],  # not again
+        [text("Never said in this turn.")],
+    )
+    result = client(model).prompt("Begin.")
+
+    assert (result.text, model.unsaid) == ("I stop here.", 1)
+    assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 3)
+    assert 'Next: step 2 of 3 "Count".' in news(model, 3)
+    assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 5)
+    assert model.shown().count(SENT_ON) == 2
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "Which of the two columns do you mean?",
+        "Two columns fit.\n\nShall I take **the first one?**",
+    ],
+)
+def test_the_agent_that_asks_the_person_is_not_sent_on(
+    notebook: Path, scripted_model: Model, client: Client, last: str
+) -> None:
+    model = scripted_model([read(notebook)], [insert(notebook, "rows = 3", "cell-0")], [text(last)])
+
+    assert client(model).prompt("Begin.").text == last
+    assert len(model.requests) == 3
+
+
+def test_the_agent_is_not_sent_on_in_plan_mode(notebook: Path, scripted_model: Model, client: Client) -> None:
+    ran(notebook, 'raise RuntimeError("STOP: which one?")')
+    model = scripted_model([text("I would go on.")])
+
+    client(model).prompt("continue notebook", permissions="plan")
+
+    assert "The stop is lifted" in model.shown()
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("words", ["/fix", "fix and retry"])
+def test_after_a_command_the_agent_is_sent_on_once(
+    notebook: Path, scripted_model: Model, client: Client, words: str
+) -> None:
+    ran(notebook, "1 / 0")
+    model = scripted_model([text("I see.")], [text("I still do nothing.")], [text("Never said in this turn.")])
+
+    client(model).prompt(words)
+
+    assert model.unsaid == 1
+    assert 'Next: step 1 of 3 "Load" (its cell failed)' in news(model, 1)
+
+
+def test_a_resumed_session_adds_to_the_same_notebook(
+    project: Path, notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "import math\nrows = [1, 2]\ndef twice(x):\n    return 2 * x", "cell-0")],
+        [text("Shall I go on?")],
+    )
+    client(model).prompt("Begin.")
+    stepper(project, "shutdown")  # as after a night: the daemon and the kernel are gone
+    assert standing(notebook)[1] == ["done", "pending", "pending"]
+    ran(notebook)
+    model.then([read(notebook)], below(notebook, "count = len(rows)"), [text("Shall I go on?")])
+    before = len(model.requests)
+    client(model).prompt("Go on.", "--continue")
+
+    said = shown_in(model.requests[before])
+    assert f"the notebook notebooks/{notebook.name} is under way" in said
+    assert "✓ 1. Load" in said and 'Next: step 2 of 3 "Count".' in said
+    assert "Its kernel is alive" in said and "Modules: math" in said
+    assert "twice(x)" in said and "rows: list of 2" in said
+    assert "Further cells go into this notebook" in said
+    assert standing(notebook)[1] == ["done", "done", "pending"]
+    assert [source for source, _ in code(notebook)][1:] == ["count = len(rows)"]
+
+
+def test_two_sessions_do_not_steer_each_others_notebook(project: Path, scripted_model: Model, client: Client) -> None:
+    def session(name: str) -> tuple[str, Path]:
+        made: list[Path] = []
+
+        def look(messages: list[Message]) -> list[Block]:
+            made.append(project / json.loads(tool_results(messages)[-1])["notebook"])
+            return [read(made[0])]
+
+        model.then(
+            [bash(f"stepper new 'of session {name}' --step One --step Two --json")],
+            look,
+            lambda _: [insert(made[0], f"name = {name!r}", "cell-0")],
+            [text("Shall I go on?")],
+        )
+        return client(model).prompt("Begin.").session_id, made[0]
+
+    model = scripted_model()
+    one, first = session("one")
+    two, second = session("two")
+    assert one != two and first != second
+
+    # the first session again, though the project's latest notebook is the second's
+    model.then([bash("stepper status")], [text("That is it.")], [text("No more.")])
+    before = len(model.requests)
+    client(model).prompt("skip cell", "--resume", one)
+    said = shown_in(model.requests[before])
+    assert f"the notebook notebooks/{first.name} is under way" in said and second.name not in said
+    assert f"notebooks/{first.name}: complete" in tool_results(model.requests[before + 1])[-1]
+    assert len(model.requests) == before + 2  # complete: not sent on, though the second's is unfinished
+    assert (standing(first), standing(second)) == (("complete", ["done", "skipped"]), ("ready", ["done", "pending"]))
+
+    before = len(model.requests)
+    client(model).prompt("/notebook-status", "--resume", two)
+    assert f"notebooks/{second.name}: ready, 1 of 2 steps done" in shown_in(model.requests[before])
+
+
+def test_a_write_that_drops_the_metadata_keeps_the_plan_and_the_count(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    plan = json.loads(notebook.read_text())["metadata"]["stepper"]
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "1 / 0", "cell-0")],
+        again(notebook, "2 / 0"),
+        [write(notebook, "3 / 0")],
+        [text("What now?")],
+    )
+    client(model).prompt("Begin.")
+
+    assert 'Step 1 of 3 "Load": failed; retries made 2, left 1 (of 3).' in news(model, -1)
+    assert json.loads(notebook.read_text())["metadata"]["stepper"] == plan
+    assert standing(notebook) == ("ready", ["failed", "pending", "pending"])
+
+
+class _Late(BaseHTTPRequestHandler):
+    """Answers 503 once, then 200."""
+
+    seen = 0
+
+    def do_GET(self) -> None:
+        type(self).seen += 1
+        body = b"[1, 2, 3]" if self.seen > 1 else b"not yet"
+        self.send_response(200 if self.seen > 1 else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+def test_a_transient_error_heals_by_itself(notebook: Path, scripted_model: Model, client: Client) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Late)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    fetch = (
+        "import json, urllib.request\n"
+        f"rows = json.load(urllib.request.urlopen('http://127.0.0.1:{server.server_port}/', timeout=5))\nlen(rows)"
+    )
+    model = scripted_model([read(notebook)], [insert(notebook, fetch, "cell-0")], [text("Shall I go on?")])
+    try:
+        client(model).prompt("Begin.")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+    said = news(model, -1)
+    assert "ran ok in" in said and "HTTPError" in said and "stepper ran it again after 1 s" in said
+    assert 'Step 1 of 3 "Load": done' in said
+    assert outcomes(notebook) == ["error", "ok"]
+    assert status(notebook)["steps"][0]["attempts"] == 0
