@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from stepper.core import brief, changes, classify, directive, gate, ledger, plan, report, retry
+from stepper.core import brief, changes, directive, gate, judge, ledger, plan, report, retry
 from stepper.core.model import Cell, CellEdit, Fault, FileWrite, Limits, Outcome, Run, Verdict
 from stepper.core.report import Ended, Report
 from stepper.errors import KernelError, NotebookError, StepperError
@@ -102,7 +102,7 @@ class Session:
             if self._seen(edit.tool_use_id):
                 return None
             document = self.read()
-            cell = self._edited_cell(document, edit)
+            cell = plan.edited_cell(document.cells, edit)
             if cell is None:
                 return report.not_run(
                     f"no cell {edit.cell_id!r} in {self.name}", "Read the notebook again: its cell ids are shown there"
@@ -123,18 +123,6 @@ class Session:
             or (gate.waiting(self.state, others, cell.index) if new else None)
             or gate.too_many(document.cells, self.limits())
         )
-
-    def _edited_cell(self, document: Notebook, edit: CellEdit) -> Cell | None:
-        """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
-        cells = document.cells
-        if edit.cell_id is not None:
-            found = plan.find_cell(cells, edit.cell_id)
-        else:
-            above = plan.find_cell(cells, edit.after) if edit.after else None
-            index = above.index + 1 if above else 0
-            found = cells[index] if index < len(cells) else None
-        same = [cell for cell in cells if cell.is_code and cell.source == edit.source]
-        return found if found is None or found in same or len(same) != 1 else same[0]
 
     async def written(self, write: FileWrite, caller: Caller) -> Report | None:
         """Run the new and changed code cells of a notebook that was written whole, from the top."""
@@ -348,25 +336,9 @@ class Session:
         return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in self.state.counts.items()}
 
     def _judge(self, cell: Cell, execution: Execution) -> tuple[Fault | None, Verdict]:
-        fault = execution.fault
-        if execution.outcome is Outcome.MEMORY:
-            kept = "all variables are lost" if execution.death else "the kernel's state is kept"
-            said = "; ".join([execution.memory, *brief.largest(self.facts), kept])
-            fault = Fault("MemoryLimit", said, ("MemoryLimit",))
-        elif execution.death is not None and execution.outcome is not Outcome.CANCELLED:
-            said = f"\n{execution.death.stderr}" if execution.death.stderr else ""
-            message = f"kernel died ({execution.death.how}): all variables are lost{said}"
-            fault = Fault(
-                "KernelDied", message, ("SystemExit", "KernelDied") if "exit()" in message else ("KernelDied",)
-            )
-        elif execution.outcome is Outcome.TIMEOUT:
-            kept = "the kernel's state is kept"
-            fault = replace(fault or Fault("", ""), ename="Timeout", evalue=kept, mro=("Timeout",))
-        if execution.outcome is Outcome.ERROR and changes.RAISES_TAG in cell.tags:
-            return fault, Verdict.FINE
-        if execution.death is not None and execution.outcome is Outcome.TIMEOUT:
-            return fault, Verdict.UNRECOVERABLE
-        return fault, classify.of_run(execution.outcome, fault)
+        how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
+        memory = "; ".join([execution.memory, *brief.largest(self.facts)]) if execution.memory else ""
+        return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory)
 
     def _ended(
         self, cell: Cell, key: ledger.Key, run: Run, execution: Execution, timeout: float, notes: list[str]

@@ -4,98 +4,112 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from stepper.core.model import Fault, Outcome, Verdict
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
 
-FATAL_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EDQUOT})
-HTTP_TRANSIENT = frozenset({429, 502, 503, 504})
-NETWORK_ERRNOS = frozenset(
-    {
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.ECONNABORTED,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ENETDOWN,
-        errno.EHOSTDOWN,
-        errno.ETIMEDOUT,
-        errno.EPIPE,
-    }
-)
-
-# The first row whose class stands in the fault's MRO decides. Rows above are more special than rows below.
-BY_CLASS: tuple[tuple[str, Verdict], ...] = (
+# A fault is known by its words: the names of all its classes, its `errno NAME`, its `HTTP STATUS`. The first row whose
+# word it has decides, so rows above are more special than rows below. What has no row is recoverable.
+TABLE: tuple[tuple[str, Verdict], ...] = (
+    # a server answered
+    ("HTTP 429", T),
+    ("HTTP 502", T),
+    ("HTTP 503", T),
+    ("HTTP 504", T),
+    ("HTTP", R),
+    # a person must act
     ("MemoryError", U),
     ("PermissionError", U),
     ("SystemExit", U),
-    ("IPython.core.interactiveshell.StdinNotImplementedError", U),
-    ("IPython.core.error.StdinNotImplementedError", U),
+    ("KeyboardInterrupt", U),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
+    ("IPython.core.error.StdinNotImplementedError", U),  # input() and getpass()
+    # wrong calls, though connection errors are their base
+    ("ssl.SSLEOFError", T),  # … but this one was cut off
+    ("ssl.SSLZeroReturnError", T),
+    ("ssl.SSLError", R),  # the certificate, or no TLS at the other end
+    ("httpx.UnsupportedProtocol", R),
+    ("httpx.LocalProtocolError", R),
+    # the network
     ("ConnectionError", T),
+    ("TimeoutError", T),
+    ("socket.timeout", T),  # Python 3.9
     ("socket.gaierror", T),
     ("socket.herror", T),
-    ("TimeoutError", T),
-    ("http.client.RemoteDisconnected", T),
+    ("asyncio.exceptions.TimeoutError", T),  # up to Python 3.10
     ("http.client.IncompleteRead", T),
+    ("http.client.BadStatusLine", T),
+    ("urllib.error.ContentTooShortError", T),
     ("urllib3.exceptions.TimeoutError", T),
     ("urllib3.exceptions.ProtocolError", T),
     ("urllib3.exceptions.NewConnectionError", T),
+    ("urllib3.exceptions.MaxRetryError", T),
     ("requests.exceptions.ConnectionError", T),
     ("requests.exceptions.Timeout", T),
     ("requests.exceptions.ChunkedEncodingError", T),
+    ("requests.exceptions.RetryError", T),
     ("httpx.TransportError", T),
     ("httpcore.NetworkError", T),
     ("httpcore.TimeoutException", T),
+    ("httpcore.RemoteProtocolError", T),
     ("aiohttp.client_exceptions.ClientConnectionError", T),
     ("aiohttp.client_exceptions.ClientPayloadError", T),
-    ("aiohttp.client_exceptions.ServerTimeoutError", T),
-    ("Exception", R),
+    # what the operating system says; below ssl and gaierror, whose numbers mean something else
+    ("errno ENOSPC", U),
+    ("errno EDQUOT", U),
+    ("errno EMFILE", U),
+    ("errno ENFILE", U),
+    ("errno EIO", U),
+    ("errno EHOSTUNREACH", T),
+    ("errno EHOSTDOWN", T),
+    ("errno ENETUNREACH", T),
+    ("errno ENETDOWN", T),
+)
+
+# These only pass on what failed below them: a row of their cause goes before their own.
+WRAPPERS = frozenset(
+    {
+        "urllib.error.URLError",
+        "urllib3.exceptions.HTTPError",
+        "requests.exceptions.RequestException",
+        "httpx.RequestError",
+        "aiohttp.client_exceptions.ClientError",
+    }
 )
 
 # Message data, not prose: a key may hold the word by chance.
 DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
-STOP_WORD = re.compile(r"\bSTOP\b")
+STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")  # not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
 STOP_START = re.compile(r"^['\"]?STOP:")
-# UnsupportedProtocol, proxies and the like are wrong calls, though their base is a transport error.
-WRONG_CALLS = frozenset({"httpx.UnsupportedProtocol", "httpx.LocalProtocolError", "httpx.DecodingError"})
 
 
 def asks_to_stop(fault: Fault) -> bool:
     """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
-    pattern = STOP_START if DATA_MESSAGES & set(fault.mro) else STOP_WORD
+    pattern = STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD
     return bool(pattern.search(fault.evalue))
 
 
+def words(fault: Fault) -> set[str]:
+    """Return by what a fault is known: its classes, `errno NAME`, `HTTP` and `HTTP STATUS`."""
+    found = _words(_names(fault), fault.attributes.get("errno"))
+    status = fault.attributes.get("status")
+    return found | {"HTTP", f"HTTP {status}"} if isinstance(status, int) else found
+
+
+def causes(fault: Fault) -> set[str]:
+    """Return the words of what is below an error that only passes it on; empty for all others."""
+    if not WRAPPERS & _names(fault):
+        return set()
+    return _words(fault.attributes.get("reason_mro") or (), fault.attributes.get("reason_errno"))
+
+
 def of_fault(fault: Fault) -> Verdict:
-    """Return what follows from an exception, by its whole MRO, its errno and its HTTP status."""
+    """Return what follows from an exception, by its whole MRO, its errno, its HTTP status and what it passes on."""
     if asks_to_stop(fault):
         return U
-    number, status = fault.attributes.get("errno"), fault.attributes.get("status")
-    if "OSError" in fault.mro and number in FATAL_ERRNOS:
-        return U
-    if isinstance(status, int):
-        return T if status in HTTP_TRANSIENT else R
-    if WRONG_CALLS & set(fault.mro):
-        return R
-    for name, verdict in BY_CLASS:
-        if name in fault.mro:
-            if name == "Exception" and _is_network(fault):
-                return T
-            return verdict
-    return U if fault.mro else R
-
-
-def _is_network(fault: Fault) -> bool:
-    """Whether an OSError (urllib's URLError among them) stands for a connection that failed."""
-    if "OSError" not in fault.mro:
-        return False
-    reason = fault.attributes.get("reason_mro") or ()
-    return (
-        fault.attributes.get("errno") in NETWORK_ERRNOS
-        or fault.attributes.get("reason_errno") in NETWORK_ERRNOS
-        or bool({"ConnectionError", "TimeoutError", "socket.gaierror"} & set(reason))
-    )
+    return _row(causes(fault)) or _row(words(fault)) or R
 
 
 def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
@@ -110,3 +124,19 @@ def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
         Outcome.KERNEL_DIED: U,
         Outcome.CANCELLED: Verdict.CANCELLED,
     }[outcome]
+
+
+def _names(fault: Fault) -> set[str]:
+    """Return the names of the fault's classes; where the helper told none, the kernel's name for it must do."""
+    return set(fault.mro or (fault.ename,))
+
+
+def _words(names: Iterable[str], number: Any) -> set[str]:
+    found = set(names)
+    if "OSError" in found and number in errno.errorcode:
+        found.add(f"errno {errno.errorcode[number]}")
+    return found
+
+
+def _row(known: set[str]) -> Verdict | None:
+    return next((verdict for word, verdict in TABLE if word in known), None)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepper.core import directive
-from stepper.core.model import Cell, Kind, Plan, Step, StepStatus
+from stepper.core.model import Cell, CellEdit, Kind, Plan, Step, StepStatus
 
 if TYPE_CHECKING:
     from stepper.core.ledger import State
@@ -119,6 +119,18 @@ def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
     if found is None and number and int(number[1]) < len(cells):
         return cells[int(number[1])]
     return found
+
+
+def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
+    """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
+    if edit.cell_id is not None:
+        found = find_cell(cells, edit.cell_id)
+    else:
+        above = find_cell(cells, edit.after) if edit.after else None
+        index = above.index + 1 if above else 0
+        found = cells[index] if index < len(cells) else None
+    same = [cell for cell in cells if cell.is_code and cell.source == edit.source]
+    return found if found is None or found in same or len(same) != 1 else same[0]
 
 
 def added(state: State, title: str, after: int | None) -> Plan:

@@ -1,0 +1,52 @@
+"""This repository uses its own hooks, ships its own notebook, and keeps its promises of size."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import nbformat
+
+from stepper import settings
+from tests.conftest import ROOT
+
+
+def test_the_committed_hooks_are_what_install_makes() -> None:
+    assert (ROOT / ".claude" / "hooks" / "stepper").read_bytes() == (ROOT / "hooks" / "stepper").read_bytes()
+    data = json.loads((ROOT / ".claude" / "settings.json").read_text())
+    assert settings.missing(data, "notebooks") == []
+    assert settings.add_hooks(data, "notebooks") == data
+
+
+def test_the_notebook_of_the_demo_is_finished() -> None:
+    (path,) = (ROOT / "notebooks").glob("*.ipynb")
+    notebook = nbformat.read(path, 4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(cells) == len(notebook.metadata["stepper"]["steps"]) == 7
+    assert all(cell.execution_count and "execution" in cell.metadata for cell in cells)
+    assert any("image/png" in out.get("data", {}) for cell in cells for out in cell.outputs)
+    assert not [out for cell in cells for out in cell.outputs if out.output_type == "error"]
+
+
+def test_modules_are_rooms_and_say_what_they_are_for() -> None:
+    for path in sorted((ROOT / "stepper").rglob("*.py")):
+        lines = path.read_text().splitlines()
+        assert lines[0].startswith('"""'), path
+        assert len(lines) <= 400, f"{path} has {len(lines)} lines"
+
+
+def test_architecture_names_every_module() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    modules = [p.relative_to(ROOT / "stepper") for p in (ROOT / "stepper").rglob("*.py") if p.name != "__init__.py"]
+    for module in modules:
+        assert module.name in text or re.search(rf"`{module.stem}`", text), module
+
+
+def test_no_module_but_hookio_knows_claude_codes_field_names() -> None:
+    fields = ("tool_input", "tool_response", "additionalContext", "hookSpecificOutput", "stopReason", "session_id")
+    for path in (ROOT / "stepper").rglob("*.py"):
+        if path.name in ("hookio.py", "demo.py"):  # the demo plays the client
+            continue
+        text = path.read_text()
+        assert [name for name in fields if name in text] == [], path
