@@ -11,7 +11,7 @@ from typing import IO, Any
 import click
 
 from stepper import __version__, client
-from stepper.errors import DaemonError, StepperError, UsageError
+from stepper.errors import StepperError, UsageError
 from stepper.paths import HOME, Paths, find_project
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
@@ -58,8 +58,12 @@ class Commands(click.Group):
             if error.hint:
                 click.echo(f"         {error.hint}", err=True)
             ctx.exit(error.exit_code)
-        except OSError as error:
-            click.echo(f"stepper: {error}", err=True)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise  # wrong usage (2), the end of a command, Ctrl-C
+        except Exception as error:
+            found = find_project(os.getcwd())
+            click.echo(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
+            click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)
 
 
@@ -285,7 +289,7 @@ def shutdown() -> None:
         ended = ask("shutdown", launch=False)
         if ended is None and kernels_on_record(paths):
             pid, ended = None, ask("shutdown")
-    except DaemonError as error:
+    except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         from stepper.force import end_by_force
 
         click.echo(f"stepper: {error.message}; ending it by force", err=True)

@@ -29,6 +29,7 @@ from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes four times that without a word for a hang
+WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")
 
@@ -85,7 +86,7 @@ class Daemon:
     async def _watch(self) -> None:
         """End kernels that were idle for long, and the daemon when there are none."""
         while True:
-            await asyncio.sleep(30)
+            await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
             with contextlib.suppress(StepperError):
                 hours = self.workspace.config.limits().kernel_idle_hours

@@ -149,9 +149,10 @@ class Session:
 
     def _kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
-        if ended.run:
-            self.log({"event": "report", "run": ended.run, "text": found.text}, sync=False)
-        return replace(found, stop=self.state.stop.block) if self.state.stop and not found.ok else found
+        if self.state.stop and not found.ok:
+            found = replace(found, stop=self.state.stop.block)
+        self.log({"event": "report", "run": ended.run, "text": f"{found.text}\n{found.stop}".strip()}, sync=False)
+        return found
 
     # --- what a person or a script asks for -------------------------------------------------------------------
 

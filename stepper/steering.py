@@ -53,13 +53,13 @@ def history(session: Session) -> list[dict[str, Any]]:
 
 def report(session: Session, number: int | None) -> dict[str, Any]:
     """Return a run with the report that the agent read, the last one by default; raise UsageError."""
-    runs = session.state.runs
-    found = runs[-1:] if number is None else [run for run in runs if run["run"] == number]
-    if not found:
-        raise UsageError(f"{session.name} has no run {number}" if runs else f"no cell of {session.name} has run here")
-    run = found[0]
-    text = session.state.reports.get(run["run"], "")
-    return {**{key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}, "text": text}
+    state = session.state
+    number = state.last_report if number is None else number
+    run: dict[str, Any] = next((run for run in state.runs if run["run"] == number), {})
+    if not run and (number is None or number not in state.reports):
+        raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
+    told = {key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}
+    return {**told, "text": state.reports.get(number or 0, "")}
 
 
 async def restart(session: Session, caller: Caller) -> bool:

@@ -343,3 +343,54 @@ def test_rich_outputs_display_updates_and_clear_output(project: Project) -> None
     assert outputs[2]["name"] == "stderr"
     cell_id, _ = notebook.insert("from IPython.display import clear_output\nprint(1); clear_output(); print(2)")
     assert text_of(notebook.cell(cell_id)) == "2\n"
+
+
+def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 5")
+    status = project.json("status")
+    source = CLIENT.replace("from stepper.client", "import stepper; stepper.__version__ = '0.0.0'; from stepper.client")
+    payload = notebook.edited("insert", "print(x)")
+    command = [sys.executable, "-I", "-S", "-c", source, str(ROOT), str(project.folder), "PostToolUse"]
+    done = subprocess.run(command, input=json.dumps(payload).encode(), capture_output=True)
+    # the old client can't be answered by a new daemon: it says so, and the next call of ours finds a fresh one
+    assert b"NOT run" in done.stdout
+    assert "| 5" in notebook.insert("print(x)")[1].text
+    after = project.json("status")
+    assert after["kernel"]["pid"] == status["kernel"]["pid"]
+    assert after["daemon"]["pid"] != status["daemon"]["pid"]
+
+
+def test_many_callers_at_once_start_one_daemon_and_one_kernel(project: Project) -> None:
+    notebook = project.notebook("many.ipynb", [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)])
+    payloads = [notebook.edited("replace", f"import os; print({n}, os.getpid())", f"cell{n}") for n in range(6)]
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda p=p: answers.append(project.hook("PostToolUse", p).text)) for p in payloads
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    pids = {line.split()[-1] for text in answers for line in text.splitlines() if line.startswith("| ")}
+    assert len(answers) == 6 and pids == {str(project.json("status")["kernel"]["pid"])}
+    log = (project.folder / ".stepper" / "daemon.log").read_text()
+    assert log.count(" listens, pid ") == 1
+
+
+def test_the_daemon_ends_where_nothing_needs_it(project: Project) -> None:
+    source = (
+        "import sys, stepper.daemon as d; d.IDLE_SECONDS, d.WATCH_SECONDS = 1.5, 0.1\n"
+        "sys.argv = ['d', sys.argv[1]]; d.main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", source, str(project.folder)]) as daemon:
+        wait_until(lambda: os.path.exists(project.paths.socket))
+        notebook = project.new()
+        notebook.insert("1")
+        time.sleep(2.5)
+        assert daemon.poll() is None  # a kernel lives
+        project.stepper("interrupt")
+        project.config("kernel_idle_hours: 0.0001")
+        assert daemon.wait(20) == 0
+    assert not os.path.exists(project.paths.socket)
+    assert "idle for" in notebook.insert("1")[1].text

@@ -48,7 +48,7 @@ def test_the_happy_path_to_complete(project: Project) -> None:
     _, answer = notebook.insert(
         "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
     )
-    assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 retries" in answer.text
+    assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 attempts" in answer.text
     assert "1 figures" in answer.text
     assert str(notebook.path.name) in answer.text.splitlines()[-1]
     status = project.json("status")

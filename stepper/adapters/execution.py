@@ -17,6 +17,7 @@ from stepper.ports import Death, Execution
 
 SLICE_SECONDS = 0.2  # how often death and deadline are looked at
 GRACE_SECONDS = 5.0  # from the interrupt to the kill
+MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
 REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -117,10 +118,10 @@ class Running:
                 await kernel.interrupt("deadline")
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now
-            if now > self.interrupted_at + GRACE_SECONDS:
-                self.died = Death(
-                    f"killed by stepper: the interrupt had no effect for {GRACE_SECONDS:.0f} s", kernel.stderr_tail()
-                )
+            grace = MEMORY_GRACE_SECONDS if self.memory else GRACE_SECONDS
+            if now > self.interrupted_at + grace:
+                how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
+                self.died = Death(how, kernel.stderr_tail())
                 return True
         return False
 

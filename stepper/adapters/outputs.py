@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from typing import Any
 
@@ -88,14 +89,70 @@ class OutputArea:
             self.cell["execution_count"] = count
 
     def outputs(self) -> list[dict[str, Any]]:
-        """Return the outputs as plain nbformat dicts, long texts cut as said."""
+        """Return the outputs as plain nbformat dicts, within the limit: head and tail stay."""
         for output in self.cell.outputs:
             text = self.texts.get(id(output))
             if text is not None:
                 output["text"] = text.value()
-        return list(self.cell.outputs)
+        return capped(list(self.cell.outputs), self.limit)
 
     @property
     def timings(self) -> dict[str, str]:
         """Return the timings under the names that nbclient and JupyterLab use."""
         return dict(self.cell.metadata["execution"])
+
+
+def size(output: dict[str, Any]) -> int:
+    """Return how many bytes an output takes in the notebook, near enough."""
+    data = output.get("data") or {"": output.get("text") or output.get("traceback") or ""}
+    return sum(len(_text(content).encode("utf-8", "replace")) for content in data.values())
+
+
+def capped(outputs: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Return the outputs within `limit` bytes: the first and the last stay, a line says how much was left out.
+
+    What is too large alone is replaced by such a line, long plain text is cut.
+    """
+    if sum(map(size, outputs)) <= limit:
+        return outputs
+    half, head, tail = limit // 2, 0, len(outputs)
+    outputs = [_shortened(output, half) for output in outputs]
+    room = half
+    while head < tail and size(outputs[head]) <= room:
+        room -= size(outputs[head])
+        head += 1
+    room = half
+    while tail > head and size(outputs[tail - 1]) <= room:
+        room -= size(outputs[tail - 1])
+        tail -= 1
+    if head == tail:
+        return outputs
+    gone = outputs[head:tail]
+    return [*outputs[:head], left_out(f"{len(gone)} outputs ({sum(map(size, gone)):,} bytes)"), *outputs[tail:]]
+
+
+def left_out(what: str) -> dict[str, Any]:
+    """Return an output that says what is not there."""
+    text = f"… {what} left out by stepper (max_output_bytes) …\n"
+    return nbformat.from_dict({"output_type": "stream", "name": "stderr", "text": text})  # type: ignore[no-any-return]
+
+
+def _shortened(output: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return the output, or the next best within `limit` bytes."""
+    if size(output) <= limit:
+        return output
+    data = output.get("data")
+    if data is None:
+        text = Text(limit // 4)  # characters of at most 4 bytes
+        text.add(_text(output.get("text") or output.get("traceback") or ""))
+        if output["output_type"] == "stream":
+            return {**output, "text": text.value()}
+        return {**output, "traceback": text.value().split("\n")}
+    named = ", ".join(f"{mime} of {len(_text(content)):,} bytes" for mime, content in data.items())
+    return left_out(named)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(content) if isinstance(content, list) else json.dumps(content)

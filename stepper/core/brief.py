@@ -155,7 +155,7 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
         f"The notebook is complete: {statuses.count(StepStatus.DONE)} steps done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {len(state.runs)} runs, {attempts} retries,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {len(state.runs)} runs, {attempts} attempts at fixes,"
         f" {seconds(state.seconds)} in all; {figures} figures.",
         f"It is {clean(name)}.",
     ]

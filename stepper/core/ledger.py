@@ -62,7 +62,8 @@ class State:
     tool_use_ids: set[str] = field(default_factory=set)
     seconds: float = 0.0  # spent in runs
     counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
-    reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read
+    reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
+    last_report: int | None = None
 
     def of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
@@ -160,7 +161,7 @@ def _run(state: State, event: dict[str, Any]) -> None:
 
 
 def _report(state: State, event: dict[str, Any]) -> None:
-    state.reports[event["run"]] = event["text"]
+    state.reports[event["run"]], state.last_report = event["text"], event["run"]
 
 
 def _stop(state: State, event: dict[str, Any]) -> None:
