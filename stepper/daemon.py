@@ -155,9 +155,9 @@ class Daemon:
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
         """Return the kind and the body of the answer."""
         try:
+            verb, _, event = verb.partition(" ")
             if verb == "hook":
-                event, _, data = payload.partition(b"\0")
-                return wire.OK, await hook(self.workspace, event.decode(), data, request.caller)
+                return wire.OK, await hook(self.workspace, event, payload, request.caller)
             command = COMMANDS.get(verb)
             if command is None:
                 raise StepperError(f"this daemon ({__version__}) does not know {verb!r}", "stepper shutdown")

@@ -19,7 +19,7 @@ from stepper.workspace import Workspace
 async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError."""
     try:
-        payload = hookio.payload(load_json(data))
+        payload = hookio.payload(load_json(hookio.lean(data)))
         handler = EVENTS.get(event)
         return await handler(workspace, payload, caller) if handler else hookio.SILENT
     except ValueError as error:

@@ -23,10 +23,14 @@ class FrameError(Exception):
     """The bytes are no frame of this protocol."""
 
 
+def head(*parts: bytes) -> bytes:
+    """Return what comes before `parts` (at most 8, together at most 1 GiB) in their frame."""
+    return MAGIC + bytes([len(parts)]) + b"".join([len(part).to_bytes(8, "big") for part in parts])
+
+
 def pack(*parts: bytes) -> bytes:
-    """Return the frame that holds `parts` (at most 8, together at most 1 GiB)."""
-    head = MAGIC + bytes([len(parts)]) + b"".join(len(part).to_bytes(8, "big") for part in parts)
-    return head + b"".join(parts)
+    """Return the frame that holds `parts`."""
+    return head(*parts) + b"".join(parts)
 
 
 def count(prefix: bytes) -> int:

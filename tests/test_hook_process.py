@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepper import wire
+from stepper.core import hookio
 from stepper.paths import Paths, fnv1a
 from tests.conftest import ROOT, Project
 
@@ -132,3 +133,45 @@ def test_the_socket_fits_and_is_derived_from_the_project_alone(tmp_path: Path, m
     assert Paths(str(tmp_path / "link")).socket == there
     assert Paths(str(tmp_path)).socket != there
     assert fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"  # the published test vectors
+
+
+def payload(**more: object) -> bytes:
+    answered = {
+        "new_source": "x",
+        "cell_id": "ab",
+        "error": "",
+        **more,
+        "original_file": 'a"}\\',
+        "updated_file": "b" * 99,
+    }
+    said = {
+        "tool_name": "NotebookEdit",
+        "tool_input": {"notebook_path": "/n"},
+        "tool_response": answered,
+        "tool_use_id": "t",
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def test_the_copies_of_the_notebook_are_left_out() -> None:
+    lean = hookio.lean(payload())
+    assert len(lean) < len(payload()) - 99
+    assert hookio.change(json.loads(lean)) == hookio.change(json.loads(payload()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"[]", b'{"tool_response":{', payload().replace(b'"cell_id":"ab",', b""), payload()[:-20],
+     payload(new_source='"original_file":"', old_source='"},"tool_use_id":"'), json.dumps(json.loads(payload())).encode()],
+)  # fmt: skip
+def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
+    try:
+        whole = json.loads(data)
+    except ValueError:
+        return  # what is no JSON stays none; the daemon says so
+    lean = json.loads(hookio.lean(data))
+    for each in (whole, lean):
+        if isinstance(each, dict) and "tool_response" in each:
+            each["tool_response"].pop("updated_file", None)
+            each["tool_response"].pop("original_file", None)
+    assert lean == whole

@@ -29,28 +29,56 @@ ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwh
 CELL_NUMBER = re.compile(r"cell-(\d+)")
 
 
-def load_json(data: bytes) -> Any:
-    """Parse JSON; Python's own parser takes what orjson refuses (NaN, lone surrogates). Raise ValueError."""
+def parse(data: bytes) -> tuple[Any, bool]:
+    """Parse JSON; return it and whether orjson can write it again. Raise ValueError.
+
+    Python's own parser takes what orjson refuses: NaN, lone surrogates.
+    """
     try:
-        return orjson.loads(data)
+        return orjson.loads(data), True
     except orjson.JSONDecodeError:
         try:
-            return json.loads(data)
+            return json.loads(data), False
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
 
 
-def dump_json(document: Any) -> bytes:
+def load_json(data: bytes) -> Any:
+    """Parse JSON; raise ValueError."""
+    return parse(data)[0]
+
+
+def dump_json(document: Any, fast: bool = True) -> bytes:
     """Serialise as Jupyter does: one space of indent, UTF-8, a final newline.
 
     orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
+    It writes NaN as null: with `fast=False` Python's own writer keeps it.
     """
     try:
+        if not fast:
+            raise TypeError
         data = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-    except TypeError:  # NaN, lone surrogates, integers of more than 64 bits
+    except TypeError:  # integers of more than 64 bits, lone surrogates
         return (json.dumps(document, indent=1) + "\n").encode()
     lines = data.split(b"\n")
     return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
+
+
+def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | None:
+    """Return the notebook's bytes with one cell replaced and all others as they stand; None where that can't be done.
+
+    Jupyter and Claude Code indent by one, so a cell stands between two lines `  {` and `  }`. A raw newline or a bare
+    quote never stands inside a JSON string; what was found must parse to the very cell.
+    """
+    try:
+        named = data.find(b'\n   "id": ' + orjson.dumps(old.get("id")))
+        start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
+        if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
+            return None
+    except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
+        return None
+    cell = b"\n  ".join(dump_json(new)[:-1].split(b"\n"))
+    return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
 
 
 def text_of(value: Any) -> str:
@@ -61,8 +89,9 @@ def text_of(value: Any) -> str:
 class Document:
     """One state of a notebook file, as read."""
 
-    def __init__(self, raw: dict[str, Any], signature: tuple[int, ...], mtime_ns: int) -> None:
-        self.raw, self.signature, self.mtime_ns = raw, signature, mtime_ns
+    def __init__(self, data: bytes, raw: dict[str, Any], fast: bool, about: os.stat_result | None = None) -> None:
+        self.data, self.raw, self.fast = data, raw, fast
+        self.signature, self.mtime_ns = (_signature(about), about.st_mtime_ns) if about else ((), 0)
         metadata = raw.get("metadata") or {}
         info, spec = metadata.get("language_info") or {}, metadata.get("kernelspec") or {}
         self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
@@ -117,7 +146,8 @@ class IpynbFile:
                     raise NotebookError(f"{name} is not a regular file", "ls -l " + self.path)
                 if self._last is not None and self._last.signature == _signature(about):
                     return self._last
-                raw = load_json(stream.read())
+                data = stream.read()
+                raw, fast = parse(data)
         except FileNotFoundError:
             raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
         except IsADirectoryError:
@@ -129,18 +159,18 @@ class IpynbFile:
                 f"{name} is not valid JSON ({error})", f"python -m json.tool {self.path}  # shows the place"
             ) from None
         check(raw, name)
-        self._last = Document(raw, _signature(about), about.st_mtime_ns)
+        self._last = Document(data, raw, fast, about)
         return self._last
 
     def parse(self, text: str) -> Document:
         """Return the notebook that the text would be; raise NotebookError."""
         name = Path(self.path).name
         try:
-            raw = load_json(text.encode("utf-8", "surrogatepass"))
+            raw, fast = parse(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise NotebookError(f"{name} is not valid JSON ({error})") from None
         check(raw, name)
-        return Document(raw, (), 0)
+        return Document(b"", raw, fast)
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
         """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
@@ -153,10 +183,10 @@ class IpynbFile:
             target = find(document, cell)
             if target is None:
                 return "the cell was changed or deleted while it ran, so its outputs were not written"
-            content = _with_outputs(target, execution, step)
+            before, content = dict(target), _with_outputs(target, execution, step)
             target.clear()
             target.update(content)
-            if self._write(document, keep_time):
+            if self._write(document, keep_time, splice(document.data, before, content)):
                 return ""
         return "the notebook kept changing while stepper wrote to it, so the outputs were not written"
 
@@ -183,23 +213,26 @@ class IpynbFile:
             if self._write(document, keep_time=True):
                 return
 
-    def _write(self, document: Document, keep_time: bool) -> bool:
-        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
+    def _write(self, document: Document, keep_time: bool, data: bytes | None = None) -> bool:
+        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile.
+
+        `data` are the document's bytes where the caller has them already.
+        """
         folder, name = os.path.split(os.path.realpath(self.path))
         temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
-        self._last = None
+        self._last = None  # not kept: an idle daemon holds no notebook
+        data = data or dump_json(document.raw, document.fast)
         try:
             about = os.stat(self.path)
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with open(handle, "wb") as stream:
-                    stream.write(dump_json(document.raw))
+                    stream.write(data)
                     stream.flush()
                     os.fchmod(handle, stat.S_IMODE(about.st_mode))
                     if keep_time:
                         os.utime(handle, ns=(about.st_atime_ns, document.mtime_ns))
                     os.fsync(handle)
-                    after = os.fstat(handle)
                 if _signature(os.stat(self.path)) != document.signature:
                     return False
                 os.replace(temporary, os.path.join(folder, name))
@@ -209,9 +242,6 @@ class IpynbFile:
             raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
         except OSError as error:
             raise NotebookError(f"{name} can't be written: {error.strerror}", f"ls -ld {folder}") from error
-        document.signature, document.mtime_ns = _signature(after), after.st_mtime_ns
-        document._cells = None
-        self._last = document
         return True
 
     def touch(self) -> None:

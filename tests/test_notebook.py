@@ -1,0 +1,123 @@
+"""The notebook file: bytes as Jupyter writes them, one cell replaced and all others as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from stepper.adapters import notebook
+from stepper.core.model import Outcome, Plan, Step
+from stepper.errors import NotebookError
+from stepper.ports import Execution
+from tests.conftest import code
+
+OUTPUT = {"output_type": "stream", "name": "stdout", "text": "a\nb\n"}
+
+
+def ran() -> Execution:
+    return Execution(Outcome.OK, [nbformat.from_dict(OUTPUT)], 7, {"shell.execute_reply": "2026-01-01T00:00:00Z"})
+
+
+def make(path: Path, cells: list[dict], **dump: object) -> notebook.IpynbFile:
+    raw = {"cells": cells, "metadata": {"zeta": 1, "alpha": "é\u2028"}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(raw, ensure_ascii=False, **{"indent": 1, **dump}), encoding="utf-8")
+    return notebook.IpynbFile(str(path))
+
+
+@pytest.mark.parametrize("document", [{}, [], {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001"]}], "é": "  \n z"}])
+def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    assert notebook.dump_json(document).decode() == text
+
+
+@pytest.mark.parametrize("dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}])
+def test_outputs_are_put_on_one_cell_and_all_else_stays(tmp_path: Path, dump: dict) -> None:
+    tricky = code('s = """\n  {\n   "id": "b"\n  }"""', "a")
+    file = make(tmp_path / "n.ipynb", [tricky, code("x", "b"), code("x", "c")], **dump)
+    before = json.loads(Path(file.path).read_text())
+    cell = file.read().cells[1]
+    assert file.put(cell, ran(), 3, keep_time=True) == ""
+    after = json.loads(Path(file.path).read_text())
+    changed = after["cells"][1]
+    assert (changed["execution_count"], changed["outputs"][0]["text"]) == (7, ["a\n", "b\n"])
+    assert changed["metadata"]["stepper"] == {"step": 3}
+    after["cells"][1] = before["cells"][1]
+    assert after == before
+    assert list(after["metadata"]) == ["zeta", "alpha"]
+    if dump["indent"] == 1:
+        nbformat.validate(nbformat.read(file.path, 4))
+
+
+def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
+    cells = [code("x = 1.0e5", "a"), code("y", "b"), code("z = 12345678901234567890123", "c", big=10**30)]
+    file = make(tmp_path / "n.ipynb", cells)
+    before = Path(file.path).read_text().split('"id": "b"')
+    file.put(file.read().cells[1], ran(), None, keep_time=True)
+    after = Path(file.path).read_text().split('"id": "b"')
+    assert after[0] == before[0]
+    assert after[1].split('"id": "c"')[1] == before[1].split('"id": "c"')[1]
+
+
+def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a"), code("x", "a")])
+    assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
+    outputs = [bool(cell["outputs"]) for cell in json.loads(Path(file.path).read_text())["cells"]]
+    assert outputs == [True, False]
+
+
+def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
+    cell, times = file.read().cells[0], []
+    dump = os.fsync
+
+    def meanwhile(handle: int) -> None:
+        dump(handle)
+        if not times:  # the person saves an edit between our read and our rename
+            times.append(1)
+            make(tmp_path / "n.ipynb", [code("x", "a"), code("y = 'edited'", "b")])
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    assert file.put(cell, ran(), None, keep_time=True) == ""
+    cells = json.loads(Path(file.path).read_text())["cells"]
+    assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
+
+
+def test_a_folder_that_can_not_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    file = make(tmp_path / ("n" * 200 + ".ipynb"), [code("x", "a")])
+    cell, old = file.read().cells[0], Path(file.path).read_bytes()
+    os.chmod(tmp_path, 0o500)
+    try:
+        if os.getuid() == 0:  # root writes everywhere: a file in the place of the folder stands in
+            return
+        with pytest.raises(NotebookError, match="can't be written"):
+            file.put(cell, ran(), None, keep_time=True)
+        assert Path(file.path).read_bytes() == old
+    finally:
+        os.chmod(tmp_path, 0o700)
+
+
+def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
+    path = tmp_path / "new.ipynb"
+    notebook.create(str(path), "Pröblem", Plan("Pröblem", (Step(1, "one"),)))
+    made = nbformat.read(path, 4)
+    nbformat.validate(made)
+    assert made.cells[0].source == "# Pröblem"
+    assert made.metadata["kernelspec"]["name"] == "python3"
+    assert made.metadata["stepper"]["steps"][0]["title"] == "one"
+    assert made.nbformat_minor == 5
+    with pytest.raises(FileExistsError):
+        notebook.create(str(path), "other", Plan())
+
+
+@pytest.mark.parametrize("text", ['{"x": NaN}', '{"x": "\\ud800"}', '{"x": 123456789012345678901234567890}'])
+def test_what_the_fast_parser_refuses_is_read_all_the_same(text: str) -> None:
+    found = notebook.parse(text.encode())
+    assert (
+        json.loads(notebook.dump_json(*found))["x"] == pytest.approx(json.loads(text)["x"], nan_ok=True)
+        or "ud800" in text
+    )
