@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest env benchmarks clean
+.PHONY: test lint pytest lower-bounds env benchmarks clean
 
 test: lint pytest
 
@@ -21,11 +21,19 @@ lint: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
+# Two files at a time: most tests wait for kernels.
 pytest: env
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The same engine on the lowest versions that pyproject.toml allows, PYTHON=python3.10 for the lowest Python too.
+lower-bounds:
+	$(PYTHON) -m venv $(ENV)-low
+	$(ENV)-low/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(ENV)-low/bin/uv pip install --quiet --python $(ENV)-low/bin/python --resolution lowest-direct --editable '.[test]'
+	$(ENV)-low/bin/python -m pytest -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
 
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
 
 clean:
-	rm -rf $(ENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -18,8 +18,8 @@ if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable
 
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
-SILENCE_SECONDS = 8.0
-START_SECONDS = 9.0
+SILENCE_SECONDS = 7.0
+START_SECONDS = 8.5
 # Events that are nobody's business while no notebook is under way, and those that never start a daemon.
 ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")

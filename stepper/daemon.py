@@ -28,7 +28,7 @@ from stepper.paths import Paths
 from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
-BEAT_SECONDS = 2.0  # a client takes four times that without a word for a hang
+BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")

@@ -1,10 +1,12 @@
 """The helper that lives in the kernel: after each run it publishes one private message with what a report needs.
 
 SOURCE runs on the project's own Python (3.9 and newer) with the standard library and IPython only. It is executed
-once, silently, in a module of its own: nothing of it is in the user's namespace, `dir()`, `%who` or the history.
+once, silently, in a module of its own, with builtins of its own: nothing of it is in the user's namespace, `dir()`,
+`%who` or the history, and nothing that a cell redefines is in its way.
 It speaks within the execution (IPython's `post_run_cell`), because `user_expressions` come back empty when a cell
 raised and every further round trip costs 3 to 4 ms. It takes at most a second, keeps no user object alive and
-never fails a cell.
+never fails a cell: of the user's own code it calls an exception's `__str__` and nothing else, because no property,
+`__repr__` or `__getattr__` can be stopped once it sleeps. Classes are asked by `type(x)`, never by `x.__class__`.
 """
 
 from __future__ import annotations
@@ -16,143 +18,263 @@ SOURCE = r"""
 import collections, linecache, sys, time, types
 from IPython import get_ipython
 
-SECONDS, NAMES, TEXT, FRAMES, AROUND = 1.0, 300, 200, 12, 2
-SIZED = {"builtins", "collections", "numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
-PLAIN = (str, int, float, bool, type(None))
-recent = collections.deque(maxlen=64)
+SECONDS, NAMES, TEXT, MESSAGE, FRAMES, AROUND, CLASSES, CAUSES = 1.0, 300, 200, 10000, 12, 2, 40, 8
+clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
 shell = get_ipython()
-hidden = set(shell.user_ns_hidden) | {"In", "Out", "exit", "quit", "get_ipython", "open"}
+recent = collections.deque(maxlen=64)
+missing = object()
+named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+libraries = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
+lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
+name_of, module_of, classes_of, names_in = (
+    type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
+)
 
 
-def short(value, limit=TEXT):
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def guarded(make, *given):
+    try:
+        return make(*given)
+    except BaseException:  # SystemExit too: whatever the user's objects do
+        return None
+
+
+def short(text, limit=TEXT):
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return text.encode("utf-8", "replace").decode()
+
+
+def plain(value):
+    if type(value) is str:
+        return short(value)
+    return value if type(value) is bool or type(value) is int and abs(value) < 2**63 else None
 
 
 def class_name(kind):
-    return kind.__qualname__ if kind.__module__ == "builtins" else kind.__module__ + "." + kind.__qualname__
+    module = module_of(kind)
+    return short(name_of(kind) if type(module) is not str or module == "builtins" else module + "." + name_of(kind))
 
 
 def mro(error):
-    return [class_name(kind) for kind in type(error).__mro__]
+    names = [class_name(kind) for kind in classes_of(type(error))]
+    return names if len(names) <= CLASSES else names[: CLASSES // 2] + names[-CLASSES // 2 :]
+
+
+def peek(thing, name):
+    own = guarded(object.__getattribute__, thing, "__dict__")
+    if type(own) is dict and name in own:
+        return own[name]
+    for kind in classes_of(type(thing)):
+        found = names_in(kind).get(name, missing)
+        if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+            return guarded(found.__get__, thing)
+        if found is not missing:
+            return found
+    return None
+
+
+def is_error(value):
+    return issubclass(type(value), BaseException)
+
+
+def below(error):
+    arguments = peek(error, "args")
+    found = [peek(error, "reason"), peek(error, "__cause__"), *(arguments if type(arguments) is tuple else ())]
+    return next(filter(is_error, found), None)
 
 
 def attributes(error):
     found = {}
     for name in ("errno", "name", "filename", "path", "lineno", "offset", "text", "start", "end", "encoding", "code"):
-        value = getattr(error, name, None)
-        if isinstance(value, PLAIN) and value is not None:
-            found[name] = short(value) if isinstance(value, str) else value
-    if isinstance(error, KeyError) and error.args:
-        found["key"] = short(error.args[0])
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is None:
-        status = getattr(error, "status", None)
-    if status is None and "HTTPError" in type(error).__name__:
-        status = found.get("code")
-    if isinstance(status, int):
-        found["status"] = int(status)
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, BaseException):
-        found["reason_mro"] = mro(reason)
-        if isinstance(getattr(reason, "errno", None), int):
-            found["reason_errno"] = reason.errno
+        value = plain(peek(error, name))
+        if value is not None:
+            found[name] = value
+    if issubclass(type(error), KeyError) and error.args and plain(error.args[0]) is not None:
+        found["key"] = plain(error.args[0])
+    if issubclass(type(error), SyntaxError) and found.get("filename") in files() and "lineno" in found:
+        found["lineno"] = place(found["filename"], found["lineno"])[1]
+    status = [peek(peek(error, "response"), "status_code"), peek(error, "status")]
+    if "urllib.error.HTTPError" in mro(error):
+        status.append(found.get("code"))
+    status = [number for number in status if issubclass(type(number), int) and 100 <= number <= 599]
+    if status:
+        found["status"] = int(status[0])
+    reason = below(error)
+    for _ in range(CAUSES):
+        if reason is None:
+            break
+        found["reason_mro"] = found.get("reason_mro", []) + mro(reason)
+        number = plain(peek(reason, "errno"))
+        if isinstance(number, int):
+            found["reason_errno"] = number
+        reason = below(reason)
     return found
 
 
+def files():
+    return getattr(shell.compile, "_filename_map", {})
+
+
+def raw_lines(number):
+    cells = shell.history_manager.input_hist_raw
+    return cells[number].split("\n") if 0 < number < len(cells) else []
+
+
+def place(filename, line):
+    # IPython cuts blank lines at a cell's head and joins continued magics: lines only ever move up
+    number = files()[filename]
+    raw, run = raw_lines(number), linecache.getlines(filename)
+    text = run[line - 1].strip() if line <= len(run) else ""
+    for index in range(line - 1, len(raw)):
+        if text and raw[index].strip() == text:
+            return number, index + 1
+    head = next((index for index, text in enumerate(raw) if text.strip()), 0)
+    return number, min(line + head, max(1, len(raw)))
+
+
 def frames(trace):
-    cells = getattr(shell.compile, "_filename_map", {})
-    found = []
+    spots = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_filename in cells:
-            lines = linecache.getlines(code.co_filename)
-            first = max(1, trace.tb_lineno - AROUND)
-            last = min(len(lines), trace.tb_lineno + AROUND)
-            context = [[n, short(lines[n - 1].rstrip("\n"))] for n in range(first, last + 1)]
-            place = {"cell": cells[code.co_filename], "line": trace.tb_lineno, "function": code.co_name}
-            found.append({**place, "context": context})
+        if code.co_filename in files() or code.co_filename in ("<timed exec>", "<timed eval>"):
+            spots.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    return found if len(found) <= FRAMES else found[: FRAMES // 2] + found[-FRAMES // 2 :]
+    if len(spots) > FRAMES:
+        spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
+    found, magic = [], None
+    for filename, line, function in spots:
+        if function.startswith("<cell line"):  # IPython 8.0 to 8.6
+            function = "<module>"
+        if filename in files():
+            number, line = place(filename, line)
+            if raw_lines(number)[line - 1 : line] and raw_lines(number)[line - 1].startswith("%%"):
+                magic = (number, line)
+        elif magic is None:
+            continue  # of a line magic: its own frame tells more
+        else:  # the body of a cell magic, whose lines count from below it
+            if function == "<module>":
+                found = [one for one in found if (one["cell"], one["line"]) != magic]
+            number, line = magic[0], magic[1] + line
+        raw = raw_lines(number)
+        around = range(max(1, line - AROUND), min(len(raw), line + AROUND) + 1)
+        context = [[n, short(raw[n - 1].rstrip())] for n in around]
+        found.append({"cell": number, "line": line, "function": short(function), "context": context})
+    return found
+
+
+def message(error):
+    said = peek(error, "msg") if issubclass(type(error), SyntaxError) else None
+    said = said if type(said) is str and said else guarded(str, error)
+    said = guarded(short, said, MESSAGE)
+    return said if said is not None else "<exception str() failed>"
 
 
 def fault(error):
-    said = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
-    return {"ename": type(error).__name__, "evalue": short(said, 10000), "mro": mro(error),
-            "attributes": attributes(error), "frames": frames(error.__traceback__)}
+    return {"ename": short(type.__dict__["__name__"].__get__(type(error))), "evalue": message(error),
+            "mro": mro(error), "attributes": guarded(attributes, error) or {},
+            "frames": guarded(frames, error.__traceback__) or []}
 
 
 def namespace(deadline):
     modules, functions, classes, variables, left = {}, {}, [], {}, 0
+    initial = shell.user_ns_hidden
     for name, value in list(shell.user_ns.items()):
-        if name.startswith("_") or name in hidden:
+        if type(name) is not str or name.startswith("_") or value is initial.get(name, missing) or name in named:
             continue
-        if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or time.monotonic() > deadline:
+        if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
             left += 1
             continue
-        kind = type(value)
-        if isinstance(value, types.ModuleType):
-            modules[name] = value.__name__
-        elif isinstance(value, type):
+        name, kind = short(name), type(value)
+        if issubclass(kind, types.ModuleType):  # its dict, because a lazy module is loaded by any attribute
+            modules[name] = plain(object.__getattribute__(value, "__dict__").get("__name__")) or name
+        elif issubclass(kind, type):
             classes.append(name)
-        elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-            functions[name] = signature(value)
+        elif kind in (types.FunctionType, types.BuiltinFunctionType) or class_name(kind).endswith("_lru_cache_wrapper"):
+            functions[name] = guarded(signature, value) or "(…)"
         else:
-            fact = {"type": class_name(kind)}
-            if kind.__module__.split(".")[0] in SIZED:
-                shape = getattr(value, "shape", None)
-                if isinstance(shape, tuple):
-                    fact["shape"] = [n if isinstance(n, int) else str(n) for n in shape]
-                elif isinstance(value, (str, bytes, list, tuple, dict, set, frozenset)):
-                    fact["len"] = len(value)
-                fact["bytes"] = size(value)
-            variables[name] = fact
+            variables[name] = {"type": class_name(kind)}
+            guarded(measure, value, kind, variables[name])
     return {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
 
 
-def size(value):
+def measure(value, kind, fact):
+    base = next((base for base in classes_of(kind) if base in lengths), None)
+    if base is not None:
+        fact["len"] = base.__len__(value)
+        fact["bytes"] = base.__sizeof__(value)
+    elif kind in (int, float, complex, bool):
+        fact["bytes"] = getsizeof(value)
+    elif str(module_of(kind)).split(".")[0] in libraries:
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple):
+            fact["shape"] = [n if type(n) is int else short(str(n)) for n in shape[:CLASSES]]
+        fact["bytes"] = size(value, fact.get("shape", ()))
+
+
+def size(value, shape):
     usage = getattr(value, "memory_usage", None)
-    if callable(usage):  # pandas: without looking into objects
-        used = usage(deep=False)
+    if callable(usage) and not (len(shape) > 1 and shape[1] > 1000):  # pandas: it goes over the columns
+        used = usage(deep=False)  # without looking into objects
         return int(getattr(used, "sum", lambda: used)())
     found = getattr(value, "nbytes", None)
-    return found if isinstance(found, int) else sys.getsizeof(value)
+    return found if type(found) is int else getsizeof(value)
 
 
 def signature(function):
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return "(…)"
-    import inspect
-    try:
-        return short(str(inspect.signature(function)))
-    except Exception:
-        return "(…)"
+    # not inspect's: it shows defaults by their repr
+    for _ in range(CAUSES):
+        inner = getattr(function, "__dict__", {}).get("__wrapped__")
+        function = inner if type(inner) is types.FunctionType else function
+    code = function.__code__
+    count, only = code.co_argcount, code.co_kwonlyargcount
+    names, notes = list(code.co_varnames), guarded(getattr, function, "__annotations__") or {}
+    defaults = dict(zip(names[:count][::-1], (function.__defaults__ or ())[::-1]), **(function.__kwdefaults__ or {}))
+    told = [argument(name, notes, defaults) for name in names[:count]]
+    if code.co_posonlyargcount:
+        told.insert(code.co_posonlyargcount, "/")
+    rest = names[count + only :]
+    if code.co_flags & 4:
+        told.append("*" + argument(rest.pop(0), notes, {}))
+    elif only:
+        told.append("*")
+    told += [argument(name, notes, defaults) for name in names[count : count + only]]
+    if code.co_flags & 8:
+        told.append("**" + argument(rest.pop(0), notes, {}))
+    back = annotation(notes.get("return", missing))
+    return short("(" + ", ".join(told) + ")" + (" -> " + back if back else ""))
+
+
+def argument(name, notes, defaults):
+    note = annotation(notes.get(name, missing))
+    text = name + ": " + note if note else name
+    if name not in defaults:
+        return text
+    value = defaults[name]
+    kind = type(value)
+    known = value is None or kind in (bool, float) or kind is int and abs(value) < 2**63 or kind is str
+    shown = (repr(value) if kind is not str else repr(short(value, 40))) if known else "…"
+    return text + (" = " if note else "=") + shown
+
+
+def annotation(note):
+    if note is None or type(note) is str:
+        return short(str(note), 80)
+    return name_of(note) if issubclass(type(note), type) else ""
 
 
 def after_run(result):
-    error = result.error_before_exec or result.error_in_exec
-    recent.append({"id": parent()["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
-    tell(error)
+    guarded(tell, result.error_before_exec or result.error_in_exec, True)
 
 
-def parent():
+def tell(error=None, ran=False):
+    began = clock()
     kernel = shell.kernel
-    return kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
-
-
-def tell(error=None):
-    try:
-        began = time.monotonic()
-        facts = {"fault": fault(error)} if error is not None else {}
-        facts["namespace"] = namespace(began + SECONDS)
-        facts["seconds"] = round(time.monotonic() - began, 4)
-        shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=parent())
-    except Exception as problem:
-        try:
-            shell.kernel.log.warning("stepper's helper: %r", problem)
-        except Exception:
-            pass
+    parent = kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
+    if ran:
+        recent.append({"id": parent["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
+    facts = {} if error is None else {"fault": guarded(fault, error)}
+    facts["namespace"] = guarded(namespace, began + SECONDS) or {}
+    facts["seconds"] = round(clock() - began, 4)
+    kernel.session.send(kernel.iopub_socket, "stepper_facts", facts, parent=parent)
 
 
 def hide(name="_stepper_helper"):
@@ -166,5 +288,8 @@ shell.events.register("post_run_cell", after_run)
 """
 
 # An expression statement: it binds no name in the user's namespace.
-INSTALL = f"__import__('builtins').exec(compile({SOURCE!r}, '<stepper helper>', 'exec'), {{'__name__': {MODULE!r}}})"
+INSTALL = (
+    f"__import__('builtins').exec(compile({SOURCE!r}, '<stepper helper>', 'exec'),"
+    f" {{'__name__': {MODULE!r}, '__builtins__': dict(vars(__import__('builtins')))}})"
+)
 ASK = f"__import__('sys').modules[{MODULE!r}].tell()"
