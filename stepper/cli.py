@@ -19,11 +19,9 @@ NOTEBOOK = click.argument("notebook", required=False)
 
 
 def project() -> Paths:
-    """Return the project that the current folder belongs to, else the one this stepper is installed in."""
-    found = find_project(os.getcwd())
+    """Return the project that this stepper is installed in, else the one that the current folder belongs to."""
     above = os.path.dirname(sys.prefix)
-    if found is None and os.path.basename(above) == HOME:
-        found = os.path.dirname(above)
+    found = os.path.dirname(above) if os.path.basename(above) == HOME else find_project(os.getcwd())
     if found is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     return Paths(found)

@@ -92,11 +92,14 @@ async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) 
     if new:
         workspace.turns.worked.add(owner)
         return new
+    if hookio.is_command(payload):  # 2.1.197 sends this event after the injected command, 2.1.330 before it
+        workspace.turns.worked.add(owner)
     command = PLAIN_WORDS.get(text.lower())
     session = workspace.under_way(owner)
     if command is None or session is None:
         return hookio.SILENT
-    workspace.turns.worked.add(owner)
+    if command is not _status:  # who asks how far it is gets an answer and nothing else
+        workspace.turns.worked.add(owner)
     said = await command(session)
     workspace.mark()
     return _context("UserPromptSubmit", said)

@@ -34,6 +34,7 @@ def plan_text(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         more = [f"criterion: {step['criterion']}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
+        more += [f"skipped: {step['reason']}"] if step["reason"] else []
         told = f"  ({'; '.join(more)})" if more else ""
         lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{told}")
     return "\n".join(lines)

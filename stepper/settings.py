@@ -35,7 +35,7 @@ class Handler(NamedTuple):
 HANDLERS = (
     Handler("PreToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", 30),
     Handler("PreToolUse", "Write", "Write({}/**/*.ipynb)", 30),
-    Handler("PreToolUse", "Bash", "Bash(stepper *)", 30),
+    Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
     Handler("PostToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
     Handler("PostToolUse", "Write", "Write({}/**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
     Handler("PostToolBatch", None, None, 30),

@@ -99,12 +99,12 @@ async def fix(session: Session) -> str:
 
 async def skip(session: Session, reason: str) -> str:
     """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
-    key = failed_key(session)
+    key, reason = failed_key(session), " ".join(reason.split())
     if key is None:
         key = session.state.open_step()
     if key is not None:
         cell = _cell(session, key)
-        session.log({"event": "skip", "at": now(), "key": key, "reason": " ".join(reason.split())})
+        session.log({"event": "skip", "at": now(), "key": key, "reason": reason})
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
@@ -163,6 +163,7 @@ def plan_json(session: Session) -> list[dict[str, Any]]:
             "criterion": step.criterion,
             "kind": step.kind.value,
             "status": state.of(step.id).status.value,
+            "reason": state.of(step.id).reason,
         }
         for step in state.plan.steps
     ]

@@ -35,7 +35,7 @@ def test_every_handler_is_in_exec_form_and_bound_to_its_folder():
     }
     assert post[1]["hooks"][0]["if"] == "Write(analysis/nb/**/*.ipynb)"
     gate = [(item["matcher"], item["hooks"][0]["if"]) for item in data["hooks"]["PreToolUse"]]
-    assert gate[-1] == ("Bash", "Bash(stepper *)")
+    assert gate[-1] == ("Bash", "Bash(*stepper *)")
     for event in ("PostToolBatch", "SessionStart", "UserPromptSubmit", "Stop"):
         (only,) = data["hooks"][event]
         assert "matcher" not in only

@@ -15,16 +15,18 @@ MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 
 SOURCE = r"""
-import collections, linecache, sys, time, types
+import collections, functools, linecache, sys, time, types
 from IPython import get_ipython
 
-SECONDS, NAMES, TEXT, MESSAGE, FRAMES, AROUND, CLASSES, CAUSES = 1.0, 300, 200, 10000, 12, 2, 40, 8
+SECONDS, NAMES, TEXT, MESSAGE, FRAMES, AROUND, CLASSES, CAUSES, CELLS = 1.0, 300, 200, 10000, 12, 2, 40, 8, 500
 clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
 shell = get_ipython()
 recent = collections.deque(maxlen=64)
+sources, now = {}, {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
 missing = object()
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 libraries = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
+callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
 name_of, module_of, classes_of, names_in = (
     type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
@@ -41,6 +43,10 @@ def guarded(make, *given):
 def short(text, limit=TEXT):
     text = text if len(text) <= limit else text[: limit - 1] + "…"
     return text.encode("utf-8", "replace").decode()
+
+
+def one_of(kind, kinds):  # not `in`: it would ask the metaclass
+    return any(kind is one for one in kinds)
 
 
 def plain(value):
@@ -65,7 +71,7 @@ def peek(thing, name):
         return own[name]
     for kind in classes_of(type(thing)):
         found = names_in(kind).get(name, missing)
-        if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        if one_of(type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)):
             return guarded(found.__get__, thing)
         if found is not missing:
             return found
@@ -115,8 +121,13 @@ def files():
 
 
 def raw_lines(number):
-    cells = shell.history_manager.input_hist_raw
-    return cells[number].split("\n") if 0 < number < len(cells) else []
+    return sources.get(number, "").split("\n") if number in sources else []
+
+
+def cell_magic(number):
+    lines = raw_lines(number)
+    head = next((index for index, text in enumerate(lines) if text.strip()), 0)
+    return (number, head + 1) if lines and lines[head].startswith("%%") else None
 
 
 def place(filename, line):
@@ -140,20 +151,19 @@ def frames(trace):
         trace = trace.tb_next
     if len(spots) > FRAMES:
         spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
-    found, magic = [], None
+    found = []
     for filename, line, function in spots:
         if function.startswith("<cell line"):  # IPython 8.0 to 8.6
             function = "<module>"
         if filename in files():
             number, line = place(filename, line)
-            if raw_lines(number)[line - 1 : line] and raw_lines(number)[line - 1].startswith("%%"):
-                magic = (number, line)
-        elif magic is None:
-            continue  # of a line magic: its own frame tells more
-        else:  # the body of a cell magic, whose lines count from below it
+        else:
+            magic = cell_magic(now["number"])
+            if magic is None:
+                continue  # of a line magic: its own frame tells more
             if function == "<module>":
                 found = [one for one in found if (one["cell"], one["line"]) != magic]
-            number, line = magic[0], magic[1] + line
+            number, line = magic[0], magic[1] + line  # the body of a cell magic counts from below it
         raw = raw_lines(number)
         around = range(max(1, line - AROUND), min(len(raw), line + AROUND) + 1)
         context = [[n, short(raw[n - 1].rstrip())] for n in around]
@@ -188,7 +198,7 @@ def namespace(deadline):
             modules[name] = plain(object.__getattribute__(value, "__dict__").get("__name__")) or name
         elif issubclass(kind, type):
             classes.append(name)
-        elif kind in (types.FunctionType, types.BuiltinFunctionType) or class_name(kind).endswith("_lru_cache_wrapper"):
+        elif one_of(kind, callables):
             functions[name] = guarded(signature, value) or "(…)"
         else:
             variables[name] = {"type": class_name(kind)}
@@ -197,24 +207,26 @@ def namespace(deadline):
 
 
 def measure(value, kind, fact):
-    base = next((base for base in classes_of(kind) if base in lengths), None)
+    base = next((base for base in classes_of(kind) if one_of(base, lengths)), None)
     if base is not None:
         fact["len"] = base.__len__(value)
         fact["bytes"] = base.__sizeof__(value)
-    elif kind in (int, float, complex, bool):
+    elif one_of(kind, (int, float, complex, bool)):
         fact["bytes"] = getsizeof(value)
     elif str(module_of(kind)).split(".")[0] in libraries:
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
             fact["shape"] = [n if type(n) is int else short(str(n)) for n in shape[:CLASSES]]
-        fact["bytes"] = size(value, fact.get("shape", ()))
+        used = size(value, fact.get("shape", ()))
+        if used is not None:
+            fact["bytes"] = used
 
 
 def size(value, shape):
     usage = getattr(value, "memory_usage", None)
-    if callable(usage) and not (len(shape) > 1 and shape[1] > 1000):  # pandas: it goes over the columns
-        used = usage(deep=False)  # without looking into objects
-        return int(getattr(used, "sum", lambda: used)())
+    if callable(usage):  # pandas: it goes over the columns, without looking into objects
+        used = usage(deep=False) if len(shape) < 2 or shape[1] <= 1000 else None
+        return None if used is None else int(getattr(used, "sum", lambda: used)())
     found = getattr(value, "nbytes", None)
     return found if type(found) is int else getsizeof(value)
 
@@ -250,7 +262,7 @@ def argument(name, notes, defaults):
         return text
     value = defaults[name]
     kind = type(value)
-    known = value is None or kind in (bool, float) or kind is int and abs(value) < 2**63 or kind is str
+    known = value is None or kind is bool or kind is float or kind is int and abs(value) < 2**63 or kind is str
     shown = (repr(value) if kind is not str else repr(short(value, 40))) if known else "…"
     return text + (" = " if note else "=") + shown
 
@@ -261,8 +273,21 @@ def annotation(note):
     return name_of(note) if issubclass(type(note), type) else ""
 
 
+def before_run(info):
+    now["shown"] = id(getattr(sys, "last_value", None))
+    if info.store_history:  # else it is run by a cell
+        now["number"] = shell.execution_count
+        sources[shell.execution_count] = info.raw_cell
+        if len(sources) > CELLS:
+            del sources[next(iter(sources))]
+
+
 def after_run(result):
-    guarded(tell, result.error_before_exec or result.error_in_exec, True)
+    error = result.error_before_exec or result.error_in_exec
+    if error is None:  # a magic may show an error and end well: %time of IPython 8, %%capture
+        last = getattr(sys, "last_value", None)
+        error = last if is_error(last) and id(last) != now["shown"] else None
+    tell(error, True)
 
 
 def tell(error=None, ran=False):
@@ -284,7 +309,8 @@ def hide(name="_stepper_helper"):
 
 
 hide()
-shell.events.register("post_run_cell", after_run)
+shell.events.register("pre_run_cell", lambda info: guarded(before_run, info))
+shell.events.register("post_run_cell", lambda result: guarded(after_run, result))
 """
 
 # An expression statement: it binds no name in the user's namespace.

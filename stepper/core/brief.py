@@ -84,7 +84,7 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
     lines = [f"stepper: the notebook {clean(name)} is under way ({state.name})."]
     lines += plan_lines(state)
     if state.stop:
-        lines.append("It is stopped. The person goes on with /continue, /fix or /skip.")
+        lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
     lines.append(next_line(state))
     lines.append(
         "Its kernel is alive; its variables are there."

@@ -16,7 +16,7 @@ from stepper.core.report import one_line, place
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 # The person's commands: the agent's own call of them asks.
-PERSONS = re.compile(r"\bstepper['\"]?\s+(?:-\S+\s+)*(continue|fix|skip|restart|restore|trust)\b")
+PERSONS = re.compile(r"\bstepper(?:[\s\\'\")]+-\S+)*[\s\\'\")]+(continue|fix|skip|restart|restore|trust)\b")
 
 
 def stopped(state: State) -> str | None:

@@ -11,6 +11,7 @@ from stepper.core.model import CellEdit, FileWrite
 from stepper.core.report import Report, clean, not_run
 
 SILENT = b""
+COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -129,6 +130,11 @@ def is_shell(data: dict[str, Any]) -> bool:
 def prompt(data: dict[str, Any]) -> str:
     """Return what the person wrote; raise PayloadError."""
     return _text(data, "prompt")
+
+
+def is_command(data: dict[str, Any]) -> bool:
+    """Whether the person's prompt is one of the slash commands that give work to do."""
+    return bool(COMMAND.match(prompt(data).strip()))
 
 
 def mode(data: dict[str, Any]) -> str:

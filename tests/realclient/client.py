@@ -100,7 +100,7 @@ class Result:
 
     @property
     def session_id(self) -> str:
-        return str(next(event["session_id"] for event in self.events if "session_id" in event))
+        return str([event["session_id"] for event in self.events if "session_id" in event][-1])
 
     @property
     def text(self) -> str:
