@@ -133,6 +133,7 @@ def cell_magic(number):
 def place(filename, line):
     # IPython cuts blank lines at a cell's head and joins continued magics: lines only ever move up
     number = files()[filename]
+    number = number if number in sources else now["number"]  # one that a magic runs has the next cell's
     raw, run = raw_lines(number), linecache.getlines(filename)
     text = run[line - 1].strip() if line <= len(run) else ""
     for index in range(line - 1, len(raw)):
@@ -275,14 +276,14 @@ def annotation(note):
 
 def before_run(info):
     now["shown"] = id(getattr(sys, "last_value", None))
-    if info.store_history:  # else it is run by a cell
-        now["number"] = shell.execution_count
-        sources[shell.execution_count] = info.raw_cell
-        if len(sources) > CELLS:
-            del sources[next(iter(sources))]
 
 
 def after_run(result):
+    if result.info.store_history:  # else a cell runs it
+        now["number"] = result.execution_count
+        sources[result.execution_count] = result.info.raw_cell
+        if len(sources) > CELLS:
+            del sources[next(iter(sources))]
     error = result.error_before_exec or result.error_in_exec
     if error is None:  # a magic may show an error and end well: %time of IPython 8, %%capture
         last = getattr(sys, "last_value", None)
