@@ -314,7 +314,9 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
     assert "HostileKind" in names["classes"]
     failed = clean.run("fine + nothing")
     assert failed.outcome is Outcome.ERROR and failed.fault and failed.fault.ename == "NameError"
-    clean.ok("[globals().pop(name) for name in [*globals()] if name[0] in 'hHlkpPnN'] and None")  # IPython would call them
+    clean.ok(
+        "[globals().pop(name) for name in [*globals()] if name[0] in 'hHlkpPnN'] and None"
+    )  # IPython would call them
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,7 @@ class LocalKernel:
             with contextlib.suppress(psutil.Error):  # gone already
                 process.kill()
         await self.wait_death(GRACE_SECONDS)
-        self.manager.cleanup_connection_file()
-        self.manager.cleanup_ipc_files()
+        await self.manager.cleanup_resources()  # sockets, contexts, files
         self.home.forget()
 
     def detach(self) -> None:
