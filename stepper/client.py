@@ -42,6 +42,8 @@ class Connection:
                 self.sock.sendall(part)
         except TimeoutError:
             raise self.silent() from None
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it may have answered before it had read all
 
     def answer(self) -> tuple[bytes, bytes]:
         """Return the next answer as (kind, payload); raise DaemonError where the daemon hangs or went away."""
@@ -85,6 +87,9 @@ def connect(paths: Paths) -> Connection | None:
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
+    except OSError:
+        sock.close()
+        raise
     return Connection(paths, sock)
 
 
@@ -169,8 +174,11 @@ def ask(
             if not launch:
                 return None
             connection = start(paths)
-        environ = wire.pack_environ(os.environb)
-        connection.send(verb, __version__.encode(), environ, os.fsencode(os.getcwd()), payload)
+        try:
+            folder = os.fsencode(os.getcwd())
+        except OSError:
+            folder = b"/"  # it was deleted
+        connection.send(verb, __version__.encode(), wire.pack_environ(os.environb), folder, payload)
         try:
             kind, body = connection.answer()
             while kind == wire.PROGRESS:

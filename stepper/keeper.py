@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -28,6 +29,7 @@ class Keeper:
         self.provider, self.place, self.state, self.log = provider, place, state, log
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
+        self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
         self.news = ""
 
@@ -38,11 +40,12 @@ class Keeper:
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none."""
-        if self.kernel is None and not self.looked:
-            self.kernel, why = await self.provider.attach()
-            self.looked = True
-            if self.kernel is None and why:
-                self.lost(why)
+        async with self.looking:
+            if self.kernel is None and not self.looked:
+                self.kernel, why = await self.provider.attach()
+                self.looked = True
+                if self.kernel is None and why:
+                    self.lost(why)
         return self.kernel
 
     async def get(self, environ: Mapping[str, str]) -> Kernel:

@@ -1,11 +1,11 @@
 """Each check of `stepper doctor`: right on a fresh installation, and each way to spoil one is named with its mend."""
 
 import json
-import os
 import shlex
 import socket
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,9 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
-    monkeypatch.setattr(paths, "RUNTIME_ROOT", os.path.relpath(tmp_path))
+    with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
+        monkeypatch.setattr(paths, "RUNTIME_ROOT", folder)
+        yield
 
 
 @pytest.fixture
@@ -29,7 +31,6 @@ def project(tmp_path, monkeypatch):
     root = tmp_path / "it's é"
     root.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(paths, "RUNTIME_ROOT", ".")
     install.apply(preflight.parse([str(root), "--python", sys.executable]))
     return Paths(str(root))
 

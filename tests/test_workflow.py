@@ -283,7 +283,11 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "KernelDied", "SIGKILL"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "KernelDied",
+            "kernel died (SIGKILL): all variables are lost",
+        ),
         ("exit()", "KernelDied", "exit()"),
         ("raise SystemExit(3)", "SystemExit", "3"),
         ("input('name? ')", "StdinNotImplementedError", "input"),
@@ -488,6 +492,7 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     assert "3 of 3 cells ran ok" in done.stdout
     assert notebook.cell("bbbb")["outputs"] == []
     assert notebook.cell("cccc")["outputs"][0]["ename"] == "ValueError"
+    assert "as its tag raises-exception allows" in project.stepper("report", "2").stdout
     assert "nothing to run" in project.stepper("run", "tags").stdout
     assert "3 of 3" in project.stepper("run", "tags.ipynb", "--all").stdout
     raw = notebook.raw

@@ -208,7 +208,7 @@ class LocalKernel:
         if code == GONE:
             how = "its process is gone"
         elif code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
+            how = signal.Signals(-code).name
         else:
             how = f"exit code {code}"
         return Death(how, self.stderr_tail())

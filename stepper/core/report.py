@@ -120,6 +120,8 @@ def headline(ended: Ended) -> str:
     where = where[0].upper() + where[1:]
     if ended.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
+    if ended.verdict is Verdict.FINE:
+        return f"{where} ran in {took} and raised {': '.join(error_of(ended))}, as its tag raises-exception allows."
     if ended.outcome is Outcome.CANCELLED:
         return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
     name, message = error_of(ended)
@@ -170,7 +172,7 @@ def standing(ended: Ended) -> str:
         return ""
     name = step_name(ended.plan, ended.step)
     name = name[0].upper() + name[1:]
-    if ended.outcome is Outcome.OK:
+    if ended.verdict is Verdict.FINE:
         criterion = f"; criterion: {one_line(ended.step.criterion, 300)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.verdict is Verdict.CANCELLED:
@@ -246,17 +248,19 @@ def of_run(ended: Ended) -> Report:
     parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)])]
     parts += [f"Note: {note}" for note in ended.notes]
     room = TEXT_LIMIT
-    if ended.outcome is not Outcome.OK and ended.fault is not None:
+    if ended.verdict is not Verdict.FINE and ended.fault is not None:
         parts += failing_lines(ended.fault, ended.cell.source, ended.origins)
         more = clean(ended.fault.evalue).strip().split("\n", 1)
         if len(more) > 1:
             parts.append("The whole message:\n" + quote(ended.fault.evalue, 1200))
         room = 1200
     parts += outputs_text(ended.outputs, room)
-    if ended.outcome is Outcome.OK and ended.next_step is not None:
+    if ended.outcome is Outcome.TIMEOUT:
+        parts.append("A first line `# stepper: timeout=10m` gives a cell more time, up to max_cell_timeout_seconds.")
+    if ended.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
-    return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.outcome is Outcome.OK)
+    return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.verdict is Verdict.FINE)
 
 
 def bounded(text: str) -> str:
@@ -271,7 +275,7 @@ def bounded(text: str) -> str:
 def person_line(ended: Ended) -> str:
     """Return the one line that the person sees: step n of m, title, outcome, duration."""
     where = step_name(ended.plan, ended.step) if ended.step else place(ended.cell)
-    mark = MARKS.get(ended.outcome, "✗")
+    mark = MARKS[Outcome.OK] if ended.verdict is Verdict.FINE else MARKS.get(ended.outcome, "✗")
     told = ended.outcome.value
     if ended.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
