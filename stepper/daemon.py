@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import json
 import logging
@@ -31,6 +32,7 @@ from stepper.workspace import Workspace, write_private
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
+LARGE_BYTES = 1 << 20  # of a request, after which memory is given back
 log = logging.getLogger("stepper")
 
 
@@ -103,17 +105,20 @@ class Daemon:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.working += 1
         self.last_used = time.monotonic()
+        size = 0
         try:
             _same_user(writer.get_extra_info("socket"))
             prefix = await reader.readexactly(wire.PREFIX)
             sizes = wire.lengths(await reader.readexactly(8 * wire.count(prefix)))
-            parts = [await reader.readexactly(size) for size in sizes]
-            await self._answer(parts, reader, writer)
+            size = sum(sizes)
+            await self._answer([await reader.readexactly(one) for one in sizes], reader, writer)
         except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
             log.info("a client was turned away: %s", error)
         finally:
             self.working -= 1
             writer.close()
+            if size > LARGE_BYTES:
+                give_back()
 
     async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(parts) != 5:
@@ -177,6 +182,13 @@ class Daemon:
                 "exit_code": 3,
             }
         return wire.FAILED, json.dumps(told).encode()
+
+
+def give_back() -> None:
+    """Give freed memory back to the system (glibc keeps it): a large payload must not stay with an idle daemon."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _same_user(sock: socket.socket) -> None:
