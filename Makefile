@@ -34,6 +34,7 @@ lower-bounds:
 
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/quiet.py
 
 clean:
 	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -427,6 +427,17 @@ def test_the_failing_line(
         assert dict(last.context)[last.line] == code.split("\n")[last.line - 1].rstrip()
 
 
+@pytest.mark.parametrize("code", ["%%capture\na = 1\n1 / 0", "%%time\na = 1\n1 / 0"])
+def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(live: Lab, code: str) -> None:
+    """%%capture always, %time and %%time of IPython 8: they show it and end well."""
+    fault = failing(live, code).fault
+    assert fault and fault.ename == "ZeroDivisionError" and fault.mro[-1] == "object" and fault.line == 3
+    assert "fault" not in live.ok("a = 1").facts
+    assert "fault" not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").facts
+    live.run("%tb")
+    assert "fault" not in live.ok("a = 2").facts
+
+
 def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
     made = live.ok("\n\ndef scale(a):\n    b = a\n    return b * FACTOR")
     fault = failing(live, "y = 2\nscale(y)").fault

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from stepper.adapters.kernels import LocalKernel, LocalKernels
 from stepper.adapters.memory import Guard, Usage, cgroups, usage
-from stepper.core.model import Limits, Outcome
-from stepper.ports import Execution, KernelPlace
+from stepper.core.model import Outcome
+from stepper.ports import Execution
+from tests.test_helper import Lab
 
 MB = 1 << 20
 
@@ -50,9 +52,43 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert [(one.total // MB, one.used // MB) for one in found] == [(100, 50)]
 
 
-@pytest.mark.parametrize("text", ["", "0::/nowhere\n", "0::/../..\n"])
+def test_a_hybrid_machine_and_a_container_whose_own_group_is_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "cg"
+    group(root / "memory", str(200 * MB), 90 * MB, 40 * MB, v1=True)  # /docker/1 is seen as the root from inside
+    lines = "12:name=systemd:/docker/1\n4:memory,hugetlb:/docker/1\n0::/docker/1\n"
+    found = cgroups(7, root, proc(tmp_path, lines))
+    assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
+
+
+def test_a_path_that_leads_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "cg"
+    group(tmp_path / "other", str(100 * MB), 99 * MB, 0)
+    group(root, str(200 * MB), 50 * MB, 0)
+    found = cgroups(7, root, proc(tmp_path, "0::/../other\n"))
+    assert [(one.total // MB, one.used // MB) for one in found] == [(200, 50)]
+
+
+def test_more_cache_than_use_is_no_use_at_all(tmp_path: Path) -> None:
+    group(tmp_path / "cg", str(100 * MB), 10 * MB, 20 * MB)
+    assert [one.used for one in cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/\n"))] == [0]
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
+@pytest.mark.parametrize("text", [None, "", "max\n", "a b c\ninactive_file x\n", "0\n"])
+def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: str | None) -> None:
+    """They never raise: a guard that fails would fail every cell."""
+    group(tmp_path / "cg" / "a", str(100 * MB), 10 * MB, 0)
+    path = tmp_path / "cg" / "a" / name
+    path.unlink() if text is None else path.write_text(text)
+    found = cgroups(7, tmp_path / "cg", proc(tmp_path, "0::/a\n"))
+    assert [one.total for one in found] in ([], [100 * MB])
+
+
+@pytest.mark.parametrize("text", ["", "0::/nowhere\n", "0::/../..\n", "no colons\n", "4:memory\n", "0::/\udcff\n"])
 def test_no_limit_is_none(tmp_path: Path, text: str) -> None:
-    assert cgroups(7, tmp_path / "cg", proc(tmp_path, text)) == []
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert cgroups(7, tmp_path / "cg", tmp_path / "proc") == []
     assert cgroups(8, tmp_path / "cg", tmp_path / "proc") == []
 
 
@@ -61,63 +97,126 @@ def test_the_machine_is_looked_at() -> None:
     assert 0 < found.used < found.total <= psutil.virtual_memory().total
 
 
+def watch(percent: float, *seen: tuple[int, int]) -> Guard:
+    """A guard that sees one (use, tree) after the other, of 1,000 bytes in all."""
+    looks, trees = iter(seen), {"now": 0}
+
+    def look() -> Usage:
+        used, trees["now"] = next(looks)
+        return Usage(1000, used, "its cgroup")
+
+    return Guard(percent, look, lambda: trees["now"])
+
+
 @pytest.mark.parametrize(
-    ("began", "later", "tree_began", "tree_later", "trips"),
+    ("seen", "trips"),
     [
-        (50, 79, 0, 500, False),
-        (50, 80, 0, 1, True),  # the limit is reached, whoever took it
-        (90, 95, 100, 100, False),  # it was above before the cell began: not its doing
-        (90, 95, 100, 139, False),  # grown by less than 5 % of the limit (40 of 800)
-        (90, 95, 100, 141, True),
+        ([(500, 0), (799, 500)], False),
+        ([(500, 0), (800, 1)], True),  # the limit is reached, whoever took it
+        ([(500, 0), (1000, 900)], True),
+        ([(800, 100), (950, 100)], False),  # it was above before the cell began: not its doing
+        ([(900, 100), (950, 140)], False),  # grown by 5 % of the limit, which is 40
+        ([(900, 100), (950, 141)], True),
+        ([(900, 500), (950, 100)], False),  # shrunk
+        ([(900, 100), (799, 600)], False),  # below again: no matter how much it has grown
     ],
 )
-def test_when_the_guard_trips(began: int, later: int, tree_began: int, tree_later: int, trips: bool) -> None:
-    looks = iter([Usage(1000, began * 10, "the machine"), Usage(1000, later * 10, "the machine")])
-    trees = iter([tree_began, tree_later] if began >= 80 else [tree_later])
-    guard = Guard(80, lambda: next(looks), lambda: next(trees))
-    assert bool(guard.warning) == (began >= 80)
+def test_when_the_guard_trips(seen: list[tuple[int, int]], trips: bool) -> None:
+    guard = watch(80, *seen)
+    assert bool(guard.warning) == (seen[0][0] >= 800)
     assert bool(guard.trip()) == trips
 
 
-def run(tmp_path: Path, code: str, percent: float) -> list[Execution]:
-    """Run the code in a real kernel under that limit, then ask whether the kernel kept its state."""
-
-    async def play() -> list[Execution]:
-        kernels = LocalKernels(str(tmp_path / "k.json"), str(tmp_path))
-        kernel: LocalKernel = await kernels.start(KernelPlace(sys.executable, str(tmp_path), dict(os.environ)))
-        try:
-            ended = [await kernel.execute(code, 60, Limits(max_memory_percent=percent))]
-            if ended[0].death is None:
-                ended.append(await kernel.execute("print(before)", 60, Limits(max_memory_percent=99)))
-            return ended
-        finally:
-            await kernel.shutdown()
-
-    os.makedirs(tmp_path, exist_ok=True)
-    return asyncio.run(play())
+def test_above_at_the_start_stays_so_while_the_cell_runs() -> None:
+    guard = watch(80, (900, 100), (700, 100), (900, 130), (900, 150))
+    assert [bool(guard.trip()) for _ in range(3)] == [False, False, True]
 
 
-def short(tmp_path: Path) -> Path:
-    """A folder whose socket paths are short enough."""
-    folder = Path("/tmp") / f"stepper-mem-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    return folder
+def test_what_the_guard_says() -> None:
+    million = 10**6
+    seen = iter(
+        [Usage(4000 * million, 3300 * million, "its cgroup"), Usage(4000 * million, 3600 * million, "its cgroup")]
+    )
+    trees = iter([1000 * million, 1500 * million])
+    guard = Guard(80, lambda: next(seen), lambda: next(trees))
+    assert guard.warning == "memory was at 82 % of its cgroup before the cell began (the limit is 80 %)"
+    assert (
+        guard.trip() == "memory reached 90 % of its cgroup (the limit is 80 %); this kernel holds 1,500 MB of 4,000 MB"
+    )
+    assert watch(80, (100, 0)).warning == ""
 
 
-GROWING = "before = 1\nimport time\nheld = []\nfor _ in range(600):\n    held.append(bytearray(20_000_000)); {pause}"
+# a real kernel
 
 
-@pytest.mark.parametrize("pause", ["time.sleep(0.02)", "pass"])
-def test_a_cell_that_allocates_to_the_limit_is_stopped(tmp_path: Path, pause: str) -> None:
-    room = 100 * 600_000_000 / psutil.virtual_memory().total
-    ended = run(short(tmp_path), GROWING.format(pause=pause), usage(os.getpid()).percent + room)
-    assert ended[0].outcome is Outcome.MEMORY
-    assert "this kernel holds" in ended[0].memory and "the limit is" in ended[0].memory
-    if ended[0].death is None:  # the interrupt worked: the state is kept
-        assert ended[1].outcome is Outcome.OK
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab(sys.executable)
+    yield made
+    made.close()
 
 
-def test_above_the_limit_at_the_start_warns_and_lets_a_small_cell_run(tmp_path: Path) -> None:
-    ended = run(short(tmp_path), "before = 1\nimport time; time.sleep(0.7)", max(1.0, usage(os.getpid()).percent / 2))
-    assert ended[0].outcome is Outcome.OK
-    assert "before the cell began" in ended[0].notes[0]
+def share(done: Execution) -> int:
+    """How much the message says that the kernel holds, in MB."""
+    said = re.search(r"this kernel holds ([\d,]+) MB of [\d,]+ MB", done.memory)
+    assert said, done.memory
+    return int(said[1].replace(",", ""))
+
+
+def present() -> Usage:
+    return usage(os.getpid())
+
+
+STEADY = (
+    "import time\nheld = []\nfor _ in range(100):\n    held.append(bytearray(20_000_000))\n    {pause}\ntime.sleep(20)"
+)
+CODES = {
+    "slowly": STEADY.format(pause="time.sleep(0.02)"),
+    "fast": STEADY.format(pause="pass"),
+    "in one go": "import time\nheld = b'x' * 1_500_000_000\ntime.sleep(20)",
+    "in a child": "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', \"held = b'x' * 1_500_000_000; import time; time.sleep(20)\"])",
+}
+
+
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> None:
+    lab.ok("before = 1")
+    now = present()
+    room = 100 * 600_000_000 / now.total
+    began = time.monotonic()
+    done = lab.run(code, max_memory_percent=now.percent + room)
+    assert time.monotonic() - began < 15
+    assert done.outcome is Outcome.MEMORY and done.memory.startswith("memory reached ")
+    assert 300 < share(done) < 2500
+    if done.death is None:  # the interrupt worked: the state is kept
+        assert lab.ok("print(before)").outcome is Outcome.OK
+
+
+def test_a_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
+    now = present()
+    code = (
+        "import time\nheld = []\n"
+        "while True:\n    try:\n        while len(held) < 60: held.append(bytearray(20_000_000))\n        time.sleep(20)\n"
+        "    except KeyboardInterrupt: pass"
+    )
+    done = lab.run(code, max_memory_percent=now.percent + 100 * 600_000_000 / now.total)
+    assert done.outcome is Outcome.MEMORY and done.death is not None
+    assert "the interrupt had no effect" in done.death.how and share(done) > 300
+
+
+def test_above_the_limit_at_the_start(lab: Lab) -> None:
+    """It warns, and stops only what has grown by more than 5 % of the limit itself."""
+    now = present()
+    percent = min(4.0, 0.9 * now.percent)
+    room = int(0.05 * now.total * percent / 100)
+    done = lab.run(f"import time\nheld = b'x' * {room // 4}\ntime.sleep(0.7)", max_memory_percent=percent)
+    assert done.outcome is Outcome.OK
+    assert [note.split(" at ")[0] for note in done.notes] == ["memory was"] and "before the cell began" in done.notes[0]
+    done = lab.run(f"more = b'x' * {2 * room + 50_000_000}\ntime.sleep(20)", max_memory_percent=percent)
+    assert done.outcome is Outcome.MEMORY and done.notes and share(done) > room // 1_000_000
+
+
+def test_below_the_limit_nothing_is_said(lab: Lab) -> None:
+    done = lab.run("import time; time.sleep(0.5)", max_memory_percent=100)
+    assert (done.outcome, done.notes, done.memory) == (Outcome.OK, [], "")

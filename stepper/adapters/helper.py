@@ -108,7 +108,8 @@ def attributes(error):
     for _ in range(CAUSES):
         if reason is None:
             break
-        found["reason_mro"] = found.get("reason_mro", []) + mro(reason)
+        known = found.setdefault("reason_mro", [])
+        known.extend(name for name in mro(reason) if name not in known)
         number = plain(peek(reason, "errno"))
         if isinstance(number, int):
             found["reason_errno"] = number

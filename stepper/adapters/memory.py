@@ -38,12 +38,11 @@ def usage(pid: int) -> Usage:
 def cgroups(pid: int, root: Path = CGROUPS, proc: Path = Path("/proc")) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
     try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
     found = []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
+    for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if number == "0" and not controllers:
             folder, names = root, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -51,7 +50,8 @@ def cgroups(pid: int, root: Path = CGROUPS, proc: Path = Path("/proc")) -> list[
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        group = folder / path.lstrip("/")
+        # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
+        group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
         for level in (group, *group.parents):
             if level == folder.parent:
                 break
@@ -63,12 +63,13 @@ def _level(folder: Path, maximum: str, current: str, cache: str) -> list[Usage]:
     try:
         total = int((folder / maximum).read_text())
         used = int((folder / current).read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
+        idle = int(stat.get(cache, 0))
     except (OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
         return []
     if total <= 0 or total >= UNLIMITED:
         return []
-    return [Usage(total, max(0, used - int(stat.get(cache, 0))), "its cgroup")]
+    return [Usage(total, max(0, used - idle), "its cgroup")]
 
 
 class Guard:

@@ -26,17 +26,27 @@ TABLE: tuple[tuple[str, Verdict], ...] = (
     ("SystemExit", U),
     ("KeyboardInterrupt", U),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
     ("IPython.core.error.StdinNotImplementedError", U),  # input() and getpass()
-    # wrong calls, though connection errors are their base
-    ("ssl.SSLEOFError", T),  # … but this one was cut off
+    # what the operating system says; below ssl and gaierror, whose numbers mean something else
+    ("socket.gaierror", T),
+    ("ssl.SSLEOFError", T),  # cut off
     ("ssl.SSLZeroReturnError", T),
-    ("ssl.SSLError", R),  # the certificate, or no TLS at the other end
+    ("ssl.SSLError", R),  # the certificate, or no TLS at the other end: a wrong call
+    ("errno ENOSPC", U),
+    ("errno EDQUOT", U),
+    ("errno EMFILE", U),
+    ("errno ENFILE", U),
+    ("errno EIO", U),
+    ("errno EHOSTUNREACH", T),
+    ("errno EHOSTDOWN", T),
+    ("errno ENETUNREACH", T),
+    ("errno ENETDOWN", T),
+    # wrong calls, though a connection error is their base
     ("httpx.UnsupportedProtocol", R),
     ("httpx.LocalProtocolError", R),
     # the network
     ("ConnectionError", T),
     ("TimeoutError", T),
     ("socket.timeout", T),  # Python 3.9
-    ("socket.gaierror", T),
     ("socket.herror", T),
     ("asyncio.exceptions.TimeoutError", T),  # up to Python 3.10
     ("http.client.IncompleteRead", T),
@@ -56,16 +66,6 @@ TABLE: tuple[tuple[str, Verdict], ...] = (
     ("httpcore.RemoteProtocolError", T),
     ("aiohttp.client_exceptions.ClientConnectionError", T),
     ("aiohttp.client_exceptions.ClientPayloadError", T),
-    # what the operating system says; below ssl and gaierror, whose numbers mean something else
-    ("errno ENOSPC", U),
-    ("errno EDQUOT", U),
-    ("errno EMFILE", U),
-    ("errno ENFILE", U),
-    ("errno EIO", U),
-    ("errno EHOSTUNREACH", T),
-    ("errno EHOSTDOWN", T),
-    ("errno ENETUNREACH", T),
-    ("errno ENETDOWN", T),
 )
 
 # These only pass on what failed below them: a row of their cause goes before their own.
