@@ -30,6 +30,7 @@ from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
+LOCK_SECONDS = 8.0  # less than a client waits
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 LARGE_BYTES = 1 << 20  # of a request, after which memory is given back
@@ -90,9 +91,11 @@ class Daemon:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            with contextlib.suppress(StepperError):
+            if not os.path.exists(self.paths.socket):  # a cleaner of /tmp took it: nobody can reach us
+                self.ending.set()
+            with contextlib.suppress(StepperError, OSError):
                 hours = self.workspace.config.limits().kernel_idle_hours
-                for session in self.workspace.sessions.values():
+                for session in list(self.workspace.sessions.values()):
                     idle = now - session.last_used > hours * 3600
                     if session.keeper.kernel and not session.lock.locked() and idle:
                         await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")
@@ -145,7 +148,7 @@ class Daemon:
             if gone.done() and not caller.left.is_set():
                 caller.left.set()
                 log.info("the client of %s went away", verb.decode())
-                for session in self.workspace.sessions.values():
+                for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
             elif not work.done() and not caller.left.is_set():
                 progress({})
@@ -206,7 +209,15 @@ def main() -> None:
     paths.make_home()
     lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                sys.exit("another stepper daemon of this project is still at work (stepper shutdown ends it)")
+            time.sleep(0.05)
     handler = RotatingFileHandler(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

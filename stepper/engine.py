@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -55,6 +56,11 @@ class Session:
         events, trouble = journal.load()
         self.state = ledger.replay(events)
         self.trouble = trouble  # with the journal; told with the next run
+        if self.state.running:
+            cut = self.state.running
+            self.trouble = (
+                f"run {cut['run']} (cell {cut['cell_id']}) lost its daemon: it did begin, how it ended is not known"
+            )
         self.keeper = Keeper(kernels, place, self.state, self.log)
 
     # --- what Claude Code did ---------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ class Session:
         return (
             gate.stopped(self.state)
             or (gate.waiting(self.state, others, cell.index) if new else None)
-            or gate.too_many(document.cells, self.limits())
+            or (gate.too_many(document.cells, self.limits()) if new else None)
         )
 
     async def written(self, write: FileWrite, caller: Caller) -> Report | None:
@@ -140,7 +146,13 @@ class Session:
                 if why:
                     refused = report.not_run(why)
                     return report.joined([report.of_runs(ended, len(cells)), refused]) if ended else refused
-                ended.append(await self._run_cell(document, cell, caller, write.tool_use_id))
+                try:
+                    ended.append(await self._run_cell(document, cell, caller, write.tool_use_id))
+                except StepperError as error:
+                    if not ended:
+                        raise
+                    told = report.of_runs(ended, len(cells))
+                    return report.joined([told, report.not_run(error.message, error.hint)])
                 if ended[-1].verdict is not Verdict.FINE:
                     break
             if not ended:
@@ -163,7 +175,7 @@ class Session:
             if why:
                 raise StepperError(f"nothing ran: {why}")
             document = self.read()
-            await self.keeper.find()
+            await self.keeper.find(insist=True)
             if everything:
                 await self.keeper.end("it was restarted for a run of all cells")
                 self.state.lost = ""  # asked for: nobody need be told
@@ -217,8 +229,16 @@ class Session:
         return tool_use_id is not None and tool_use_id in self.state.tool_use_ids
 
     def log(self, event: dict[str, Any], sync: bool = True) -> None:
-        """Write an event to the journal and take it into the state. Raise OSError."""
-        self.journal.append(event, sync)
+        """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
+        try:
+            self.journal.append(event, sync)
+        except OSError as error:
+            why = f"the journal can't be written ({error.strerror}): a restart forgets what runs now"
+            if event["event"] == "start":  # nothing ran yet
+                raise StepperError(why, "df -h .stepper; ls -l .stepper/journal") from error
+            self.trouble = why
+        if event["event"] == "kernel":
+            self.facts = {}
         ledger.apply(self.state, event)
 
     def read(self) -> Notebook:
@@ -245,12 +265,12 @@ class Session:
             try:
                 kernel = await self.keeper.get(caller.environ)
             except KernelError as error:
-                return self._not_started(cell, key, error)
+                return self._not_started(cell, key, error, limits)
             notes = [*self.take_notes(), *notes]
-            begin = Begun(self.state.next_run, key, now(), time.monotonic(), tool_use_id, repeat)
+            begin = judge.Begun(self.state.next_run, key, now(), time.monotonic(), tool_use_id, repeat)
             execution = await self._execute(kernel, cell, caller, begin, timeout, limits)
             fault, verdict = self._judge(cell, execution)
-            run = begin.run(cell, execution, fault, verdict, kernel.id)
+            run = begin.run(cell, execution.outcome, fault, verdict, kernel.id, time.monotonic())
             attempts = self.state.attempts_after(key, verdict, repeat > 0)
             decision = retry.decide(verdict, attempts, repeat, limits)
             if decision.act is not retry.Act.AGAIN:
@@ -262,16 +282,17 @@ class Session:
             if await self._paused(decision.wait, caller):
                 run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
                 break
-        ended = self._ended(cell, key, run, execution, timeout, notes)
+        ended = self._ended(cell, key, run, execution, timeout, notes, limits)
         ended = replace(ended, origins=self._origins(document))
         if decision.act is retry.Act.STOP:
             self.stop(key, cell.id, report.stop_block(ended, attempts + repeat))
         if self.state.complete and not was_complete:
-            ended = replace(ended, tail=brief.completion(self.name, self.state, self.file.read().figures))
+            with contextlib.suppress(NotebookError):  # it may be gone by now
+                ended = replace(ended, tail=brief.completion(self.name, self.state, self.file.read().figures))
         return ended
 
     async def _execute(
-        self, kernel: Kernel, cell: Cell, caller: Caller, begin: Begun, timeout: float, limits: Limits
+        self, kernel: Kernel, cell: Cell, caller: Caller, begin: judge.Begun, timeout: float, limits: Limits
     ) -> Execution:
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
@@ -314,14 +335,14 @@ class Session:
             self.waits_for = None
         return True
 
-    def _not_started(self, cell: Cell, key: ledger.Key, error: KernelError) -> Ended:
+    def _not_started(self, cell: Cell, key: ledger.Key, error: KernelError, limits: Limits) -> Ended:
         """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
         if not error.stops:
             raise error
         fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
         run = Run(0, cell.id, cell.number, cell.index, key if isinstance(key, int) else None, "", now(), 0.0,
                   Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault)  # fmt: skip
-        ended = self._ended(cell, key, run, Execution(run.outcome), 0.0, [])
+        ended = self._ended(cell, key, run, Execution(run.outcome), 0.0, [], limits)
         self.stop(key, cell.id, report.stop_block(ended, self.state.of(key).attempts, error.hint))
         return ended
 
@@ -342,7 +363,14 @@ class Session:
         return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory)
 
     def _ended(
-        self, cell: Cell, key: ledger.Key, run: Run, execution: Execution, timeout: float, notes: list[str]
+        self,
+        cell: Cell,
+        key: ledger.Key,
+        run: Run,
+        execution: Execution,
+        timeout: float,
+        notes: list[str],
+        limits: Limits,
     ) -> Ended:
         return Ended(
             cell=cell,
@@ -356,41 +384,7 @@ class Session:
             step=self.state.plan.step(run.step),
             next_step=self.state.plan.step(self.state.open_step()),
             attempts=self.state.of(key).attempts,
-            max_retries=self.limits().max_retries,
+            max_retries=limits.max_retries,
             timeout=timeout,
             notes=notes,
-        )
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A run that begins: its number, what it counts for, when (UTC, and on the monotonic clock)."""
-
-    number: int
-    key: ledger.Key
-    at: str
-    clock: float
-    tool_use_id: str | None
-    repeat: int
-
-    def event(self) -> dict[str, Any]:
-        """Return what the journal tells of it."""
-        return {"event": "start", "run": self.number, "key": self.key, "at": self.at, "tool_use_id": self.tool_use_id}
-
-    def run(self, cell: Cell, execution: Execution, fault: Fault | None, verdict: Verdict, kernel: str) -> Run:
-        """Return the run that it became."""
-        return Run(
-            run=self.number,
-            cell_id=cell.id,
-            number=cell.number,
-            index=cell.index,
-            step=self.key if isinstance(self.key, int) else None,
-            source_hash=changes.source_hash(cell.source),
-            started_at=self.at,
-            duration_s=round(time.monotonic() - self.clock, 4),
-            outcome=execution.outcome,
-            verdict=verdict,
-            fault=fault,
-            kernel=kernel,
-            tool_use_id=self.tool_use_id,
         )

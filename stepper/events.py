@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -20,12 +21,13 @@ async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) ->
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError."""
     try:
         payload = hookio.payload(load_json(hookio.lean(data)))
-        handler = EVENTS.get(event)
-        return await handler(workspace, payload, caller) if handler else hookio.SILENT
     except ValueError as error:
         problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
         return hookio.failed(event, StepperError(problem), accepted=False)
-    except StepperError as error:
+    handler = EVENTS.get(event)
+    try:
+        return await handler(workspace, payload, caller) if handler else hookio.SILENT
+    except (hookio.PayloadError, StepperError) as error:
         return hookio.failed(event, error, accepted=False)
 
 
@@ -60,7 +62,8 @@ async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Call
         workspace.turns.worked.add(change.session)
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
-        session.file.touch()
+        with contextlib.suppress(StepperError):  # it may be gone; the report matters more
+            session.file.touch()
     workspace.mark()
     return hookio.answer("PostToolUse", found)
 
@@ -70,7 +73,8 @@ async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Cal
     edited = {os.path.realpath(path) for path in hookio.last_edits(payload)}
     for path in workspace.release(session=hookio.session(payload)):
         if path in edited:
-            workspace.session(path).file.touch()
+            with contextlib.suppress(StepperError):
+                workspace.session(path).file.touch()
     return hookio.SILENT
 
 

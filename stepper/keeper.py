@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.core.ledger import State
+from stepper.errors import KernelBusyError
 from stepper.ports import Kernel, KernelPlace, KernelProvider
 
 
@@ -30,7 +31,7 @@ class Keeper:
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
-        self.starting = False
+        self.starting = self.orphaned = False
         self.news = ""
 
     @property
@@ -38,19 +39,26 @@ class Keeper:
         """Whether a cell runs in it now."""
         return self.kernel is not None and self.kernel.busy
 
-    async def find(self) -> Kernel | None:
-        """Return the kernel, which a former daemon may have left, or None where there is none."""
+    async def find(self, insist: bool = False) -> Kernel | None:
+        """Return the kernel, which a former daemon may have left, or None where there is none.
+
+        One that is still busy with a former daemon's cell is left alone and not returned, unless with `insist`.
+        """
         async with self.looking:
             if self.kernel is None and not self.looked:
-                self.kernel, why = await self.provider.attach()
-                self.looked = True
+                try:
+                    self.kernel, why = await self.provider.attach(insist)
+                except KernelBusyError:
+                    self.orphaned = True
+                    return None
+                self.looked, self.orphaned = True, False
                 if self.kernel is None and why:
                     self.lost(why)
         return self.kernel
 
     async def get(self, environ: Mapping[str, str]) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError."""
-        kernel = await self.find()
+        kernel = await self.find(insist=True)
         if kernel is not None:
             death = await kernel.death()
             if death is None:
@@ -95,7 +103,7 @@ class Keeper:
         """Return pid, state, memory and interpreter, as `stepper status --json` tells them."""
         kernel = self.kernel
         if kernel is None:
-            state = "starting" if self.starting else "none"
+            state = "starting" if self.starting else "busy" if self.orphaned else "none"
             return {"pid": None, "state": state, "rss_bytes": None, "python": None}
         state = "dead" if await kernel.death() is not None else "busy" if kernel.busy else "idle"
         return {"pid": kernel.pid, "state": state, "rss_bytes": kernel.rss_bytes(), "python": kernel.python}

@@ -77,8 +77,11 @@ class KernelProvider(Protocol):
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
 
-    async def attach(self) -> tuple[Kernel | None, str]:
-        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was)."""
+    async def attach(self, insist: bool) -> tuple[Kernel | None, str]:
+        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was).
+
+        Where it still runs a cell: with `insist` that is interrupted, else KernelBusyError raised.
+        """
 
 
 class Notebook(Protocol):

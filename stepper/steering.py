@@ -15,7 +15,7 @@ from stepper.keeper import now
 async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
     async with session.lock:
-        await session.keeper.find()
+        await session.keeper.find(insist=True)
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log({"event": "created", "at": now()})
         session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
@@ -66,7 +66,7 @@ async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one."""
     await session.interrupt()
     async with session.lock:
-        await session.keeper.find()
+        await session.keeper.find(insist=True)
         had = await session.keeper.end("it was restarted at the person's request")
         await session.keeper.get(caller.environ)
         return had
@@ -76,7 +76,7 @@ async def shutdown(session: Session, why: str) -> bool:
     """End the kernel; return whether there was one."""
     await session.interrupt()
     async with session.lock:
-        await session.keeper.find()
+        await session.keeper.find(insist=True)
         return await session.keeper.end(why)
 
 
@@ -116,7 +116,9 @@ def failed_key(session: Session) -> ledger.Key | None:
     if state.stop is not None:
         return state.stop.key
     failing = [run["key"] for run in state.runs if state.of(run["key"]).status is StepStatus.FAILED]
-    return failing[-1] if failing else None
+    steps = [key for key in failing if isinstance(key, int)]
+    loose = [key for key in failing if isinstance(key, str) and _cell(session, key) is not None]
+    return (steps or loose or [None])[-1]
 
 
 def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
@@ -124,7 +126,8 @@ def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
     if key is None:
         return None
     with contextlib.suppress(NotebookError):
-        return plan.find_cell(session.file.read().cells, session.state.of(key).cell_id or str(key))
+        name = session.state.of(key).cell_id or (key if isinstance(key, str) else None)
+        return plan.find_cell(session.file.read().cells, name) if name else None
     return None
 
 

@@ -395,3 +395,77 @@ def test_the_daemon_ends_where_nothing_needs_it(project: Project) -> None:
         assert daemon.wait(20) == 0
     assert not os.path.exists(project.paths.socket)
     assert "idle for" in notebook.insert("1")[1].text
+
+
+def test_a_kernel_that_runs_a_cell_outlives_its_daemon_too(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 77")
+    payload = notebook.edited("insert", "import time\nfor _ in range(900): time.sleep(0.1)")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    status = project.json("status")
+    os.kill(status["daemon"]["pid"], signal.SIGKILL)
+    thread.join(20)
+    assert "may or may not have run" in answers[0].text
+    assert project.json("status")["kernel"]["state"] == "busy"  # looking does not touch it
+    _, answer = notebook.insert("print(x)")
+    assert "| 77" in answer.text
+    assert "run 2 " in answer.text and "lost its daemon" in answer.text
+    assert project.json("status")["kernel"]["pid"] == status["kernel"]["pid"]
+
+
+def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 3")
+    os.unlink(project.paths.socket)
+    assert "ended" in project.stepper("shutdown").stdout.lower()
+    assert "ran ok" in notebook.insert("1")[1].text
+
+
+def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 3")
+    assert project.json("context")["variables"]
+    project.stepper("restart")
+    assert project.json("context")["variables"] == {}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kernelspec": "python3"},
+        {"language_info": ["python"]},
+        {"stepper": [1]},
+        {"stepper": {"steps": [{"id": 10**30, "title": "x"}]}},
+        {"big": 123456789012345678901234567890},
+    ],
+)
+def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict) -> None:
+    cells = [{**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}}, {**code("2", "2"), "outputs": [5, "x"]}]
+    notebook = project.notebook("odd.ipynb", cells, **odd)
+    _, answer = notebook.insert("print('fine')")
+    assert "| fine" in answer.text
+    assert {key: notebook.raw["metadata"][key] for key in odd} == odd
+    assert "ran ok" in notebook.replace("1", "3").text
+
+
+def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
+    cells = [{**code("1/0", "a"), "metadata": {"tags": "skip-execution"}}, code("print('ran')", "b")]
+    project.notebook("tag.ipynb", cells)
+    assert "1 of 1 cells ran ok" in project.stepper("run", "tag").stdout
+
+
+def test_a_journal_that_can_not_be_written_is_said(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("1")
+    (journal,) = (project.folder / ".stepper" / "journal").glob("*.jsonl")
+    kept = journal.read_bytes()
+    journal.unlink()
+    journal.mkdir()
+    _, answer = notebook.insert("2")
+    assert "NOT run" in answer.text and "the journal can't be written" in answer.text
+    journal.rmdir()
+    journal.write_bytes(kept)
+    assert "ran ok" in notebook.insert("3")[1].text

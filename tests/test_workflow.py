@@ -503,3 +503,32 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     assert project.json("run", "tags", check=1)["ok"] is False
     notebook.replace("eeee", "raise RuntimeError('STOP')")
     assert "stopped" in project.stepper("run", "tags", check=1).stderr
+
+
+def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    first = notebook.raw["cells"][0]["id"]
+    failed, _ = notebook.insert("helper_value")
+    helper, answer = notebook.insert("helper_value = 1", after=first)
+    assert "Step" not in answer.text
+    assert 'Step 1 of 2 "One": done' in notebook.replace(failed, "helper_value + 1").text
+    assert "Step" not in notebook.replace(helper, "helper_value = 2").text
+    project.stepper("run", f"notebooks/{notebook.path.name}", "--all")
+    assert step(project, 2)["status"] == "pending"
+
+
+def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    raw = notebook.raw
+    raw["cells"].append(code("x = 1", "1"))
+    notebook.path.write_text(json.dumps(raw))
+    project.stepper("skip")
+    assert "tags" not in notebook.cell("1")["metadata"]
+    assert step(project, 1)["status"] == "skipped"
+
+
+def test_a_large_notebook_may_be_repaired(project: Project) -> None:
+    project.config("max_cells: 2")
+    notebook = project.notebook("large.ipynb", [code("1", "a"), code("2", "b"), code("3", "c")])
+    assert notebook.before("replace", "4", "b").stdout == b""
+    assert "ran ok" in notebook.replace("b", "4").text

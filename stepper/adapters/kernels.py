@@ -25,10 +25,11 @@ from stepper.adapters.memory import Guard, usage
 from stepper.adapters.outputs import OutputArea
 from stepper.adapters.provisioner import GONE
 from stepper.core.model import Limits, Outcome
-from stepper.errors import KernelError, KernelStartFailedError
+from stepper.errors import KernelBusyError, KernelError, KernelStartFailedError
 from stepper.ports import Death, Execution, KernelPlace
 
 START_SECONDS = 60.0
+LOOK_SECONDS = 1.0  # for a kernel found again to answer a question that is not worth an interrupt
 STDERR_CHARACTERS = 2000
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
@@ -100,8 +101,11 @@ class LocalKernels:
             raise
         return kernel
 
-    async def attach(self) -> tuple[LocalKernel | None, str]:
-        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was)."""
+    async def attach(self, insist: bool) -> tuple[LocalKernel | None, str]:
+        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was).
+
+        It may still run a cell that lost its daemon. With `insist` that is interrupted, else KernelBusyError raised.
+        """
         try:
             told = json.loads(self.record.read_text())
             connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
@@ -121,15 +125,26 @@ class LocalKernels:
         kernel = LocalKernel(manager, self, python)
         kernel.banner = banner
         death = await kernel.death()
-        if death is None:
+        for again in (True, False) if death is None else ():
             try:
-                await kernel.connect(GRACE_SECONDS)
+                await kernel.connect(GRACE_SECONDS if insist else LOOK_SECONDS)
                 return kernel, ""
             except KernelError as error:
-                death = Death(f"it runs (pid {kernel.pid}) but does not answer: {error.message}")
+                death = await kernel.death()
+                if death is None and not insist:
+                    kernel.detach()
+                    raise KernelBusyError(
+                        f"the kernel (pid {kernel.pid}) is busy with a cell that lost its daemon"
+                    ) from None
+                if death is None and again:
+                    await manager.interrupt_kernel()  # nobody waits for that cell any more
+                    continue
+                death = death or Death(f"it did not answer, not even to an interrupt: {error.message}")
                 await kernel.shutdown()
+                break
         self.forget()
-        return None, "the kernel ended while no stepper daemon was there" if not death.how else death.how
+        assert death is not None
+        return None, f"the kernel ended while no daemon of stepper's was there ({death.how})"
 
     def forget(self) -> None:
         """Remove the record of a kernel that is gone."""
@@ -154,7 +169,8 @@ class LocalKernel:
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
-        self.client.start_channels(stdin=False, hb=False)
+        if not self.client.channels_running:
+            self.client.start_channels(stdin=False, hb=False)
         deadline = time.monotonic() + seconds
         replied = heard = False
         while not (replied and heard):
@@ -173,7 +189,7 @@ class LocalKernel:
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
                 raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
-        done = await Running(self, OutputArea(10000), time.monotonic() + seconds).run(helper.INSTALL, silent=True)
+        done = await self._housekeeping(helper.INSTALL, seconds)
         if done.outcome is not Outcome.OK:
             raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
 
@@ -189,9 +205,17 @@ class LocalKernel:
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""
-        asked = await Running(self, OutputArea(10000), time.monotonic() + GRACE_SECONDS).run(helper.ASK, silent=True)
+        asked = await self._housekeeping(helper.ASK, GRACE_SECONDS)
         found: dict[str, Any] = asked.facts.get("namespace") or {}
         return found
+
+    async def _housekeeping(self, code: str, seconds: float) -> Execution:
+        """Run silent code of stepper's own, with a deadline."""
+        self.busy, self.interrupted = True, ""
+        try:
+            return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(code, silent=True)
+        finally:
+            self.busy = False
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""

@@ -26,6 +26,7 @@ from stepper.errors import NotebookError
 from stepper.ports import Execution
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
+LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 CELL_NUMBER = re.compile(r"cell-(\d+)")
 
 
@@ -35,6 +36,8 @@ def parse(data: bytes) -> tuple[Any, bool]:
     Python's own parser takes what orjson refuses: NaN, lone surrogates.
     """
     try:
+        if LONG_INTEGER.search(data):
+            return json.loads(data), False  # orjson would make a float of it
         return orjson.loads(data), True
     except orjson.JSONDecodeError:
         try:
@@ -93,7 +96,7 @@ class Document:
         self.data, self.raw, self.fast = data, raw, fast
         self.signature, self.mtime_ns = (_signature(about), about.st_mtime_ns) if about else ((), 0)
         metadata = raw.get("metadata") or {}
-        info, spec = metadata.get("language_info") or {}, metadata.get("kernelspec") or {}
+        info, spec = _object(metadata.get("language_info")), _object(metadata.get("kernelspec"))
         self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
         self.plan: Any = metadata.get("stepper")
         self._cells: list[Cell] | None = None
@@ -101,8 +104,9 @@ class Document:
     @property
     def figures(self) -> int:
         """How many outputs are pictures."""
-        outputs = (out for cell in self.raw["cells"] for out in cell.get("outputs") or ())
-        return sum(any(mime.startswith("image/") for mime in out.get("data") or ()) for out in outputs)
+        found = [cell.get("outputs") for cell in self.raw["cells"]]
+        outputs = [_object(output) for group in found if isinstance(group, list) for output in group]
+        return sum(any(mime.startswith("image/") for mime in _object(output.get("data"))) for output in outputs)
 
     @property
     def cells(self) -> Sequence[Cell]:
@@ -121,7 +125,7 @@ class Document:
                         number if kind == "code" else 0,
                         kind,
                         text_of(cell.get("source", "")),
-                        tuple(str(tag) for tag in metadata.get("tags") or ()),
+                        tags_of(metadata),
                         own.get("step") if isinstance(own, dict) else None,
                     )
                 )
@@ -197,10 +201,10 @@ class IpynbFile:
             target = find(document, cell)
             if target is None:
                 return
-            tags = target.setdefault("metadata", {}).setdefault("tags", [])
-            if tag in tags:
+            metadata = target.setdefault("metadata", {})
+            if tag in tags_of(metadata):
                 return
-            tags.append(tag)
+            metadata["tags"] = [*tags_of(metadata), tag]
             if self._write(document, keep_time=True):
                 return
 
@@ -252,6 +256,21 @@ class IpynbFile:
             raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
 
 
+def _object(value: Any) -> dict[str, Any]:
+    """Return a JSON object, an empty one for anything else: metadata may be a stranger's."""
+    return value if isinstance(value, dict) else {}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(line, str) for line in value))
+
+
+def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
+    """Return a cell's tags; a single one may stand without a list."""
+    tags = metadata.get("tags")
+    return (tags,) if isinstance(tags, str) else tuple(map(str, tags)) if isinstance(tags, list) else ()
+
+
 def _signature(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
@@ -274,7 +293,7 @@ def check(raw: Any, name: str) -> None:
     if not isinstance(cells, list) or not all(
         isinstance(cell, dict)
         and isinstance(cell.get("metadata", {}), dict)
-        and isinstance(cell.get("source", ""), str | list)
+        and _is_text(cell.get("source", ""))
         and isinstance(cell.get("cell_type"), str)
         for cell in cells
     ):

@@ -31,7 +31,7 @@ def parse(source: str) -> Directive:
         duration = DURATION.fullmatch(value)
         if key == "scratch" and not value:
             scratch = True
-        elif key == "step" and value.isdecimal():
+        elif key == "step" and value.isdecimal() and len(value) < 10:
             step = int(value)
         elif key == "timeout" and duration and float(duration[1]) > 0:
             timeout = float(duration[1]) * UNITS[duration[2]]

@@ -1,12 +1,13 @@
-"""What the end of a run means: outcome, exception, death and memory → fault and verdict."""
+"""A run that begins, and what its end means: outcome, exception, death and memory → fault and verdict."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stepper.core import classify
-from stepper.core.changes import RAISES_TAG
-from stepper.core.model import Fault, Outcome, Verdict
+from stepper.core.changes import RAISES_TAG, source_hash
+from stepper.core.model import Cell, Fault, Outcome, Run, Verdict
 
 KEPT = "the kernel's state is kept"
 LOST = "all variables are lost"
@@ -30,3 +31,39 @@ def judge(
     if outcome is Outcome.ERROR and RAISES_TAG in tags:
         return fault, Verdict.FINE
     return fault, classify.of_run(outcome, fault)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that begins: its number, what it counts for, when (UTC, and on the monotonic clock)."""
+
+    number: int
+    key: int | str
+    at: str
+    clock: float
+    tool_use_id: str | None
+    repeat: int
+
+    def event(self) -> dict[str, Any]:
+        """Return what the journal tells of it."""
+        return {"event": "start", "run": self.number, "key": self.key, "at": self.at, "tool_use_id": self.tool_use_id}
+
+    def run(
+        self, cell: Cell, outcome: Outcome, fault: Fault | None, verdict: Verdict, kernel: str, clock: float
+    ) -> Run:
+        """Return the run that it became."""
+        return Run(
+            run=self.number,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            step=self.key if isinstance(self.key, int) else None,
+            source_hash=source_hash(cell.source),
+            started_at=self.at,
+            duration_s=round(clock - self.clock, 4),
+            outcome=outcome,
+            verdict=verdict,
+            fault=fault,
+            kernel=kernel,
+            tool_use_id=self.tool_use_id,
+        )

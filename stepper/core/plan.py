@@ -60,9 +60,9 @@ def from_json(data: Any) -> Plan | None:
             for item in data["steps"]
         )
         problem = str(data.get("problem", ""))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-    if len({step.id for step in steps}) != len(steps):
+    if len({step.id for step in steps}) != len(steps) or not all(0 < step.id < 1 << 31 for step in steps):
         return None
     return Plan(problem, steps)
 
@@ -82,6 +82,8 @@ def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
         if state.of(step.id).cell_id == cell.id:
             return step.id
     number = state.open_step()
+    if cell.id in state.progress:
+        return None  # it ran before, in no step
     if number is not None and failed_cell(state, cells, number) is not None:
         return None
     return number
