@@ -49,7 +49,7 @@ def test_the_happy_path_to_complete(project: Project) -> None:
         "from IPython.display import Image, display\nimport base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')\ndisplay(Image(png))"
     )
     assert "The notebook is complete: 2 steps done, 0 skipped; 2 runs, 0 attempts" in answer.text
-    assert "1 figures" in answer.text
+    assert "in all; 1 figure." in answer.text
     assert str(notebook.path.name) in answer.text.splitlines()[-1]
     status = project.json("status")
     assert status["state"] == "complete"
@@ -132,7 +132,7 @@ def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
     assert step(project, 1)["status"] == "skipped"
     _, answer = notebook.insert("1")
     assert 'Step 2 of 2 "Plot": done' in answer.text
-    assert "1 steps done, 1 skipped" in answer.text
+    assert "1 step done, 1 skipped" in answer.text
     assert project.json("plan")["steps"][0]["status"] == "skipped"
 
 

@@ -154,8 +154,13 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
-        f"The notebook is complete: {statuses.count(StepStatus.DONE)} steps done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {len(state.runs)} runs, {attempts} attempts at fixes,"
-        f" {seconds(state.seconds)} in all; {figures} figures.",
+        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
+        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {clean(name)}.",
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
