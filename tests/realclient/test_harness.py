@@ -204,7 +204,7 @@ def test_escape_ends_a_hook_with_sigterm(
     appears(project / ".claude" / "started")
     client.keys("Escape")
 
-    assert appears(project / ".claude" / "signal").read_text() == "SIGTERM"
+    assert said(project / ".claude" / "signal") == "SIGTERM"
 
 
 def appears(path: Path, timeout: float = 20) -> Path:
@@ -214,3 +214,12 @@ def appears(path: Path, timeout: float = 20) -> Path:
         assert time.monotonic() < deadline, f"{path.name} did not appear"
         time.sleep(0.02)
     return path
+
+
+def said(path: Path, timeout: float = 20) -> str:
+    """The text of a file, once there is some: it exists before its first byte is written."""
+    deadline = time.monotonic() + timeout
+    while not appears(path, timeout).read_text():
+        assert time.monotonic() < deadline, f"{path.name} stayed empty"
+        time.sleep(0.02)
+    return path.read_text()
