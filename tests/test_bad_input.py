@@ -100,7 +100,7 @@ def test_notebooks_that_are_none(project: Project, kind: str, said: str) -> None
     assert said in answer.text
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything; CI's other machines are not root")
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
 def test_an_unreadable_notebook(project: Project) -> None:
     notebook = project.notebook("shut.ipynb")
     notebook.path.chmod(0)

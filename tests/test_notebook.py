@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import nbformat
@@ -87,18 +88,19 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
-def test_a_folder_that_can_not_be_written_leaves_the_old_file(tmp_path: Path) -> None:
-    file = make(tmp_path / ("n" * 200 + ".ipynb"), [code("x", "a")])
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    """A limit of the file size stands for a full disk: unlike a folder's mode it stops root too."""
+    file = make(tmp_path / "n.ipynb", [code("x", "a")])
     cell, old = file.read().cells[0], Path(file.path).read_bytes()
-    os.chmod(tmp_path, 0o500)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
-        if os.getuid() == 0:  # root writes everywhere: a file in the place of the folder stands in
-            return
         with pytest.raises(NotebookError, match="can't be written"):
             file.put(cell, ran(), None, keep_time=True)
-        assert Path(file.path).read_bytes() == old
     finally:
-        os.chmod(tmp_path, 0o700)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert Path(file.path).read_bytes() == old
+    assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:

@@ -99,11 +99,6 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
     return "\n".join(lines)
 
 
-def last_run(state: State, key: Key | None) -> dict[str, Any] | None:
-    """Return the last run of a step or cell, or None."""
-    return next((run for run in reversed(state.runs) if run["key"] == key), None)
-
-
 def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:
     """Return the answer of `continue`: the stop is lifted, where to go on, with the context."""
     first = "The stop is lifted." if lifted else "Nothing was stopped."
