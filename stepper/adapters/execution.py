@@ -172,7 +172,8 @@ def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | N
         assert error is not None
         return Fault(str(error.get("ename")), without_escapes(str(error.get("evalue"))), (), traceback=trace)
     frames = tuple(
-        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"])) for f in told["frames"]
+        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
+        for f in told["frames"]
     )
     own = [frame.line for frame in frames if frame.cell == count]
     line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None

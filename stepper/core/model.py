@@ -95,12 +95,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of the user's own code on the way to an error; `cell` is that cell's execution count."""
+    """One line of the user's own code on the way to an error: in a cell, known by its execution count, or in a `file`."""
 
     cell: int
     line: int
     function: str
     context: tuple[tuple[int, str], ...] = ()  # (line number, text), the failing line's neighbours
+    file: str = ""  # of the user's own, as written from the kernel's folder
 
 
 @dataclass(frozen=True)

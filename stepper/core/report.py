@@ -193,7 +193,7 @@ def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list
     if fault.frames:
         inner = fault.frames[-1]
         if inner.line != fault.line or inner.function != "<module>":
-            where = origins.get(inner.cell, f"the cell run as [{inner.cell}]")
+            where = clean(inner.file) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
             here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
             parts.append(here + "\n" + _listing(inner.context, inner.line))
     return parts

@@ -1,0 +1,107 @@
+"""The user's namespace in short: modules, functions, classes, variables with type, shape, length and size."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import os
+import sys
+import types
+
+from .base import (
+    CLASSES,
+    callables,
+    class_name,
+    classes_of,
+    clock,
+    getsizeof,
+    guarded,
+    lengths,
+    missing,
+    of_library,
+    one_of,
+    plain,
+    shell,
+    short,
+)
+from .signatures import signature
+
+NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
+STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+# Finders of modules that bring none which a listing of sys.path does not show.
+FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
+
+
+def namespace(deadline):
+    modules, functions, classes, variables, left = {}, {}, [], {}, 0
+    for name, value in list(shell.user_ns.items()):
+        if not bound_by_user(name, value):
+            continue
+        if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
+            left += 1
+            continue
+        name, kind = short(name), type(value)
+        if issubclass(kind, types.ModuleType):  # its dict, because a lazy module is loaded by any attribute
+            modules[name] = plain(object.__getattribute__(value, "__dict__").get("__name__")) or name
+        elif issubclass(kind, type):
+            classes.append(name)
+        elif one_of(kind, callables):
+            functions[name] = guarded(signature, value) or "(…)"
+        else:
+            variables[name] = {"type": class_name(kind)}
+            guarded(measure, value, kind, variables[name])
+    found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
+    return {**found, **(guarded(loadable) or {})}
+
+
+def bound_by_user(name, value):
+    initial = shell.user_ns_hidden.get(name, missing)
+    return type(name) is str and not name.startswith("_") and value is not initial and name not in named
+
+
+def loadable():
+    """What a cell can load and import: for the look at the next one before it runs."""
+    names = [short(name, ALL) for name in (*shell.user_ns, *vars(builtins)) if type(name) is str]
+    functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
+    names += [name for function in functions for name in makes(function)]
+    finders = {getattr(one, "__name__", type(one).__name__) for one in sys.meta_path}
+    return {
+        "names": names if sum(map(len, names)) <= ALL else [],  # all or none: half of them would raise false alarms
+        "imported": sorted({short(name.split(".")[0]) for name in list(sys.modules) if type(name) is str})[:3000],
+        "path": [short(one, 4096) for one in sys.path if type(one) is str][:100],
+        "other_finders": bool(finders - FINDERS),
+        "cwd": short(os.getcwd(), 4096),
+        "python": list(sys.version_info[:2]),
+    }
+
+
+def makes(function):
+    """The names that a function may bind in the namespace when it is called (`global x`)."""
+    code = function.__code__
+    return () if STORE_GLOBAL not in code.co_code[::2] else code.co_names
+
+
+def measure(value, kind, fact):
+    base = next((base for base in classes_of(kind) if one_of(base, lengths)), None)
+    if base is not None:
+        fact["len"] = base.__len__(value)
+        fact["bytes"] = base.__sizeof__(value)
+    elif one_of(kind, (int, float, complex, bool)):
+        fact["bytes"] = getsizeof(value)
+    elif of_library(value):
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple):
+            fact["shape"] = [n if type(n) is int else short(str(n)) for n in shape[:CLASSES]]
+        used = size(value, fact.get("shape", ()))
+        if used is not None:
+            fact["bytes"] = used
+
+
+def size(value, shape):
+    usage = getattr(value, "memory_usage", None)
+    if callable(usage):  # pandas: it goes over the columns, without looking into objects
+        used = usage(deep=False) if len(shape) < 2 or shape[1] <= 1000 else None
+        return None if used is None else int(getattr(used, "sum", lambda: used)())
+    found = getattr(value, "nbytes", None)
+    return found if type(found) is int else getsizeof(value)
