@@ -221,6 +221,30 @@ def report(number: int | None, notebook: str | None, as_json: bool) -> None:
     show(as_json, found, found["text"])
 
 
+@main.command("eval")
+@click.argument("code")
+@OF_NOTEBOOK
+@AS_JSON
+def evaluate(code: str, notebook: str | None, as_json: bool) -> None:
+    """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
+    found = ask("eval", notebook=notebook, source=sys.stdin.read() if code == "-" else code)
+    show(as_json, found, found["text"])
+    if found["outcome"] != "ok":
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("cell")
+@click.option("--page", type=int, default=1, help="Which page of a long output.")
+@OF_NOTEBOOK
+@AS_JSON
+def output(cell: str, page: int, notebook: str | None, as_json: bool) -> None:
+    """Show the text output of a code cell (its number or id), of which a report left some out."""
+    found = ask("output", notebook=notebook, cell=cell, page=page)
+    more = f"page {found['page']} of {found['pages']}" if found["pages"] > 1 else ""
+    show(as_json, found, "\n".join(filter(None, [found["text"], more])))
+
+
 @main.command()
 @NOTEBOOK
 @AS_JSON

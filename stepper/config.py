@@ -27,6 +27,7 @@ RULES: dict[str, tuple[str, Any]] = {
     "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
     "python": (TEXT, lambda v: v is None or (isinstance(v, str) and v != "")),
     "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
+    "preflight": ("true or false", lambda v: isinstance(v, bool)),
 }
 
 

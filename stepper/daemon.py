@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from stepper import __version__, steering, wire
-from stepper.adapters import notebook
+from stepper.adapters import ipython, notebook
+from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.surroundings import Surroundings
+from stepper.advice import Adviser
 from stepper.engine import Caller, Session
 from stepper.errors import StepperError
 from stepper.events import hook
@@ -57,6 +60,12 @@ class Daemon:
             LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
+            Adviser(
+                path,
+                Surroundings(self.paths.project),
+                Figures(os.path.join(self.paths.figures, store)),
+                ipython.transformer(),
+            ),
         )
 
     async def serve(self) -> None:

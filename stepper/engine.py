@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from stepper.core import brief, changes, directive, gate, judge, ledger, plan, report, retry
+from stepper.advice import Adviser, doubtful
+from stepper.core import brief, changes, directive, gate, judge, ledger, plan, progress, report, retry
 from stepper.core.model import Cell, CellEdit, Fault, FileWrite, Limits, Outcome, Run, Verdict
 from stepper.core.report import Ended, Report
 from stepper.errors import KernelError, NotebookError, StepperError
@@ -23,7 +24,6 @@ from stepper.ports import (
     KernelProvider,
     Notebook,
     NotebookFile,
-    Progress,
 )
 
 
@@ -46,8 +46,9 @@ class Session:
         kernels: KernelProvider,
         limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str]], KernelPlace],
+        adviser: Adviser,
     ) -> None:
-        self.name, self.file, self.journal, self.limits = name, file, journal, limits
+        self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
         self.pause = asyncio.Event()
@@ -65,41 +66,6 @@ class Session:
 
     # --- what Claude Code did ---------------------------------------------------------------------------------
 
-    async def gate(self, change: CellEdit | FileWrite) -> str | None:
-        """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
-
-        Takes no lock: while a cell of this notebook runs, another edit may be prepared; `edited` asks again.
-        """
-        limits = self.limits()
-        if isinstance(change, FileWrite):
-            return self._gate_write(change, limits)
-        if change.mode == "delete" or change.cell_type == "markdown":
-            return None
-        document = self.read()
-        cells = document.cells
-        if change.mode == "insert":
-            above = plan.find_cell(cells, change.after) if change.after else None
-            index = above.index + 1 if above else 0
-            new = Cell("", index, 0, "code", change.source)
-            return (
-                gate.stopped(self.state)
-                or gate.waiting(self.state, cells, index)
-                or gate.too_many([*cells, new], limits)
-            )
-        target = plan.find_cell(cells, change.cell_id or "")
-        if target is not None and not target.is_code and change.cell_type is None:
-            return None
-        return gate.stopped(self.state)
-
-    def _gate_write(self, change: FileWrite, limits: Limits) -> str | None:
-        """Return why a whole notebook must not be written: it would bring cells that must not run now."""
-        try:
-            cells = self.file.parse(change.content).cells
-        except NotebookError:
-            return None  # PostToolUse says what is wrong with it
-        fresh = changes.not_run_yet(cells, self.state.ran_ever)
-        return (gate.stopped(self.state) if fresh else None) or gate.too_many(cells, limits)
-
     async def edited(self, edit: CellEdit, caller: Caller) -> Report | None:
         """Run the code cell that was just inserted or replaced; None where there is nothing to run or to say."""
         if edit.mode == "delete" or edit.cell_type not in (None, "code"):
@@ -115,11 +81,12 @@ class Session:
                 )
             if cell not in changes.runnable([cell]):
                 return None
-            why = self._refused(document, cell, new=edit.mode == "insert")
+            why = self._refused(document, cell, new=edit.mode == "insert") or self._again(document, cell)
             if why:
                 return report.not_run(why)
-            ended = await self._run_cell(document, cell, caller, edit.tool_use_id)
-            return self._kept(report.of_run(ended), ended)
+            ended = await self._held(document, cell, caller, edit.tool_use_id)
+            ended = ended or await self.run_cell(document, cell, caller, edit.tool_use_id)
+            return self.kept(report.of_run(ended), ended)
 
     def _refused(self, document: Notebook, cell: Cell, new: bool) -> str | None:
         """Return why the gate would have denied the cell that stands in the notebook now."""
@@ -147,7 +114,8 @@ class Session:
                     refused = report.not_run(why)
                     return report.joined([report.of_runs(ended, len(cells)), refused]) if ended else refused
                 try:
-                    ended.append(await self._run_cell(document, cell, caller, write.tool_use_id))
+                    held = await self._held(document, cell, caller, write.tool_use_id)
+                    ended.append(held or await self.run_cell(document, cell, caller, write.tool_use_id))
                 except StepperError as error:
                     if not ended:
                         raise
@@ -157,9 +125,48 @@ class Session:
                     break
             if not ended:
                 return None
-            return self._kept(report.of_runs(ended, len(cells)), ended[-1])
+            return self.kept(report.of_runs(ended, len(cells)), ended[-1])
 
-    def _kept(self, found: Report, ended: Ended) -> Report:
+    def _again(self, document: Notebook, cell: Cell) -> str | None:
+        """Return why a source is not run again: it would end as it did, because nothing has changed since."""
+        last = progress.same_again(
+            self.state, plan.key(self.state, document.cells, cell), changes.source_hash(cell.source)
+        )
+        if last is None or self.adviser.changed_since(last, self.facts):
+            return None
+        return progress.repeated(last)
+
+    async def _held(self, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None) -> Ended | None:
+        """Return the fault that a cell would end with for certain; None where it may run, or is written once more."""
+        limits, state = self.limits(), self.state
+        key, source = plan.key(state, document.cells, cell), changes.source_hash(cell.source)
+        if not limits.preflight or state.of(key).held == source or changes.RAISES_TAG in cell.tags:
+            return None
+        try:
+            python = await self._known(caller)
+        except KernelError:
+            return None  # running it tells
+        fault = self.adviser.before(cell, self.facts)
+        if fault is None:
+            return None
+        fault = self.adviser.suggested(fault, {}, cell, document.cells, state, self.facts, python)
+        begin = judge.Begun(0, key, now(), time.monotonic(), tool_use_id, 0)
+        run = begin.run(cell, Outcome.ERROR, fault, Verdict.RECOVERABLE, "", begin.clock)
+        attempts = state.of(key).attempts
+        self.log({"event": "held", **asdict(run), "key": key, "at": begin.at})
+        ended = self._ended(cell, key, run, Execution(run.outcome), 0.0, self.take_notes(), limits)
+        counted = state.of(key).attempts > attempts
+        if counted and retry.decide(run.verdict, state.of(key).attempts, 0, limits).act is retry.Act.STOP:
+            self.stop(key, cell.id, report.stop_block(ended, state.of(key).attempts))
+        return replace(ended, held=True, counted=counted)
+
+    async def _known(self, caller: Caller) -> str:
+        """Have the kernel's names at hand, asked where they are not known; return its interpreter."""
+        kernel = await self.keeper.get(caller.environ)
+        self.facts = self.facts or await kernel.facts()
+        return kernel.python
+
+    def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
@@ -167,40 +174,6 @@ class Session:
         return found
 
     # --- what a person or a script asks for -------------------------------------------------------------------
-
-    async def run(self, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:
-        """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
-        async with self.lock:
-            why = gate.stopped(self.state)
-            if why:
-                raise StepperError(f"nothing ran: {why}")
-            document = self.read()
-            await self.keeper.find(insist=True)
-            if everything:
-                await self.keeper.end("it was restarted for a run of all cells")
-                self.state.lost = ""  # asked for: nobody need be told
-            cells = changes.not_run_yet(document.cells, self.state.ran)
-            if everything:
-                cells = changes.runnable(document.cells)
-            done, failed = 0, None
-            for position, cell in enumerate(cells, 1):
-                progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
-                ended = await self._run_cell(document, cell, caller, None, keep_time=False)
-                progress({"position": position, "of": len(cells), "what": "ran", "line": report.person_line(ended)})
-                found = self._kept(report.of_run(ended), ended)
-                if ended.verdict is not Verdict.FINE:
-                    failed = found
-                    break
-                done += 1
-            skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
-            return {
-                "notebook": self.name,
-                "ok": failed is None,
-                "ran": done,
-                "cells": len(cells),
-                "skipped": skipped,
-                "report": failed.text if failed else "",
-            }
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
@@ -253,7 +226,7 @@ class Session:
             self.log({"event": "plan", "at": now(), "plan": plan.to_json(told)})
         return document
 
-    async def _run_cell(
+    async def run_cell(
         self, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None, keep_time: bool = True
     ) -> Ended:
         """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
@@ -261,6 +234,7 @@ class Session:
         timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
         key, was_complete = plan.key(self.state, document.cells, cell), self.state.complete
         notes = [*asked.problems, *self._out_of_order(document, cell)]
+        notes += progress.returned(self.state, key, changes.source_hash(cell.source))
         for repeat in count():
             try:
                 kernel = await self.keeper.get(caller.environ)
@@ -268,13 +242,20 @@ class Session:
                 return self._not_started(cell, key, error, limits)
             notes = [*self.take_notes(), *notes]
             begin = judge.Begun(self.state.next_run, key, now(), time.monotonic(), tool_use_id, repeat)
+            known = self.facts
             execution = await self._execute(kernel, cell, caller, begin, timeout, limits)
-            fault, verdict = self._judge(cell, execution)
+            known = self.facts or known  # a kernel that died tells no more
+            fault, verdict = self.judged(cell, execution, known)
+            if fault is not None:
+                look = execution.facts.get("look") or {}
+                fault = self.adviser.suggested(fault, look, cell, document.cells, self.state, known, kernel.python)
             run = begin.run(cell, execution.outcome, fault, verdict, kernel.id, time.monotonic())
             attempts = self.state.attempts_after(key, verdict, repeat > 0)
             decision = retry.decide(verdict, attempts, repeat, limits)
             if decision.act is not retry.Act.AGAIN:
                 notes += self._put(cell, execution, run.step, keep_time)
+            if verdict is Verdict.RECOVERABLE:
+                notes += progress.same_error(self.state, key, run)
             self._record(run, key, execution, repeat)
             if decision.act is not retry.Act.AGAIN:
                 break
@@ -283,7 +264,9 @@ class Session:
                 run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
                 break
         ended = self._ended(cell, key, run, execution, timeout, notes, limits)
-        ended = replace(ended, origins=self._origins(document))
+        seen, since = self.adviser.seen(execution, run.run), begin.wall_ns
+        left = self.adviser.kept(execution.facts.get("changed"), since) if run.fault else doubtful(execution)
+        ended = replace(ended, origins=self._origins(document), seen=seen, doubts=left)
         if decision.act is retry.Act.STOP:
             self.stop(key, cell.id, report.stop_block(ended, attempts + repeat))
         if self.state.complete and not was_complete:
@@ -297,12 +280,18 @@ class Session:
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
         self.log({**begin.event(), "cell_id": cell.id, "kernel": kernel.id}, sync=False)
+        return await self.execute(kernel, cell.source, caller, timeout, limits)
+
+    async def execute(
+        self, kernel: Kernel, source: str, caller: Caller, timeout: float, limits: Limits, scratch: bool = False
+    ) -> Execution:
+        """Run code for a caller, who may go away; take over what the helper tells of the namespace."""
         self.waits_for = caller
         try:
-            execution = await kernel.execute(cell.source, timeout, limits)
+            execution = await kernel.execute(source, timeout, limits, scratch)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        self.facts = execution.facts.get("namespace") or self.facts
+        self.facts = execution.facts.get("namespace") or {}
         return execution
 
     def _put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> list[str]:
@@ -316,8 +305,12 @@ class Session:
     def _record(self, run: Run, key: ledger.Key, execution: Execution, repeat: int) -> None:
         counted = {"key": key, "repeat": repeat, "execution_count": execution.execution_count}
         self.log({"event": "run", **asdict(run), **counted})
+        self.ended(execution, f"cell {run.number}")
+
+    def ended(self, execution: Execution, where: str) -> None:
+        """Take note of a kernel that died."""
         if execution.death is not None:
-            self.keeper.died(f"the kernel died ({execution.death.how}) in cell {run.number}")
+            self.keeper.died(f"the kernel died ({execution.death.how}) in {where}")
 
     def stop(self, key: ledger.Key, cell_id: str, block: str) -> None:
         """Stop the notebook: no further cell runs until the person says so."""
@@ -357,9 +350,10 @@ class Session:
         names = {cell.id: report.place(cell) for cell in document.cells if cell.is_code}
         return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in self.state.counts.items()}
 
-    def _judge(self, cell: Cell, execution: Execution) -> tuple[Fault | None, Verdict]:
+    def judged(self, cell: Cell, execution: Execution, facts: dict[str, Any]) -> tuple[Fault | None, Verdict]:
+        """Return the fault of an execution and what follows; `facts` are what the kernel told last."""
         how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
-        memory = "; ".join([execution.memory, *brief.largest(self.facts)]) if execution.memory else ""
+        memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
         return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory)
 
     def _ended(

@@ -10,10 +10,10 @@ from typing import Any
 
 from stepper import steering
 from stepper.adapters.notebook import load_json
-from stepper.core import brief, gate, hookio, report
-from stepper.core.model import CellEdit, StepStatus
+from stepper.core import brief, changes, gate, hookio, plan, report
+from stepper.core.model import Cell, CellEdit, FileWrite, StepStatus
 from stepper.engine import Caller, Session
-from stepper.errors import StepperError
+from stepper.errors import NotebookError, StepperError
 from stepper.workspace import Workspace
 
 
@@ -40,10 +40,37 @@ async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Cal
     change = hookio.change(payload)
     path = workspace.resolve(change.notebook)
     try:
-        why_not = await workspace.session(path).gate(change)
+        why_not = refused(workspace.session(path), change)
     except StepperError:
         return hookio.SILENT  # PostToolUse says what is wrong
     return hookio.decided("deny", f"stepper: {why_not}") if why_not else hookio.SILENT
+
+
+def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
+    """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
+
+    Takes no lock: while a cell of this notebook runs, another edit may be prepared; the engine asks again.
+    """
+    limits, state = session.limits(), session.state
+    if isinstance(change, FileWrite):
+        try:
+            cells = session.file.parse(change.content).cells
+        except NotebookError:
+            return None  # PostToolUse says what is wrong with it
+        fresh = changes.not_run_yet(cells, state.ran_ever)
+        return (gate.stopped(state) if fresh else None) or gate.too_many(cells, limits)
+    if change.mode == "delete" or change.cell_type == "markdown":
+        return None
+    cells = session.read().cells
+    if change.mode == "insert":
+        above = plan.find_cell(cells, change.after) if change.after else None
+        index = above.index + 1 if above else 0
+        new = Cell("", index, 0, "code", change.source)
+        return gate.stopped(state) or gate.waiting(state, cells, index) or gate.too_many([*cells, new], limits)
+    target = plan.find_cell(cells, change.cell_id or "")
+    if target is not None and not target.is_code and change.cell_type is None:
+        return None
+    return gate.stopped(state)
 
 
 async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:

@@ -38,6 +38,7 @@ class Paths:
         self.state = os.path.join(self.home, "state.json")
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
+        self.figures = os.path.join(self.home, "figures")
         # While this exists, some notebook is under way: session start, prompts and ends of turns are looked at.
         self.active = os.path.join(self.home, "active")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.

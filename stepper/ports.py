@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,8 +49,11 @@ class Kernel(Protocol):
     python: str
     busy: bool
 
-    async def execute(self, code: str, timeout: float, limits: Limits) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death."""
+    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
+
+        With `scratch` it gets no execution count and is in no history.
+        """
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""
@@ -113,6 +116,9 @@ class NotebookFile(Protocol):
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
         """Put the outputs on the cell by id and source, on a fresh read; return '' or why they were left out."""
 
+    def outputs(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
+
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
 
@@ -131,6 +137,41 @@ class Journal(Protocol):
 
     def append(self, event: dict[str, Any], sync: bool = True) -> None:
         """Write one event; with `sync` it is on disk when this returns. Raise OSError."""
+
+
+class Surroundings(Protocol):
+    """The project's files and the kernel's environment, each answer bounded in time and number."""
+
+    def named(self, folder: str) -> str:
+        """Return a folder as reports name it: relative to the project where it lies inside."""
+
+    def paths_like(self, asked: str, cwd: str) -> list[str]:
+        """Return the existing paths nearest to one, as written from `cwd`."""
+
+    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
+        """Return modules of that name below the project: path, and the folder that must be on sys.path."""
+
+    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
+        """Return importable modules with names close to one."""
+
+    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
+        """Whether a kernel with that sys.path may find a module; True in doubt."""
+
+    def install_command(self, python: str, distribution: str) -> str:
+        """Return the command that adds a distribution to the environment of `python`."""
+
+    def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
+        """Return the project's files that were written since: path, size in bytes."""
+
+    def changed_since(self, when_ns: int, leave_out: Collection[str], folders: Sequence[str]) -> bool:
+        """Whether a file of the project, or one of the folders, was changed since."""
+
+
+class Pictures(Protocol):
+    """The folder of pictures that an agent can look at."""
+
+    def save(self, outputs: Sequence[dict[str, Any]], run: int) -> Sequence[Any]:
+        """Save the pictures of a run's outputs; return what became of each, in order."""
 
 
 Progress = Callable[[dict[str, Any]], None]

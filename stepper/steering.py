@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from dataclasses import asdict
 from typing import Any
 
-from stepper.core import brief, changes, ledger, plan
-from stepper.core.model import Cell, Plan, Step, StepStatus
+from stepper.core import brief, changes, directive, gate, ledger, plan
+from stepper.core import report as reports
+from stepper.core.model import Cell, Plan, Step, StepStatus, Verdict
 from stepper.engine import Caller, Session
-from stepper.errors import NotebookError, UsageError
+from stepper.errors import NotebookError, StepperError, UsageError
 from stepper.keeper import now
+from stepper.ports import Progress
 
 
 async def create(session: Session, made: Plan) -> None:
@@ -60,6 +64,84 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     told = {key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}
     return {**told, "text": state.reports.get(number or 0, "")}
+
+
+async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:
+    """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
+    async with session.lock:
+        why = gate.stopped(session.state)
+        if why:
+            raise StepperError(f"nothing ran: {why}")
+        document = session.read()
+        await session.keeper.find(insist=True)
+        if everything:
+            await session.keeper.end("it was restarted for a run of all cells")
+            session.state.lost = ""  # asked for: nobody need be told
+        cells = changes.not_run_yet(document.cells, session.state.ran)
+        if everything:
+            cells = changes.runnable(document.cells)
+        done, failed = 0, None
+        for position, cell in enumerate(cells, 1):
+            progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
+            ended = await session.run_cell(document, cell, caller, None, keep_time=False)
+            progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
+            found = session.kept(reports.of_run(ended), ended)
+            if ended.verdict is not Verdict.FINE:
+                failed = found
+                break
+            done += 1
+        skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
+        return {
+            "notebook": session.name,
+            "ok": failed is None,
+            "ran": done,
+            "cells": len(cells),
+            "skipped": skipped,
+            "report": failed.text if failed else "",
+        }
+
+
+async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, Any]:
+    """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
+
+    Raise StepperError where there is no kernel: there is nothing to look at.
+    """
+    async with session.lock:
+        kernel = await session.keeper.find(insist=True)
+        if kernel is None or await kernel.death() is not None:
+            raise StepperError(
+                f"{session.name} has no live kernel: there is nothing to look at", f"stepper run {session.name}"
+            )
+        limits, asked = session.limits(), directive.parse(source)
+        timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+        known, began, at = session.facts or await kernel.facts(), time.monotonic(), now()
+        execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+        took = round(time.monotonic() - began, 4)
+        cell = Cell("eval", -1, 0, "code", source)
+        fault, verdict = session.judged(cell, execution, session.facts or known)
+        if fault is not None:
+            fault = session.adviser.suggested(
+                fault, execution.facts.get("look") or {}, cell, session.read().cells, session.state,
+                session.facts or known, kernel.python,
+            )  # fmt: skip
+        told = {"source": source, "outcome": execution.outcome, "duration_s": took, "fault": fault and asdict(fault)}
+        session.log({"event": "scratch", "at": at, **told})
+        session.ended(execution, "`stepper eval`")
+        text = reports.of_scratch(execution.outcome, verdict, fault, took, timeout, source, execution.outputs)
+        return {"notebook": session.name, **told, "text": text}
+
+
+def output(session: Session, name: str, page: int) -> dict[str, Any]:
+    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
+    cells = session.file.read().cells
+    fits = [cell for cell in cells if cell.is_code and name in (cell.id, str(cell.number))]
+    if not fits:
+        raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
+    cell = fits[0]
+    pages = reports.pages(session.file.outputs(cell))
+    if not 1 <= page <= len(pages):
+        raise UsageError(f"the output of {reports.place(cell)} has {len(pages)} page(s)")
+    return {"notebook": session.name, "cell_id": cell.id, "page": page, "pages": len(pages), "text": pages[page - 1]}
 
 
 async def restart(session: Session, caller: Caller) -> bool:

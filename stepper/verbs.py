@@ -9,9 +9,10 @@ from datetime import date
 from typing import Any
 
 from stepper import steering
+from stepper.core import gate
 from stepper.core import plan as plans
 from stepper.engine import Caller, Session
-from stepper.errors import UsageError
+from stepper.errors import StepperError, UsageError
 from stepper.ports import Progress
 from stepper.workspace import Workspace, plan_of
 
@@ -71,7 +72,7 @@ async def run(request: Request) -> Any:
     session = request.session
     request.workspace.make_current(session.name, request.owner)
     request.worked()
-    return await session.run(bool(request.arguments.get("all")), request.caller, request.progress)
+    return await steering.run(session, bool(request.arguments.get("all")), request.caller, request.progress)
 
 
 async def history(request: Request) -> Any:
@@ -88,6 +89,22 @@ async def interrupt(request: Request) -> Any:
     """Interrupt the cell that runs."""
     session = request.session
     return {"notebook": session.name, "interrupted": await session.interrupt()}
+
+
+async def evaluate(request: Request) -> Any:
+    """Run code in the live kernel without touching the notebook."""
+    session, source = request.session, request.arguments.get("source") or ""
+    if not source.strip():
+        raise UsageError("there is no code", 'stepper eval "df.columns"')
+    why = gate.stopped(session.state) if request.owner else None  # the person may look
+    if why:
+        raise StepperError(f"nothing ran: {why}")
+    return await steering.evaluate(session, source, request.caller)
+
+
+async def output(request: Request) -> Any:
+    """Return a page of a cell's output."""
+    return steering.output(request.session, str(request.arguments["cell"]), int(request.arguments.get("page") or 1))
 
 
 async def restart(request: Request) -> Any:
@@ -149,6 +166,8 @@ COMMANDS: dict[str, Callable[[Request], Awaitable[Any]]] = {
     "run": run,
     "history": history,
     "report": report,
+    "eval": evaluate,
+    "output": output,
     "interrupt": interrupt,
     "restart": restart,
     "continue": go_on,

@@ -1,6 +1,6 @@
 """Issue 3's section "What is which", row by row, each with an exception really raised in a real kernel.
 
-And the pure tables that follow from it: what stepper does next (core/retry.py), what it suggests (core/suggest.py).
+And the pure tables that follow from it: what stepper does next (core/retry.py), what it suggests (core/remedy.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stepper.core import classify, retry, suggest
+from stepper.core import classify, remedy, retry
 from stepper.core.model import Fault, Limits, Outcome, Verdict
 from tests.test_helper import Lab, environment, old_python
 
@@ -550,14 +550,14 @@ def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
 
 
 SUGGESTIONS = [
-    (Outcome.ERROR, R, None, suggest.ELSE),
-    (Outcome.ERROR, R, fault("ValueError"), suggest.ELSE),
-    (Outcome.ERROR, U, fault("RuntimeError", message="STOP: which?"), suggest.DECIDE),
+    (Outcome.ERROR, R, None, remedy.ELSE),
+    (Outcome.ERROR, R, fault("ValueError"), remedy.ELSE),
+    (Outcome.ERROR, U, fault("RuntimeError", message="STOP: which?"), remedy.DECIDE),
     (Outcome.KERNEL_DIED, U, fault("KernelDied", message="STOP on stderr"), "change the cell that ended the kernel"),
-    (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), suggest.NETWORK),
-    (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=503), suggest.NETWORK),
+    (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), remedy.NETWORK),
+    (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=503), remedy.NETWORK),
     (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=429), "wait until the server"),
-    (Outcome.TIMEOUT, R, fault("Timeout"), suggest.TIMEOUT),
+    (Outcome.TIMEOUT, R, fault("Timeout"), remedy.TIMEOUT),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (Outcome.KERNEL_DIED, U, fault("KernelDied"), "change the cell that ended the kernel"),
     (Outcome.MEMORY, U, fault("MemoryLimit"), "let the cell work on less data at a time, or raise max_memory_percent"),
@@ -584,12 +584,12 @@ SUGGESTIONS = [
 
 @pytest.mark.parametrize(("outcome", "verdict", "given", "said"), SUGGESTIONS)
 def test_a_suggestion(outcome: Outcome, verdict: Verdict, given: Fault | None, said: str) -> None:
-    action = suggest.action(outcome, verdict, given)
+    action = remedy.action(outcome, verdict, given)
     assert action.startswith(said)
     assert "\n" not in action and "/fix" in action
 
 
 def test_every_row_of_the_suggestions_is_hit() -> None:
-    said = {suggest.action(outcome, verdict, given) for outcome, verdict, given, _ in SUGGESTIONS}
-    for _, text in suggest.ACTIONS:
+    said = {remedy.action(outcome, verdict, given) for outcome, verdict, given, _ in SUGGESTIONS}
+    for _, text in remedy.ACTIONS:
         assert any(one.startswith(text.split("{filename}")[0]) for one in said), text

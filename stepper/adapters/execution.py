@@ -62,13 +62,11 @@ class Running:
         self.facts: dict[str, Any] = {}
         self.died: Death | None = None
 
-    async def run(self, code: str, silent: bool = False) -> Execution:
+    async def run(self, code: str, silent: bool = False, history: bool = True) -> Execution:
         """Execute the code and return what came of it; never raises for what the code does."""
         client = self.kernel.client
         # stop_on_error=False: else requests that wait behind a failed one are aborted
-        self.msg_id = client.execute(
-            code, silent=silent, store_history=not silent, allow_stdin=False, stop_on_error=False
-        )
+        self.msg_id = client.execute(code, silent=silent, store_history=history, allow_stdin=False, stop_on_error=False)
         looked = time.monotonic()
         while not (self.idle and self.reply):
             get = client.get_shell_msg if self.idle else client.get_iopub_msg
@@ -185,4 +183,6 @@ def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | N
         frames,
         told["attributes"],
         trace,
+        tuple((how, name, said) for how, name, said in told["chain"]),
+        told["doc"],
     )

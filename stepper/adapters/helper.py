@@ -11,7 +11,11 @@ from importlib.resources import files
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 # In the order in which they import one another.
-MODULES = ("base", "cells", "fault", "signatures", "namespace", "tell")
+MODULES = (
+    "base", "cells", "fault", "signatures", "namespace",
+    "reach", "describe", "keys", "members", "calls", "values", "look", "changed",
+    "tell",
+)  # fmt: skip
 
 SET_UP = """
 import builtins, sys, types

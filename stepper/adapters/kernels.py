@@ -193,13 +193,16 @@ class LocalKernel:
         if done.outcome is not Outcome.OK:
             raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
 
-    async def execute(self, code: str, timeout: float, limits: Limits) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death."""
+    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
+
+        With `scratch` it gets no execution count and is in no history.
+        """
         self.busy, self.interrupted = True, ""
         guard = Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
         try:
             area = OutputArea(limits.max_output_bytes)
-            return await Running(self, area, time.monotonic() + timeout, guard).run(code)
+            return await Running(self, area, time.monotonic() + timeout, guard).run(code, history=not scratch)
         finally:
             self.busy = False
 
@@ -213,7 +216,9 @@ class LocalKernel:
         """Run silent code of stepper's own, with a deadline."""
         self.busy, self.interrupted = True, ""
         try:
-            return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(code, silent=True)
+            return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(
+                code, silent=True, history=False
+            )
         finally:
             self.busy = False
 

@@ -194,6 +194,12 @@ class IpynbFile:
                 return ""
         return "the notebook kept changing while stepper wrote to it, so the outputs were not written"
 
+    def outputs(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
+        target = find(self.read(), cell) or {}
+        found = target.get("outputs")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
         for _ in range(ATTEMPTS):

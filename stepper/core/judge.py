@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from stepper.core import classify
@@ -43,6 +44,11 @@ class Begun:
     clock: float
     tool_use_id: str | None
     repeat: int
+
+    @property
+    def wall_ns(self) -> int:
+        """When it began, in nanoseconds of the clock that files are stamped by."""
+        return int(datetime.fromisoformat(self.at.replace("Z", "+00:00")).timestamp() * 1e9)
 
     def event(self) -> dict[str, Any]:
         """Return what the journal tells of it."""

@@ -14,6 +14,8 @@ from stepper.core.model import Kind, Plan, StepStatus, Verdict
 
 Key = int | str  # a step's id, or the id of a cell in no step
 
+HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
+
 # How a run's end moves a step. A cancelled run leaves the step where it was.
 AFTER_RUN = {
     Verdict.FINE: StepStatus.DONE,
@@ -34,6 +36,8 @@ class Progress:
     failing: bool = False
     runs: int = 0
     reason: str = ""  # why it was skipped
+    held: str = ""  # the source hash that was not run last, because of what was found before
+    held_count: int = 0  # how often in a row
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class State:
     counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
+    unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
 
     def of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
@@ -128,6 +133,19 @@ def _plan(state: State, event: dict[str, Any]) -> None:
     state.plan = plans.from_json(event["plan"]) or state.plan
 
 
+def _held(state: State, event: dict[str, Any]) -> None:
+    """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
+    if event.get("tool_use_id"):
+        state.tool_use_ids.add(event["tool_use_id"])
+    progress = state.of(event["key"])
+    progress.held, progress.held_count = event["source_hash"], progress.held_count + 1
+    progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event["cell_id"], event["index"]
+    state.ran.pop(event["cell_id"], None)
+    if progress.held_count == HELD_IN_A_ROW:
+        progress.held_count = 0
+        progress.attempts += 1
+
+
 def _start(state: State, event: dict[str, Any]) -> None:
     state.running = event
     state.next_run = max(state.next_run, event["run"] + 1)
@@ -149,7 +167,9 @@ def _run(state: State, event: dict[str, Any]) -> None:
         state.ran[cell_id] = source
     else:
         state.ran.pop(cell_id, None)
+    state.unchanged = True
     progress = state.of(event["key"])
+    progress.held, progress.held_count = "", 0
     progress.runs += 1
     if verdict is Verdict.CANCELLED:
         return
@@ -168,7 +188,13 @@ def _stop(state: State, event: dict[str, Any]) -> None:
     state.stop = Stop(event["key"], event["cell_id"], event["block"])
 
 
+def _scratch(state: State, event: dict[str, Any]) -> None:
+    """`stepper eval` may have changed anything."""
+    state.unchanged = False
+
+
 def _kernel(state: State, event: dict[str, Any]) -> None:
+    state.unchanged = False
     if event["what"] == "started":
         state.kernel, state.ran, state.counts, state.lost = event["kernel"], {}, {}, ""
     else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
@@ -178,11 +204,11 @@ def _kernel(state: State, event: dict[str, Any]) -> None:
 
 
 def _lift(state: State, event: dict[str, Any]) -> None:
-    state.stop = None
+    state.stop, state.unchanged = None, False
 
 
 def _fix(state: State, event: dict[str, Any]) -> None:
-    state.stop = None
+    state.stop, state.unchanged = None, False
     if event.get("key") is not None:
         state.of(event["key"]).attempts = 0
 
@@ -196,8 +222,10 @@ def _skip(state: State, event: dict[str, Any]) -> None:
 HANDLERS = {
     "created": _created,
     "plan": _plan,
+    "held": _held,
     "start": _start,
     "run": _run,
+    "scratch": _scratch,
     "kernel": _kernel,
     "stop": _stop,
     "report": _report,

@@ -95,7 +95,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of the user's own code on the way to an error: in a cell, known by its execution count, or in a `file`."""
+    """One line of the user's own code on the way to an error, in a cell (its execution count) or in a `file`."""
 
     cell: int
     line: int
@@ -106,7 +106,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Fault:
-    """What an error tells. `mro` holds the class names (`module.Name`, builtins bare) from itself to object."""
+    """What an error tells. `mro` holds the class names (`module.Name`, builtins bare) from itself to object.
+
+    `chain` is what led to it, nearest first: (how, class, message). `doc` is the first line of its class's docstring.
+    """
 
     ename: str
     evalue: str
@@ -115,6 +118,9 @@ class Fault:
     frames: tuple[Frame, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
+    chain: tuple[tuple[str, str, str], ...] = ()
+    doc: str = ""
+    suggestion: str = ""  # one line of facts that the fix needs
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,7 @@ class Limits:
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
+    preflight: bool = True
 
 
 @dataclass(frozen=True)

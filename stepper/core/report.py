@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from stepper.core import suggest
+from stepper.core import remedy
 from stepper.core.model import Cell, Fault, Outcome, Plan, Step, Verdict
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
+EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
+PAGE = 8000  # of `stepper output`
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 LINE_LIMIT = 400
 MESSAGE_LIMIT = 600
+SAME = 4  # equal lines in a row that are shown
 # Terminal escapes, then every other control character but tab and newline (bidirectional controls too).
 ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -54,6 +58,10 @@ class Ended:
     tail: Sequence[str] = ()  # what follows: completion
     origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
     run: int = 0  # its number in the journal; 0 where nothing ran
+    held: bool = False  # found before it ran: nothing of it ran
+    counted: bool = False  # as an attempt, although nothing ran
+    seen: Sequence[str] = ()  # pictures and other rich outputs
+    doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
 
 def clean(text: str) -> str:
@@ -70,23 +78,34 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def quote(text: str, limit: int) -> str:
     """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
     text = clean("\n".join(map(_last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
-    lines = [line if len(line) <= LINE_LIMIT else _cut_line(line) for line in text.split("\n")]
-    total = sum(len(line) + 1 for line in lines)
-    if total <= limit:
-        return "\n".join(f"| {line}" for line in lines)
+    lines = folded([line if len(line) <= LINE_LIMIT else _cut_line(line) for line in text.split("\n")])
+    if sum(len(line) - 1 for line in lines) <= limit:
+        return "\n".join(lines)
     head, used = 0, 0
-    while used + len(lines[head]) + 1 <= limit * 0.6:
-        used += len(lines[head]) + 1
+    while used + len(lines[head]) - 1 <= limit * 0.6:
+        used += len(lines[head]) - 1
         head += 1
     tail, used = len(lines), 0
-    while used + len(lines[tail - 1]) + 1 <= limit * 0.35:
+    while used + len(lines[tail - 1]) - 1 <= limit * 0.35:
         tail -= 1
-        used += len(lines[tail]) + 1
+        used += len(lines[tail]) - 1
     left = lines[head:tail]
     said = (
-        f"… {len(left):,} lines ({sum(len(line) + 1 for line in left):,} characters) left out; all is in the notebook"
+        f"… {len(left):,} lines ({sum(len(line) - 1 for line in left):,} characters) left out; all is in the notebook"
     )
-    return "\n".join([*(f"| {line}" for line in lines[:head]), said, *(f"| {line}" for line in lines[tail:])])
+    return "\n".join([*lines[:head], said, *lines[tail:]])
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """Return the lines behind `| `; of equal ones in a row the first few, and how many more there are."""
+    found: list[str] = []
+    for line, same in groupby(lines):
+        count = sum(1 for _ in same)
+        shown = count if count <= SAME + 1 else SAME
+        found += [f"| {line}"] * shown
+        if count > shown:
+            found.append(f"… {count - shown:,} more lines like this")
+    return found
 
 
 def _last_state(line: str) -> str:
@@ -125,6 +144,8 @@ def headline(ended: Ended) -> str:
     if ended.outcome is Outcome.CANCELLED:
         return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
     name, message = error_of(ended)
+    if ended.held:
+        return f"{where} FAILED before it ran: {name}: {message}"
     return f"{where} FAILED after {took}: {name}: {message}"
 
 
@@ -155,7 +176,7 @@ def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
             f"Error Type: {name}",
             f"Error Message: {message}",
             f"Attempted Fixes: {retries}",
-            f"Suggestion: {one_line(mend) or suggest.action(ended.outcome, ended.verdict, ended.fault)}",
+            f"Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}",
         ]
     )
 
@@ -179,8 +200,23 @@ def standing(ended: Ended) -> str:
         return f"{name}: not finished."
     if ended.verdict is Verdict.UNRECOVERABLE:
         return f"{name}: failed; not a matter of another try."
-    left = ended.max_retries - ended.attempts
+    left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
+
+
+def found_before(ended: Ended) -> list[str]:
+    """Return what a fault that was found before the cell ran counts for."""
+    if not ended.held:
+        return []
+    count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
+    return [f"Nothing of the cell ran; {count}. The same code written once more runs."]
+
+
+def chain(fault: Fault) -> list[str]:
+    """Return what led to an error, a line each."""
+    return [
+        f"{how[0].upper()}{how[1:]} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]
+    ]
 
 
 def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
@@ -209,58 +245,85 @@ def one_or_cut(line: str) -> str:
 
 
 def outputs_text(outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT) -> list[str]:
-    """Return what the outputs hold: text within `limit` characters, and a line for each that is no text."""
-    texts, rich = [], []
-    for output in outputs:
-        kind = output.get("output_type")
-        if kind == "stream":
-            texts.append(_joined(output.get("text", "")))
-        elif kind in ("execute_result", "display_data"):
-            data = output.get("data") or {}
-            shown = [f"{mime}, {_size(content)}" for mime, content in data.items() if mime != "text/plain"]
-            if any(mime.startswith("image/") for mime in data):
-                rich.append("; ".join(shown))
-            elif "text/plain" in data:
-                texts.append(_joined(data["text/plain"]) + "\n")
-            elif shown:
-                rich.append("; ".join(shown))
-    parts = []
-    text = "".join(texts)
-    if text.strip():
-        parts.append("Output:\n" + quote(text, limit))
-    if rich:
-        more = f" and {len(rich) - 8} more" if len(rich) > 8 else ""
-        parts.append("In the notebook: " + " | ".join(clean(item) for item in rich[:8]) + more)
-    return parts
+    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none."""
+    text = "".join(text for output in outputs for text in texts_of(output))
+    return ["Output:\n" + quote(text, limit)] if text.strip() else []
 
 
-def _joined(value: Any) -> str:
-    return value if isinstance(value, str) else "".join(str(item) for item in value)
+def texts_of(output: Mapping[str, Any]) -> list[str]:
+    """Return the text of an output, in a list; a picture's own words for itself tell nothing."""
+    if output.get("output_type") == "stream":
+        return [_joined(output.get("text", ""))]
+    data = output.get("data") or {}
+    if "text/plain" in data and not any(mime.startswith("image/") for mime in data):
+        return [_joined(data["text/plain"]) + "\n"]
+    return []
 
 
-def _size(content: Any) -> str:
-    size = len(content) if isinstance(content, str) else sum(len(str(item)) for item in content)
-    return f"{size / 1024:.0f} kB" if size >= 1024 else f"{size} bytes"
+def _joined(value: Any, between: str = "") -> str:
+    return value if isinstance(value, str) else between.join(str(item) for item in value)
 
 
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
-    parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)])]
-    parts += [f"Note: {note}" for note in ended.notes]
+    parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)]), *found_before(ended)]
+    parts += [f"Note: {note}." for note in ended.notes]
     room = TEXT_LIMIT
     if ended.verdict is not Verdict.FINE and ended.fault is not None:
-        parts += failing_lines(ended.fault, ended.cell.source, ended.origins)
-        more = clean(ended.fault.evalue).strip().split("\n", 1)
-        if len(more) > 1:
-            parts.append("The whole message:\n" + quote(ended.fault.evalue, 1200))
+        fault = ended.fault
+        if fault.suggestion and fault.suggestion not in fault.evalue:
+            parts.append(f"Suggestion: {fault.suggestion}")
+        parts += failing_lines(fault, ended.cell.source, ended.origins) + chain(fault)
+        if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
+            parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
-    parts += outputs_text(ended.outputs, room)
-    if ended.outcome is Outcome.TIMEOUT:
-        parts.append("A first line `# stepper: timeout=10m` gives a cell more time, up to max_cell_timeout_seconds.")
+    parts += [f"{'Doubt' if ended.verdict is Verdict.FINE else 'Note'}: {one}" for one in ended.doubts]
+    parts += outputs_text(ended.outputs, room) + list(ended.seen)
     if ended.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
     return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.verdict is Verdict.FINE)
+
+
+def of_scratch(
+    outcome: Outcome, verdict: Verdict, fault: Fault | None, took: float, timeout: float, source: str,
+    outputs: Sequence[dict[str, Any]],
+) -> str:  # fmt: skip
+    """Return the report on code that was run beside the notebook: the verdict, then what it printed."""
+    ended = Ended(Cell("", -1, 0, "code", source), outcome, verdict, took, fault=fault, timeout=timeout)
+    if outcome is Outcome.OK:
+        parts = [f"stepper: eval ran ok in {seconds(took)}."]
+    elif outcome is Outcome.CANCELLED:
+        parts = [f"stepper: eval was CANCELLED after {seconds(took)}."]
+    else:
+        parts = [f"stepper: eval FAILED after {seconds(took)}: {': '.join(error_of(ended))}"]
+        if fault is not None:
+            parts += [f"Suggestion: {fault.suggestion}"] if fault.suggestion else []
+            parts += failing_lines(fault, source, {})
+    return bounded("\n".join([*parts, *outputs_text(outputs, EVAL_LIMIT)]))
+
+
+def pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
+    told: list[str] = []
+    for output in outputs:
+        if output.get("output_type") == "error":
+            told.append(_joined(output.get("traceback", ""), "\n") + "\n")
+        told += texts_of(output)
+    lines = [
+        f"| {line[at : at + PAGE // 2]}"
+        for line in clean("".join(told)).rstrip("\n").split("\n")
+        for at in range(0, max(1, len(line)), PAGE // 2)
+    ]
+    found: list[list[str]] = [[]]
+    room = PAGE
+    for line in lines:
+        if len(line) + 1 > room and found[-1]:
+            found.append([])
+            room = PAGE
+        found[-1].append(line)
+        room -= len(line) + 1
+    return ["\n".join(page) for page in found] if lines != ["| "] else ["(no text output)"]
 
 
 def bounded(text: str) -> str:

@@ -68,6 +68,11 @@ def of_library(value):
     return top_module(type(value)) in LIBRARIES
 
 
+def is_pandas(value, name):
+    """Whether it is of that class of pandas, which lies elsewhere from version to version."""
+    return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in classes_of(type(value)))
+
+
 def mro(error):
     names = class_names(type(error))
     return names if len(names) <= CLASSES else names[: CLASSES // 2] + names[-CLASSES // 2 :]

@@ -1,7 +1,7 @@
 """The helper's one private message for each run, published within the execution, and what must be done before a run.
 
-Within the execution (IPython's `post_run_cell`), because `user_expressions` come back empty when a cell raised and every
-further round trip costs 3 to 4 ms.
+Within the execution (IPython's `post_run_cell`), because `user_expressions` come back empty when a cell raised and
+every further round trip costs 3 to 4 ms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import types
 
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember
+from .changed import changes, keep
 from .fault import fault
+from .look import look
 from .namespace import namespace
 
 SECONDS = 1.0
@@ -43,7 +45,10 @@ def tell(error=None, ran=False):
     message = parent()
     if ran:
         recent.append({"id": message["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
-    facts = {} if error is None else {"fault": guarded(fault, error)}
+    facts = {}
+    if error is not None:
+        facts = {"fault": guarded(fault, error), "look": guarded(look, error) or {}, "changed": guarded(changes, error)}
+    guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS) or {}
     facts["seconds"] = round(clock() - began, 4)
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message)

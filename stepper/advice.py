@@ -1,0 +1,162 @@
+"""What a report adds to a run's end: the suggestion, what was bound and written before a failure, doubts, pictures.
+
+The facts come from the kernel's helper, the notebook's other cells, the project's files and its environment; the words
+are core's.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from stepper.core import brief, distributions, doubts, pictures, preflight, report, suggest
+from stepper.core.changes import runnable
+from stepper.core.ledger import State
+from stepper.core.model import Cell, Fault
+from stepper.ports import Execution, Pictures, Surroundings
+
+FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+
+
+@dataclass
+class Adviser:
+    """Advises on the cells of one notebook. `path` is the notebook's, which stepper itself writes."""
+
+    path: str
+    surroundings: Surroundings
+    pictures: Pictures
+    transform: Callable[[str], str]
+
+    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+        """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
+        own = {name for kind in ("modules", "functions", "variables") for name in facts.get(kind) or ()}
+        known = preflight.Known(
+            frozenset(facts.get("names") or ()),
+            frozenset(own | {*(facts.get("classes") or ())}),
+            tuple(facts.get("python") or (0, 0)),
+        )
+        return preflight.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
+
+    def _findable(self, name: str, facts: Mapping[str, Any]) -> bool:
+        """Whether a module may be there; what is not known may be."""
+        path = facts.get("path")
+        if not path or facts.get("other_finders") or name in facts.get("imported", ()):
+            return True
+        return self.surroundings.findable(name, path, facts["cwd"])
+
+    def suggested(
+        self, fault: Fault, look: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
+        facts: Mapping[str, Any], python: str,
+    ) -> Fault:  # fmt: skip
+        """Return the fault with its suggestion."""
+        around = suggest.Around(
+            source=cell.source,
+            names=live(facts),
+            largest=brief.largest(dict(facts)),
+            folder=self.surroundings.named(facts["cwd"]) if facts.get("cwd") else "",
+            place=lambda bound: place(bound, cells, state),
+        )
+        classes = set(fault.mro or (fault.ename,))
+        name = str(fault.attributes.get("name") or suggest.quoted(fault.evalue))
+        cwd = facts.get("cwd") or ""
+        with contextlib.suppress(OSError):  # a folder that went away: the report matters more
+            if "NameError" in classes:
+                around = replace(around, unrun=self._unrun(name, cell, cells, state))
+            elif "ModuleNotFoundError" in classes and not look.get("parent"):
+                distribution = distributions.distribution(name)
+                around = replace(
+                    around,
+                    local=self.surroundings.modules_like(name, cwd),
+                    modules=self.surroundings.modules_close(name, facts.get("path") or (), cwd),
+                    install=self.surroundings.install_command(python, distribution) if distribution else "",
+                )
+            elif classes.intersection(FILES):
+                asked = str(fault.attributes.get("filename") or suggest.quoted(fault.evalue))
+                around = replace(around, paths=self.surroundings.paths_like(asked, cwd) if asked else ())
+        return replace(fault, suggestion=report.one_line(suggest.hint(fault, look, around), suggest.LONGEST))
+
+    def _unrun(self, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> list[str]:
+        """Return where other cells, which have not run in the present kernel, define a name."""
+        found = []
+        for other in runnable(cells):
+            line = None if other.id in state.ran or other.id == cell.id else self._binds(other.source, name)
+            if line is not None:
+                text = other.source.split("\n")[line - 1].strip()
+                found.append(f"line {line} of {report.place(other)} (`{report.one_line(text, 100)}`)")
+        return found
+
+    def _binds(self, source: str, name: str) -> int | None:
+        """Return the line of a source that binds a name at its top level, or None."""
+        try:
+            tree = ast.parse(self.transform(source))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        todo: list[ast.AST] = list(tree.body)
+        while todo:
+            node = todo.pop(0)
+            bound = [getattr(node, "name", None)]
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound = [node.id]
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                bound = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+            if name in bound:
+                return getattr(node, "lineno", 1)
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+                todo += ast.iter_child_nodes(node)
+        return None
+
+    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+        """Return what a failed cell had bound and written before it failed: a retry begins with that."""
+        changed = changed or {}
+        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changed.get("rebound") or ()]
+        in_place = [f"`{name}` (line {line})" for name, line in changed.get("in_place") or ()]
+        bound = [f"`{name}`" for name in changed.get("bound") or ()]
+        written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
+        parts = [
+            "rebound " + suggest.listed(rebound, 300) if rebound else "",
+            "changed in place " + suggest.listed(in_place, 200) if in_place else "",
+            "bound " + suggest.listed(bound, 120) if bound else "",
+            "wrote " + suggest.listed(written, 200) if written else "",
+        ]
+        told = "; ".join(filter(None, parts))
+        return [report.one_line(f"before failing, this cell {told}", 600)] if told else []
+
+    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+        """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
+        began = datetime.fromisoformat(str(run["started_at"]).replace("Z", "+00:00")).timestamp()
+        ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
+        return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
+
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Save the pictures of a run; return the lines on them, on other rich outputs and on doubts."""
+        saved = self.pictures.save(execution.outputs, run)
+        lines = pictures.lines(saved, execution.facts.get("figures") or [])
+        return [*lines, *pictures.rich(execution.outputs)]
+
+
+def doubtful(execution: Execution) -> list[str]:
+    """Return the doubts on a run that ended well."""
+    return doubts.lines(execution.facts.get("doubts") or [])
+
+
+def live(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return every name that the kernel told of, with what it holds in short."""
+    names = dict.fromkeys(facts.get("names") or (), "")
+    names = {name: "" for name in names if not name.startswith("_")}
+    names |= {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()}
+    names |= dict.fromkeys(facts.get("functions") or (), "a function")
+    names |= {name: f"the module {module}" for name, module in (facts.get("modules") or {}).items()}
+    return names | dict.fromkeys(facts.get("classes") or (), "a class")
+
+
+def place(bound: Mapping[str, Any], cells: Sequence[Cell], state: State) -> str:
+    """Return how a report names the place where something was bound: a file, or a cell by its execution count."""
+    if bound.get("file"):
+        return report.clean(str(bound["file"]))
+    name = state.counts.get(bound.get("cell") or 0)
+    found = next((cell for cell in cells if cell.id == name), None)
+    return report.place(found) if found else "this cell" if name is None else "a cell that is gone"

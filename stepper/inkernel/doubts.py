@@ -1,0 +1,146 @@
+"""Doubts about a run that ended well: warnings, swallowed errors, what became of the frames that the cell names.
+
+Each run is watched by itself: after it `warnings.showwarning` and IPython's `ast_transformers` are as they were.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import warnings
+
+from .base import clock, files, guarded, name_of, shell
+from .bindings import Cell
+from .cells import TIMED, cell_magic, now, place, raw_lines
+from .compared import compare
+from .frames import look
+from .swallowed import HELPER, listen, said, start, stop, swallowed
+
+FACTS, WARNINGS = 10, 20
+BEFORE, AFTER = 0.1, 0.2  # seconds
+WORD = re.compile(r"[^\W\d]\w*")
+state = {"run": None}  # the run that is watched; the stand-ins of former ones only pass on
+
+
+class Run:
+    def __init__(self, raw):
+        self.raw, self.trees, self.warned, self.words, self.seen = raw, [], {}, (), {}
+        self.showing = None
+
+
+class Reader(ast.NodeTransformer):
+    """IPython hands it the tree of the cell, and those of what the cell's magics run."""
+
+    def visit(self, tree):
+        guarded(read, state["run"], tree)
+        return tree
+
+
+reader = Reader()
+
+
+def begin():
+    sys.modules[HELPER].swallowed = swallowed
+
+
+def before(raw):
+    """Begin to watch a run. Its tree is asked for only where needed: IPython then goes over all of it once more."""
+    after(raw, False)  # of a run whose end was not told
+    run = Run(raw)
+    start()
+    pandas = sys.modules.get("pandas")
+    if pandas is not None:
+        run.words = set(WORD.findall(raw))
+        run.seen = guarded(look, run.words, clock() + BEFORE) or {}
+    if pandas is not None or "except" in raw or "pandas" in raw:
+        shell.ast_transformers.append(reader)
+    run.showing = listening(unwrapped(warnings.showwarning), run)
+    warnings.showwarning = run.showing
+    state["run"] = run
+
+
+def after(raw, ok):
+    """End it; the facts where the run ended well, the weightiest first."""
+    run, state["run"] = state["run"], None
+    if run is None:
+        return []
+    if warnings.showwarning is run.showing:  # else the user's own stays
+        warnings.showwarning = unwrapped(run.showing)
+    if reader in shell.ast_transformers:
+        shell.ast_transformers.remove(reader)
+    errors = stop()
+    if not ok:
+        return []
+    facts = [*map(error_fact, errors), *(guarded(of_frames, run) or []), *map(warning_fact, run.warned.items())]
+    facts = [fact for fact in facts if fact is not None]
+    left = len(facts) - FACTS
+    return facts if left <= 0 else [*facts[:FACTS], {"kind": "more", "count": left}]
+
+
+def read(run, tree):
+    if run.trees and (len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw):
+        return  # what a line magic runs
+    run.trees.append(tree)
+    if "except" in run.raw:
+        listen(tree, run.raw)
+
+
+def of_frames(run):
+    if not run.trees or "pandas" not in sys.modules:
+        return []
+    deadline = clock() + AFTER
+    words = run.words or set(WORD.findall(run.raw))
+    current = look(words, deadline)
+    return compare(run.seen, current, Cell(run.trees)) if current else []
+
+
+def error_fact(told):
+    filename, line, head, name, message, count = told
+    line = line_of(filename, line)
+    if line is None:
+        return None
+    return {"kind": "swallowed", "line": line, "head": head, "error": name, "message": message, "count": count}
+
+
+def warning_fact(told):
+    (category, message), ((filename, line), count) = told
+    fact = {"kind": "warning", "category": category, "message": message, "count": count}
+    line = guarded(line_of, filename, line)
+    return fact if line is None else {**fact, "line": line}
+
+
+def line_of(filename, line):
+    """The line of the cell as it was written, or None where it is none of this cell's."""
+    if filename in TIMED:
+        magic = cell_magic(now["number"])
+        return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
+    if filename not in files():
+        return None
+    number, line = place(filename, line)
+    return line if number == now["number"] else None
+
+
+def unwrapped(showing):
+    return getattr(showing, "__dict__", {}).get("stepper_passes_to", showing)
+
+
+def listening(original, run):
+    """A stand-in for `warnings.showwarning`, which users may keep, call and replace."""
+
+    def showwarning(message, category, filename, lineno, file=None, line=None):
+        __tracebackhide__ = True
+        if run is state["run"]:
+            guarded(heard, run, message, category, filename, lineno)
+        return original(message, category, filename, lineno, file, line)
+
+    showwarning.stepper_passes_to = original
+    return showwarning
+
+
+def heard(run, message, category, filename, line):
+    key = name_of(category), said(message) if type(message) is not str else message.split("\n")[0]
+    if key in run.warned:
+        run.warned[key][1] += 1
+    elif len(run.warned) < WARNINGS:
+        run.warned[key] = [(filename, line), 1]

@@ -1,0 +1,234 @@
+"""The corpus read from its files, and the engine that its cells are run through: real kernels, real notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from stepper.adapters import ipython
+from stepper.adapters.figures import Figures
+from stepper.adapters.journal import JsonLines
+from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.notebook import IpynbFile
+from stepper.adapters.surroundings import Surroundings
+from stepper.advice import Adviser
+from stepper.core.model import CellEdit, Limits, Outcome
+from stepper.core.report import Report
+from stepper.engine import Caller, Session
+from stepper.ports import Execution, Kernel, KernelPlace
+
+HERE = Path(__file__).parent
+PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "pillow")
+# Between two faults in one kernel: no name, no module of a project, no figure of the one before is left.
+FRESH = """
+import os as _os, sys as _sys, gc as _gc
+_os.chdir({folder!r})
+for _name in [n for n, m in list(_sys.modules.items()) if str(getattr(m, "__file__", None) or "").startswith({root!r})]:
+    del _sys.modules[_name]
+_sys.path[:] = [p for p in _sys.path if not p.startswith({root!r})]
+get_ipython().run_line_magic("reset", "-f -s")
+import os as _os, gc as _gc
+_gc.collect()
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failing cell. `fact` is a regular expression that the report must match."""
+
+    name: str
+    ename: str
+    fact: str
+    cell: str
+    prepare: tuple[str, ...] = ()
+    unrun: tuple[str, ...] = ()  # cells that stand above it and have not run
+    files: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    needs: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What stepper made of a case."""
+
+    case: Case
+    report: Report
+    ename: str
+    evalue: str
+    stopped: tuple[str, ...]  # preparing cells that did not run ok
+    look: float  # seconds, in the kernel
+    held: bool  # found before it ran
+
+    @property
+    def holds(self) -> bool:
+        """Whether the report holds the fact."""
+        return bool(re.search(self.case.fact, self.report.text))
+
+    @property
+    def words(self) -> int:
+        return len(self.report.text.split())
+
+
+def load(names: tuple[str, ...] = ()) -> dict[str, list[Case]]:
+    """Return the cases by class, of the named classes or of all."""
+    found = {}
+    for path in sorted(HERE.glob("*.yaml")):
+        if names and path.stem not in names:
+            continue
+        items = yaml.safe_load(path.read_text("utf-8"))
+        found[path.stem] = [
+            Case(
+                **{**item, "prepare": tuple(item.get("prepare") or ()), "unrun": tuple(item.get("unrun") or ())},
+                group=path.stem,
+            )
+            for item in items
+        ]
+    return found
+
+
+class Kept:
+    """A kernel provider that hands the same kernel to session after session."""
+
+    def __init__(self, kernels: LocalKernels) -> None:
+        self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
+
+    async def start(self, place: KernelPlace) -> Kernel:
+        if self.kernel is None or await self.kernel.death() is not None:
+            self.kernel = await self.kernels.start(place)
+            execute = self.kernel.execute
+
+            async def watched(*given: Any, **more: Any) -> Execution:
+                self.last = await execute(*given, **more)
+                return self.last
+
+            self.kernel.execute = watched
+        return self.kernel
+
+    async def attach(self, insist: bool) -> tuple[None, str]:
+        return None, ""
+
+
+class Bench:
+    """Runs cases in one kernel, each in a project of its own."""
+
+    def __init__(self, python: str, preflight: bool = True) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="faults"))
+        self.loop = asyncio.new_event_loop()
+        environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        self.place = KernelPlace(
+            python, str(self.root), {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+        )
+        self.provider = Kept(LocalKernels(str(self.root / "kernel.json"), str(self.root)))
+        self.preflight = preflight
+
+    def run(self, case: Case) -> Seen:
+        """Run a case; its files are written before, its preparing cells run as edits."""
+        return self.loop.run_until_complete(self._run(case))
+
+    async def _run(self, case: Case) -> Seen:
+        project = self.root / uuid.uuid4().hex[:8]
+        folder = project / "notebooks"
+        folder.mkdir(parents=True)
+        for name, content in case.files.items():
+            path = project / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes.fromhex(content["hex"]) if isinstance(content, dict) else content.encode())
+        limits = Limits(
+            cell_timeout_seconds=case.timeout or 30,
+            max_memory_percent=self.memory_percent(case),
+            preflight=self.preflight,
+        )
+        notebook = folder / "fault.ipynb"
+        place = replace(self.place, cwd=str(folder))
+        session = Session(
+            "notebooks/fault.ipynb", IpynbFile(str(notebook)), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
+            lambda: limits, lambda environ: place,
+            Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()),
+        )  # fmt: skip
+        cells: list[dict[str, Any]] = []
+        kernel = await self.provider.start(place)
+        await kernel.execute(FRESH.format(folder=str(folder), root=str(self.root)), 30, Limits(), scratch=True)
+        stopped = []
+        for source in case.unrun:
+            self.add(notebook, cells, source)
+        for number, source in enumerate(case.prepare):
+            report = await session.edited(self.add(notebook, cells, source), Caller())
+            if report is None or not report.ok:
+                stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
+        report = await session.edited(self.add(notebook, cells, case.cell), Caller())
+        held = not session.state.runs or session.state.runs[-1]["cell_id"] != cells[-1]["id"]
+        fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
+        return Seen(
+            case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped),
+            self.provider.last.facts.get("seconds", 0.0), held,
+        )  # fmt: skip
+
+    @staticmethod
+    def held(session: Session) -> dict[str, Any] | None:
+        events, _ = session.journal.load()
+        return next((event["fault"] for event in reversed(events) if event["event"] == "held"), None)
+
+    def memory_percent(self, case: Case) -> float:
+        """A limit that this machine passes when the kernel takes 150 MB more than now, where memory is the case."""
+        if case.ename != "MemoryLimit":
+            return 95
+        memory = psutil.virtual_memory()
+        return min(99.0, 100 * (memory.total - memory.available + 250e6) / memory.total)
+
+    @staticmethod
+    def add(notebook: Path, cells: list[dict[str, Any]], source: str) -> CellEdit:
+        """Write the notebook with one more code cell; return the edit."""
+        source = source.rstrip("\n")
+        cell_id = uuid.uuid4().hex[:8]
+        cells.append(
+            {
+                "cell_type": "code",
+                "id": cell_id,
+                "source": source,
+                "metadata": {},
+                "execution_count": None,
+                "outputs": [],
+            }
+        )
+        raw = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        notebook.write_text(json.dumps(raw))
+        return CellEdit(str(notebook), cell_id, None, "code", "insert", source, None, "s", "default")
+
+    def close(self) -> None:
+        """End the kernel."""
+        if self.provider.kernel is not None:
+            self.loop.run_until_complete(self.provider.kernel.shutdown())
+        self.loop.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def seen(python: str, names: tuple[str, ...] = (), preflight: bool = True) -> Iterator[Seen]:
+    """Run the corpus, a kernel a class."""
+    for cases in load(names).values():
+        bench = Bench(python, preflight)
+        try:
+            for case in cases:
+                yield bench.run(case)
+        finally:
+            bench.close()
+
+
+def python() -> str:
+    """Return the interpreter with the corpus's packages, made once."""
+    from tests.test_helper import environment
+
+    return environment(sys.executable, *PACKAGES)
