@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from stepper.core import brief, distributions, doubts, pictures, preflight, report, suggest
+from stepper.core.around import Around, listed, quoted
 from stepper.core.changes import runnable
 from stepper.core.ledger import State
 from stepper.core.model import Cell, Fault
@@ -53,7 +54,7 @@ class Adviser:
         facts: Mapping[str, Any], python: str,
     ) -> Fault:  # fmt: skip
         """Return the fault with its suggestion."""
-        around = suggest.Around(
+        around = Around(
             source=cell.source,
             names=live(facts),
             largest=brief.largest(dict(facts)),
@@ -61,7 +62,7 @@ class Adviser:
             place=lambda bound: place(bound, cells, state),
         )
         classes = set(fault.mro or (fault.ename,))
-        name = str(fault.attributes.get("name") or suggest.quoted(fault.evalue))
+        name = str(fault.attributes.get("name") or quoted(fault.evalue))
         cwd = facts.get("cwd") or ""
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
@@ -75,7 +76,7 @@ class Adviser:
                     install=self.surroundings.install_command(python, distribution) if distribution else "",
                 )
             elif classes.intersection(FILES):
-                asked = str(fault.attributes.get("filename") or suggest.quoted(fault.evalue))
+                asked = str(fault.attributes.get("filename") or quoted(fault.evalue))
                 around = replace(around, paths=self.surroundings.paths_like(asked, cwd) if asked else ())
         return replace(fault, suggestion=report.one_line(suggest.hint(fault, look, around), suggest.LONGEST))
 
@@ -117,10 +118,10 @@ class Adviser:
         bound = [f"`{name}`" for name in changed.get("bound") or ()]
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = [
-            "rebound " + suggest.listed(rebound, 300) if rebound else "",
-            "changed in place " + suggest.listed(in_place, 200) if in_place else "",
-            "bound " + suggest.listed(bound, 120) if bound else "",
-            "wrote " + suggest.listed(written, 200) if written else "",
+            "rebound " + listed(rebound, 300) if rebound else "",
+            "changed in place " + listed(in_place, 200) if in_place else "",
+            "bound " + listed(bound, 120) if bound else "",
+            "wrote " + listed(written, 200) if written else "",
         ]
         told = "; ".join(filter(None, parts))
         return [report.one_line(f"before failing, this cell {told}", 600)] if told else []

@@ -114,6 +114,7 @@ FOUND = [
     ("if number:\nprint(1)", 2, "IndentationError", "expected an indented block"),
     ("x = 1\n  y = 2", 2, "IndentationError", "unexpected indent"),
     ("if number:\n\tx = 1\n        y = 2", 3, "TabError", "inconsistent use of tabs"),
+    ("\nif number:\n        x = 1\n    y = 2", 4, "IndentationError", "unindent does not match"),
     ("x = 1\nreturn x", 2, "SyntaxError", "'return' outside function"),
     ("x = 1\nyield x", 2, "SyntaxError", "'yield' outside function"),
     ("x = 1\nbreak", 2, "SyntaxError", "'break' outside loop"),
@@ -945,6 +946,7 @@ def execute(code: str, **names: object) -> None:
     compiler = codeop.Compile()
     compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     space = {**NAMESPACE, "rows": [dict(row) for row in NAMESPACE["rows"]], "empty": [], **names}
+    space["__builtins__"] = builtins
     for statement in ast.parse(code).body:
         made = compiler(ast.Module([statement], []), "<cell>", "exec")
         coroutine = types.FunctionType(made, space)()

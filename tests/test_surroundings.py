@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pkgutil
 import re
 import shutil
 import socket
@@ -80,7 +79,7 @@ def test_a_walk_serves_for_a_second(plant: Plant, root: Path, monkeypatch: pytes
     assert len(around.files()) == 3
 
 
-def test_a_hostile_tree(plant: Plant, root: Path, here: str) -> None:
+def test_a_hostile_tree(plant: Plant, root: Path, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
     around = plant("data/good.csv", "bad\nname\x1b[31m.csv", "locked/secret.csv")
     (root / "data" / "loop").symlink_to(root)
     (root / "self").symlink_to("self")
@@ -88,7 +87,7 @@ def test_a_hostile_tree(plant: Plant, root: Path, here: str) -> None:
     (root / "dangling.csv").symlink_to("absent.csv")
     os.mkfifo(root / "pipe.csv")
     with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(root)  # a socket's path is short
+        monkeypatch.chdir(root)  # a socket's path is short
         listener.bind("s.csv")
     os.mkfifo(root / "pyproject.toml")
     (root / "uv.lock").mkdir()
@@ -181,15 +180,15 @@ def test_the_same_name_goes_first_and_the_nearest_of_them(plant: Plant, here: st
     assert around.paths_like("x.csv", here) == ["sub/x.csv", "../data/x.csv", "../old/very/far/x.csv"]
     # the folder that was asked for, moved, is nearer than another one
     assert around.paths_like("very/far/x.csv", here, 1) == ["../old/very/far/x.csv"]
-    assert around.paths_like("data/x.csv", here, 5) == [
+    assert around.paths_like("data/x.csv", here, 4) == [
         "../data/x.csv", "sub/x.csv", "../old/very/far/x.csv", "../data/x.parquet",
     ]  # fmt: skip
 
 
 def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> None:
-    around = plant("data/Sales.csv", "data/sales.parquet", "data/sales.csv.gz", "data/sale.csv", "data/salts.txt")
+    around = plant("data/Sales.csv", "data/sales.parquet", "data/sales.csv.gz", "data/sale.csv", "data/resale.txt")
     assert around.paths_like("../data/sales.csv", here, 9) == [
-        "../data/Sales.csv", "../data/sales.csv.gz", "../data/sales.parquet", "../data/sale.csv", "../data/salts.txt",
+        "../data/Sales.csv", "../data/sales.csv.gz", "../data/sales.parquet", "../data/sale.csv",
     ]  # fmt: skip
     assert around.paths_like("../data/sales", here, 1) == ["../data/sales.parquet"]
 
@@ -296,28 +295,28 @@ def test_what_changed(plant: Plant, root: Path, tmp_path: Path) -> None:
     assert not changed(lambda: (root / "notebooks" / "n.ipynb").write_text("{}"), inside)
     # a notebook is written beside and renamed: its folder changes, which says nothing
     assert not changed(lambda: (root / "notebooks" / "n.ipynb").replace(root / "notebooks" / "n.ipynb"), inside)
-    assert changed(lambda: (packages / "six.py").touch(), packages)
-    assert not changed(lambda: (packages / "seven.py").touch())
-    assert changed(lambda: (root / ".venv" / "lib" / "six.py").touch(), root / ".venv" / "lib")
+    assert changed((packages / "six.py").touch, packages)
+    assert not changed((packages / "seven.py").touch)
+    assert changed((root / ".venv" / "lib" / "six.py").touch, root / ".venv" / "lib")
 
 
 # --- modules of the kernel ---------------------------------------------------------------------------------
 
 
-def test_whatever_this_interpreter_can_import_is_findable(plant: Plant, here: str) -> None:
+def test_whatever_an_interpreter_can_import_is_findable(plant: Plant, here: str) -> None:
     around = plant()
-    names = {module.name for module in pkgutil.iter_modules()} | set(sys.builtin_module_names) | set(sys.modules)
-    names = {name for name in names if not name.startswith("__") and "." not in name and name != "conftest"}
-    path = [*sys.path, str(Path(__file__).parent.parent)]
-    assert {name for name in names if not around.findable(name, path, here)} <= plugins(names)
+    code = "import json, pkgutil, sys; print(json.dumps([sys.path, [m.name for m in pkgutil.iter_modules()]]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    path, names = json.loads(done.stdout)
+    names += sys.builtin_module_names
+    assert len(names) > 300
+    assert [name for name in names if not around.findable(name, path, here)] in (
+        [],
+        ["xxsubtype"],
+    )  # CPython's own test
     assert around.findable("os.path", path, here) and around.findable("time", [], here)
-    for name in ("no_such_module_at_all", "panda", "o"):
-        assert not around.findable(name, [entry for entry in path if "editable" not in entry], here)
-
-
-def plugins(names: set[str]) -> set[str]:
-    """Modules that others made in memory, without a file."""
-    return {name for name in names if name in sys.modules and getattr(sys.modules[name], "__file__", None) is None}
+    for name in ("no_such_module_at_all", "o", "Json"):
+        assert not around.findable(name, path, here)
 
 
 def test_findable(plant: Plant, root: Path, here: str) -> None:
@@ -354,17 +353,17 @@ def test_a_module_that_comes_is_found_at_once(plant: Plant, root: Path, here: st
 
 def test_modules_with_close_names(plant: Plant, root: Path, here: str) -> None:
     around = plant(
-        "lib/pandas/__init__.py", "lib/numpy/", "lib/numpy-2.1.dist-info/METADATA", "lib/_pandas.py", "lib/README",
+        "lib/pandas/__init__.py", "lib/numpy/", "lib/numpy-2.1.dist-info/METADATA", "lib/_pandas.py", "lib/LICENCE",
         "lib/polars.abi3.so", "lib/happy.notpy", "notebooks/helpers.py",
     )  # fmt: skip
     path = ["", str(root / "lib")]
     assert around.modules_close("panda", path, here)[0] == "pandas"
     assert around.modules_close("Pandas.io", path, here)[0] == "pandas"
-    assert around.modules_close("nunpy", path, here) == ["numpy"]
+    assert around.modules_close("nunpy", path, here) == ["runpy", "numpy"]
     assert around.modules_close("polar", path, here) == ["polars"]
     assert around.modules_close("helper", path, here) == ["helpers"]
     assert around.modules_close("itertool", [], here) == ["itertools"]
-    for name in ("readme", "happi", "xgboost", "pandas"):
+    for name in ("licenc", "happi", "xgboost", "numpy_2"):
         assert around.modules_close(name, path, here) == []
 
 
@@ -439,12 +438,11 @@ def test_uv_pip_in_an_environment_of_uv(shop: SimpleNamespace, root: Path) -> No
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if not uv:
         pytest.skip("no uv here")
-    for name in (".venv", "with pip"):
-        seed = ["--seed"] if name == "seeded" else []
-        subprocess.run([uv, "venv", "--quiet", *seed, "--python", sys.executable, str(root / name)], check=True)
+    for name in (".venv", "an env"):
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(root / name)], check=True, timeout=60)
     shop.offers("uv")
     assert shop.command(str(root / ".venv" / "bin" / "python"), "six") == "uv pip install --python .venv/bin/python six"
-    assert shop.command(f"{root}/with pip/bin/python", "six") == "uv pip install --python 'with pip/bin/python' six"
+    assert shop.command(f"{root}/an env/bin/python", "six") == "uv pip install --python 'an env/bin/python' six"
 
 
 def test_uv_pip_where_pip_is_missing(shop: SimpleNamespace, root: Path, tmp_path: Path) -> None:

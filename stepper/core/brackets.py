@@ -67,10 +67,10 @@ def _scan(source: str) -> Opened | None:
                 return top
         elif quote := found["quote"]:
             prefix = found["prefix"] or ""
-            start += len(prefix)
             rest = REST[quote].match(source, at)
             if top.within and quote.startswith(top.within) and (rest is None or _no_string_may_begin(source, start)):
                 return top  # the f-string ends before what is open within it
+            start += len(prefix)
             if set("ftFT") & set(prefix):
                 opened.append(Opened(quote, start, quote))
             elif rest is None:

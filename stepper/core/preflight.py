@@ -130,14 +130,17 @@ def check(source: str, known: Known, findable: Callable[[str], bool], transform:
     if len(source) > LONGEST or source.lstrip().startswith("%%") or PROMPTS.search(source) or "\0" in source:
         return None
     try:
-        code = transform(source)
-        return None if _may_be_a_magic(code, known) else _judge(source, code, known, findable)
+        return _judge(source, known, findable, transform)
     except Exception:  # noqa: BLE001  # too deep, no text, the transformer's own fault: it proves nothing of the cell
         return None
 
 
-def _judge(source: str, code: str, known: Known, findable: Callable[[str], bool]) -> Fault | None:
+def _judge(source: str, known: Known, findable: Callable[[str], bool], transform: Callable[[str], str]) -> Fault | None:
+    code = source
     try:
+        code = transform(source)  # it raises IndentationError itself
+        if _may_be_a_magic(code, known):
+            return None
         tree = _read(code)
     except SyntaxError as error:
         return _unreadable(error, source, code) if sys.version_info[:2] >= known.python else None

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from stepper.adapters import ipython
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.memory import usage
 from stepper.adapters.notebook import IpynbFile
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
@@ -38,7 +38,8 @@ import os as _os, sys as _sys, gc as _gc
 _os.chdir({folder!r})
 for _name in [n for n, m in list(_sys.modules.items()) if str(getattr(m, "__file__", None) or "").startswith({root!r})]:
     del _sys.modules[_name]
-_sys.path[:] = [p for p in _sys.path if not p.startswith({root!r})]
+_sys.path[:] = [p for p in _sys.path if p == "" or (p.startswith("/") and not p.startswith({root!r}))]
+_sys.path_importer_cache.clear()
 get_ipython().run_line_magic("reset", "-f -s")
 import os as _os, gc as _gc
 _gc.collect()
@@ -147,11 +148,7 @@ class Bench:
             path = project / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes.fromhex(content["hex"]) if isinstance(content, dict) else content.encode())
-        limits = Limits(
-            cell_timeout_seconds=case.timeout or 30,
-            max_memory_percent=self.memory_percent(case),
-            preflight=self.preflight,
-        )
+        limits = Limits(cell_timeout_seconds=case.timeout or 30, max_memory_percent=99, preflight=self.preflight)
         notebook = folder / "fault.ipynb"
         place = replace(self.place, cwd=str(folder))
         session = Session(
@@ -169,6 +166,9 @@ class Bench:
             report = await session.edited(self.add(notebook, cells, source), Caller())
             if report is None or not report.ok:
                 stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
+        if case.ename == "MemoryLimit":  # what this machine passes when the kernel takes 120 MB more than now
+            now = usage(kernel.pid)
+            limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
         report = await session.edited(self.add(notebook, cells, case.cell), Caller())
         held = not session.state.runs or session.state.runs[-1]["cell_id"] != cells[-1]["id"]
         fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
@@ -181,13 +181,6 @@ class Bench:
     def held(session: Session) -> dict[str, Any] | None:
         events, _ = session.journal.load()
         return next((event["fault"] for event in reversed(events) if event["event"] == "held"), None)
-
-    def memory_percent(self, case: Case) -> float:
-        """A limit that this machine passes when the kernel takes 150 MB more than now, where memory is the case."""
-        if case.ename != "MemoryLimit":
-            return 95
-        memory = psutil.virtual_memory()
-        return min(99.0, 100 * (memory.total - memory.available + 250e6) / memory.total)
 
     @staticmethod
     def add(notebook: Path, cells: list[dict[str, Any]], source: str) -> CellEdit:
