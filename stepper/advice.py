@@ -34,11 +34,12 @@ class Adviser:
 
     def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
-        own = {name for kind in ("modules", "functions", "variables") for name in facts.get(kind) or ()}
+        magics = facts.get("magics")
         known = preflight.Known(
             frozenset(facts.get("names") or ()),
-            frozenset(own | {*(facts.get("classes") or ())}),
+            frozenset({"input"} if facts.get("own_input") else ()),
             tuple(facts.get("python") or (0, 0)),
+            None if magics is None else frozenset(magics),
         )
         return preflight.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
 
@@ -59,6 +60,7 @@ class Adviser:
             names=live(facts),
             largest=brief.largest(dict(facts)),
             folder=self.surroundings.named(facts["cwd"]) if facts.get("cwd") else "",
+            cwd=facts.get("cwd") or "",
             place=lambda bound: place(bound, cells, state),
         )
         classes = set(fault.mro or (fault.ename,))

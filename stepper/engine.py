@@ -248,7 +248,9 @@ class Session:
             fault, verdict = self.judged(cell, execution, known)
             if fault is not None:
                 look = execution.facts.get("look") or {}
-                fault = self.adviser.suggested(fault, look, cell, document.cells, self.state, known, kernel.python)
+                fault = await asyncio.to_thread(
+                    self.adviser.suggested, fault, look, cell, document.cells, self.state, known, kernel.python
+                )
             run = begin.run(cell, execution.outcome, fault, verdict, kernel.id, time.monotonic())
             attempts = self.state.attempts_after(key, verdict, repeat > 0)
             decision = retry.decide(verdict, attempts, repeat, limits)
@@ -264,8 +266,7 @@ class Session:
                 run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
                 break
         ended = self._ended(cell, key, run, execution, timeout, notes, limits)
-        seen, since = self.adviser.seen(execution, run.run), begin.wall_ns
-        left = self.adviser.kept(execution.facts.get("changed"), since) if run.fault else doubtful(execution)
+        seen, left = await asyncio.to_thread(self._besides, execution, run, begin.wall_ns)
         ended = replace(ended, origins=self._origins(document), seen=seen, doubts=left)
         if decision.act is retry.Act.STOP:
             self.stop(key, cell.id, report.stop_block(ended, attempts + repeat))
@@ -293,6 +294,12 @@ class Session:
             self.waits_for, self.last_used = None, time.monotonic()
         self.facts = execution.facts.get("namespace") or {}
         return execution
+
+    def _besides(self, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
+        """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
+        changed = execution.facts.get("changed")
+        left = self.adviser.kept(changed, since_ns) if run.verdict is not Verdict.FINE else doubtful(execution)
+        return self.adviser.seen(execution, run.run), left
 
     def _put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> list[str]:
         """Write the outputs; return why they could not be, as notes."""

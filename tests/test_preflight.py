@@ -10,6 +10,7 @@ import inspect
 import io
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -800,6 +801,12 @@ ic(df)
 from pylab import *
 plot([1, 2])
 ---
+import enum
+@enum.global_enum
+class Colour(enum.Enum):
+    CRIMSON = 1
+CRIMSON
+---
 import __main__
 __main__.made = 1
 made
@@ -1002,6 +1009,7 @@ def test_a_newer_kernel_may_read_what_this_python_cannot() -> None:
     newer = Known(NAMES, frozenset(), (HERE[0], HERE[1] + 1))
     older = Known(NAMES, frozenset(), (3, 9))
     assert check("x = = 1", newer) is None
+    assert check("x = = 1", Known(NAMES, frozenset(), (0, 0))) is None
     assert check("x = = 1", older) is not None
     assert check("x = 1\nnowhere()", newer) is not None
 
@@ -1031,6 +1039,16 @@ def test_the_input_fault_has_the_classes_it_has_in_ipython() -> None:
 def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(source: str) -> None:
     fault = check(source)
     assert fault is None or fault.ename == "SyntaxError"
+
+
+@pytest.mark.parametrize(
+    "source", [" " * 19_000, "\n" * 19_000, "a " * 9_000, "(" * 19_000, "f'{" * 6_000, "f'{(" + "''" * 9_000]
+)
+def test_no_source_takes_long(source: str) -> None:
+    began = time.monotonic()
+    check(source)
+    unclosed(source)
+    assert time.monotonic() - began < 5
 
 
 def test_a_transformer_that_fails_proves_nothing() -> None:

@@ -296,6 +296,7 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
     ],
 )
 def test_what_stops_at_once(project: Project, source: str, kind: str, message: str) -> None:
+    project.config("preflight: false")  # else input() is found before it runs
     notebook = project.new("One")
     _, answer = notebook.insert(source)
     assert answer.stop.startswith("❌ Execution stopped at cell 1\nTODO: One\nError Type: " + kind)

@@ -22,6 +22,9 @@ REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
+CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+OF_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
+
 # Who interrupted it → how it ended; everybody else is a person.
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
@@ -44,6 +47,9 @@ class Host(Protocol):
     async def shutdown(self) -> None:
         """End the kernel and its children."""
 
+    async def sample(self) -> str:
+        """Return the stacks of the kernel's threads, innermost call first; '' where they can't be had."""
+
     def stderr_tail(self) -> str:
         """Return the last lines that the kernel's process wrote to stderr."""
 
@@ -53,8 +59,7 @@ class Running:
 
     def __init__(self, kernel: Host, area: OutputArea, deadline: float, guard: Guard | None = None) -> None:
         self.kernel, self.area, self.deadline, self.guard = kernel, area, deadline, guard
-        self.memory = ""
-        self.msg_id = ""
+        self.memory = self.stack = self.msg_id = ""
         self.idle = False
         self.reply: dict[str, Any] | None = None
         self.replied_at = self.interrupted_at = 0.0
@@ -113,6 +118,7 @@ class Running:
             if self.memory:
                 await kernel.interrupt("memory")
             elif now > self.deadline:
+                self.stack = await kernel.sample()
                 await kernel.interrupt("deadline")
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now
@@ -138,7 +144,7 @@ class Running:
             self.area.outputs(),
             count,
             self.area.timings,
-            fault_of(self.facts, self.error, count),
+            fault_of(self.facts, self.error, count) or sampled(self.stack, count),
             self.died,
             self.facts,
             [self.guard.warning] if self.guard and self.guard.warning else [],
@@ -153,6 +159,20 @@ class Running:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`: the helper knows better
         return Outcome.OK if status == "ok" and "fault" not in self.facts else Outcome.ERROR
+
+
+def sampled(stack: str, count: int | None) -> Fault | None:
+    """Return the line of the running cell that a sample of stacks shows, as a fault; None where it shows none.
+
+    The outermost frame of a cell's code is the running cell's; those of other cells are only known by file name.
+    """
+    for thread in stack.split("\n\n"):
+        calls = [(file, int(line), name) for file, line, name in CALL.findall(thread) if OF_CELL.search(file)]
+        if calls and calls[-1][2] == "<module>" and count is not None:
+            own = [call for call in reversed(calls) if call[0] == calls[-1][0]]
+            frames = tuple(Frame(count, line, name) for _, line, name in (own[0], *own[-1:]))
+            return Fault("", "", (), own[0][1], frames)
+    return None
 
 
 def without_escapes(text: str) -> str:

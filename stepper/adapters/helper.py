@@ -6,6 +6,7 @@ in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell
 
 from __future__ import annotations
 
+import hashlib
 from importlib.resources import files
 
 MESSAGE = "stepper_facts"
@@ -13,29 +14,41 @@ MODULE = "_stepper_helper"
 # In the order in which they import one another.
 MODULES = (
     "base", "cells", "fault", "signatures", "namespace",
-    "reach", "describe", "keys", "members", "calls", "values", "look", "changed",
+    "reach", "onspot", "describe", "givens", "definers", "parts", "scopes", "paths", "keys", "members", "sequences",
+    "calls", "values", "odd", "parsed", "known", "unpacked", "clues", "look", "changed",
     "tell",
 )  # fmt: skip
 
 SET_UP = """
 import builtins, sys, types
 name = "_stepper_helper"
-sys.modules[name] = package = types.ModuleType(name)
-package.__path__ = []
-for own, source in SOURCES.items():
-    module = types.ModuleType(name + "." + own)
-    module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
-    sys.modules[module.__name__] = module
-    exec(compile(source, "<stepper helper>", "exec"), module.__dict__)
-for own in SOURCES:
-    module = sys.modules.pop(name + "." + own)
-module.begin()
+old = sys.modules.get(name)
+if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds it there, with what it remembers
+    getattr(old, "end", bool)()
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = []
+    for own, source in SOURCES.items():
+        module = types.ModuleType(name + "." + own)
+        module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
+        sys.modules[module.__name__] = module
+        exec(compile(source, "<stepper helper>", "exec"), module.__dict__)
+    for own in SOURCES:
+        module = sys.modules.pop(name + "." + own)
+    module.begin(VERSION, STACK)
 """
 
 SOURCES = {name: (files("stepper.inkernel") / f"{name}.py").read_text("utf-8") for name in MODULES}
-# An expression statement: it binds no name in the user's namespace.
-INSTALL = (
-    f"__import__('builtins').exec(compile({SET_UP!r}, '<stepper helper>', 'exec'),"
-    f" {{'SOURCES': {SOURCES!r}, '__builtins__': dict(vars(__import__('builtins')))}})"
-)
+VERSION = hashlib.sha256("".join(SOURCES.values()).encode()).hexdigest()[:16]
 ASK = f"__import__('sys').modules[{MODULE!r}].tell()"
+
+
+def install(stack: str) -> str:
+    """Return the code that sets it up; `stack` is the file for samples of what runs.
+
+    It is an expression statement: it binds no name in the user's namespace.
+    """
+    given = f"'SOURCES': {SOURCES!r}, 'VERSION': {VERSION!r}, 'STACK': {stack!r}"
+    return (
+        f"__import__('builtins').exec(compile({SET_UP!r}, '<stepper helper>', 'exec'),"
+        f" {{{given}, '__builtins__': dict(vars(__import__('builtins')))}})"
+    )

@@ -31,6 +31,7 @@ from stepper.ports import Death, Execution, KernelPlace
 START_SECONDS = 60.0
 LOOK_SECONDS = 1.0  # for a kernel found again to answer a question that is not worth an interrupt
 STDERR_CHARACTERS = 2000
+SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.05, 100_000
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -60,6 +61,7 @@ class LocalKernels:
     def __init__(self, record: str, runtime: str) -> None:
         self.record = Path(record)
         self.stderr = self.record.with_suffix(".stderr")
+        self.stack = self.record.with_suffix(".stack")  # where the kernel writes what runs, when it is asked
         self.runtime = runtime
 
     def _manager(self, python: str) -> AsyncKernelManager:
@@ -73,7 +75,7 @@ class LocalKernels:
         # A file of its own for each kernel: a manager that is collected later removes the one it wrote.
         manager.ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
         manager.connection_file = manager.ip + ".json"
-        with open(self.stderr, "wb", opener=_private) as stderr:
+        with open(self.stderr, "wb", opener=_private) as stderr, open(self.stack, "wb", opener=_private):
             try:
                 # independent: the kernel must live on when the daemon dies
                 await manager.start_kernel(
@@ -189,9 +191,10 @@ class LocalKernel:
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
                 raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
-        done = await self._housekeeping(helper.INSTALL, seconds)
+        done = await self._housekeeping(helper.install(str(self.home.stack)), seconds)
         if done.outcome is not Outcome.OK:
-            raise KernelError(f"stepper's helper can't be installed: {done.fault or done.death}")
+            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
+            raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
@@ -227,6 +230,16 @@ class LocalKernel:
         if self.busy:
             self.interrupted = self.interrupted or reason
             await self.manager.interrupt_kernel()
+
+    async def sample(self) -> str:
+        """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
+        try:
+            os.truncate(self.home.stack, 0)
+            os.kill(self.pid, signal.SIGURG)  # which a process without a handler ignores
+            await asyncio.sleep(SAMPLE_SECONDS)
+            return self.home.stack.read_text("utf-8", "replace")[:SAMPLE_CHARACTERS]
+        except OSError:
+            return ""
 
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""

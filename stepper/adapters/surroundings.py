@@ -16,6 +16,7 @@ import time
 import unicodedata
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
 from itertools import chain, islice
 from pathlib import Path
@@ -299,11 +300,8 @@ def walk(root: str) -> Tree:
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except OSError:
-        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from entries
 
 
 def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
@@ -396,10 +394,7 @@ def _status(path: str) -> os.stat_result | None:
 
 def _read(path: str) -> str:
     """Return the beginning of a file, '' where there is none."""
-    if not os.path.isfile(path):
-        return ""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
+    if os.path.isfile(path):  # a pipe would hang
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read(READ)
-    except OSError:
-        return ""
+    return ""

@@ -16,8 +16,9 @@ class Around:
     """What is around a fault: in the kernel, in the notebook, below the project.
 
     `names`: live name → what it holds, in short. `unrun`: where cells that have not run define the name. `paths`:
-    existing ones like the one asked for, as written from `folder`, the kernel's. `local`: modules of that name, path
-    and folder. `modules`: modules close to it. `install`: the command that adds a distribution to this project.
+    existing ones like the one asked for, as written from `folder`, the kernel's (`cwd`: its whole path). `local`:
+    modules of that name, path and folder. `modules`: modules close to it. `install`: the command that adds a
+    distribution to this project.
     """
 
     source: str = ""
@@ -25,10 +26,16 @@ class Around:
     unrun: Sequence[str] = ()
     paths: Sequence[str] = ()
     folder: str = ""
+    cwd: str = ""
     local: Sequence[tuple[str, str]] = ()
     modules: Sequence[str] = ()
     install: str = ""
     largest: Sequence[str] = ()
+    gone: Sequence[str] = ()
+    defined: Sequence[tuple[str, int, str]] = ()
+    on_path: bool = False
+    lacks: tuple[str, str] = ("", "")
+    asked: str = ""
     place: Callable[[Facts], str] = lambda bound: f"cell [{bound.get('cell')}]"
 
 

@@ -10,7 +10,7 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 FIELD, SPEC = "{field", "{field:spec"  # what may be open within an f-string, besides brackets
 QUOTE = r"\"\"\"|'''|\"|'"
 # IPython's own lines are no Python: `!echo "it's`, `%run x`, `files = !ls 'a`.
-MAGIC_LINE = re.compile(r"[ \t]*(?:[\w, \t]+=[ \t]*)?[%!?].*")
+MAGIC_LINE = re.compile(r"(?:[\w, \t]*=)?[ \t]*[%!?].*")
 # What counts: in code, in the text of an f-string, in the format of its field. All else is passed over.
 CODE = re.compile(rf"#.*|(?P<prefix>\b(?i:[rbu]|[ft]r?|r[bft]|br))?(?P<quote>{QUOTE})|[()\[\]{{}}:\n]")
 TEXT = re.compile(rf"\\[^{{}}]|\{{\{{|\}}\}}|[{{\n]|{QUOTE}", re.DOTALL)

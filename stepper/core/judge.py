@@ -26,7 +26,8 @@ def judge(
     if death and outcome is not Outcome.CANCELLED:
         said = f"kernel died ({death}): {LOST}" + (f"\n{stderr}" if stderr else "")
         classes = ("KernelDied", "SystemExit") if "exit()" in death else ("KernelDied",)
-        return Fault("KernelDied", said, classes), Verdict.UNRECOVERABLE
+        frames, line = (fault.frames, fault.line) if fault else ((), None)
+        return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:
         fault = replace(fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",))
     if outcome is Outcome.ERROR and RAISES_TAG in tags:

@@ -20,6 +20,7 @@ TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
 RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")  # in the order in which one of an output's is taken
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
+SCALE = re.compile(r"log|symlog|logit|asinh|function")
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 PLACEHOLDER = re.compile(r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL)
 KINDS = (  # the first that fits names an output
@@ -48,6 +49,7 @@ COUNTED = (  # (its name in the facts, that of its points, one, many)
     ("bars", "", "bar", "bars"),
     ("patches", "", "patch", "patches"),
     ("collections", "", "other collection", "other collections"),
+    ("others", "", "other artist", "other artists"),
     ("texts", "", "text", "texts"),
     ("empty", "", "artist without data", "artists without data"),
 )
@@ -156,7 +158,7 @@ def _axes(one: Mapping[str, Any], name: str) -> list[str]:
         label, ends, scale = one.get(f"{side}label"), _list(one.get(f"{side}lim")), one.get(f"{side}scale")
         words = [_quoted(label, LABEL)] if label else []
         words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-        words += [f"({one_line(str(scale), 20)})"] if scale else []
+        words += [f"({scale if SCALE.fullmatch(str(scale)) else _quoted(scale, LABEL)})"] if scale else []
         sides += [" ".join([side, *words])] if words else []
     held = []
     for counted, points, word, plural in COUNTED:

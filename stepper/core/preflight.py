@@ -30,9 +30,9 @@ ANYTHING = _table(
     exec eval globals locals vars builtins __builtins__ __import__ __main__ modules __dict__ __globals__ f_globals
     f_locals f_builtins user_ns user_global_ns setattr patch monkeypatch _allow_stdin raw_input
     push run_cell run_cell_async run_code run_line_magic run_cell_magic magic
-    var init_session load_session load_module install inject
+    var init_session load_session load_module install inject global_enum _convert_
     """
-)  # the last line: SymPy, dill, icecream, snoop and gettext bind names for their caller
+)  # the last line: SymPy, dill, icecream, snoop, gettext and enum bind names for their caller
 MAGIC = "get_ipython"  # what IPython makes of `%x`, `!x` and `x?`; a magic may bind names
 
 # Of these nodes only the parts named are surely evaluated, in this order; of all others every part is.
@@ -87,9 +87,9 @@ QUIET_CALLS = _table("print warnings logging np numpy pd pandas plt matplotlib s
 
 # IPython keeps `_`, `_12`, `_i`, `_oh`, … itself; classes and modules have names of their own. But none is `__file__`.
 AUTOMATIC = re.compile(r"_+(?:i+|i?\d+|[ido]h)?|__(?!file__)\w+__|In|Out|display|exit|quit")
-PROMPTS = re.compile(r"^\s*(?:>>>|\.{3,}:|.*In \[\d+\]:)", re.MULTILINE)  # versions of IPython strip them differently
+PROMPTS = re.compile(r"^[ \t]*(?:>>>|\.{3,}:)|In \[\d+\]:", re.MULTILINE)  # versions of IPython strip them differently
 WORD_FIRST = re.compile(r"\s*([^\W\d]\w*)\b(?!\s*[=,]|[.*]).*")
-LONGEST = 100_000  # characters: reading more takes too long
+LONGEST = 20_000  # characters: IPython reads the whole cell again for each magic
 
 Finding = tuple[ast.stmt | ast.expr, Fault]
 
@@ -111,8 +111,9 @@ class Known:
     """What the kernel last told.
 
     `names` is all that can be loaded: the namespace, builtins and what the user's functions bind by `global`; empty
-    where that is not known. `own` is what the user bound. `magics` are the names that call a magic without `%` at the
-    head of a one-line cell; None where that is not known.
+    where that is not known. `own` is what the user bound. `python` is the kernel's version, which may read what ours
+    can't; (0, 0) where that is not known. `magics` are the names that call a magic without `%` at the head of a
+    one-line cell; None where that is not known.
     """
 
     names: frozenset[str]
@@ -143,7 +144,7 @@ def _judge(source: str, known: Known, findable: Callable[[str], bool], transform
             return None
         tree = _read(code)
     except SyntaxError as error:
-        return _unreadable(error, source, code) if sys.version_info[:2] >= known.python else None
+        return _unreadable(error, source, code) if (3,) < known.python <= sys.version_info[:2] else None
     found: list[Finding] = [*_missing_modules(tree, findable), *_missing_values(tree, known)]
     if not found:
         return None

@@ -18,6 +18,7 @@ TEXT_LIMIT = 2000  # characters of a cell's output in a report
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 PAGE = 8000  # of `stepper output`
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
+TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 LINE_LIMIT = 400
 MESSAGE_LIMIT = 600
 SAME = 4  # equal lines in a row that are shown
@@ -125,7 +126,13 @@ def place(cell: Cell) -> str:
 
 def step_name(plan: Plan, step: Step) -> str:
     """Return how reports name a step."""
-    return f'step {plan.position(step.id)} of {len(plan.steps)} "{one_line(step.title, 120)}"'
+    return f'step {plan.position(step.id)} of {len(plan.steps)} "{few(step.title, TITLE_WORDS)}"'
+
+
+def few(text: str, count: int) -> str:
+    """Return the first words of a text, in one line: each report repeats it."""
+    words = one_line(text, 120).split()
+    return " ".join(words) if len(words) <= count else " ".join(words[:count]) + " …"
 
 
 def seconds(value: float) -> str:
@@ -194,7 +201,7 @@ def standing(ended: Ended) -> str:
     name = step_name(ended.plan, ended.step)
     name = name[0].upper() + name[1:]
     if ended.verdict is Verdict.FINE:
-        criterion = f"; criterion: {one_line(ended.step.criterion, 300)}" if ended.step.criterion else ""
+        criterion = f"; criterion: {few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."

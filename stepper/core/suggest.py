@@ -10,30 +10,32 @@ from collections.abc import Callable
 
 from stepper.core.around import Around, Facts
 from stepper.core.model import Fault
-from stepper.core.suggest_names import (
-    attribute_error,
-    file_not_found,
-    import_error,
-    index_error,
-    key_error,
-    module_not_found,
-    name_error,
-)
+from stepper.core.suggest_clues import clue_words
+from stepper.core.suggest_files import file_not_found
+from stepper.core.suggest_members import attribute_error, index_error
+from stepper.core.suggest_names import import_error, key_error, module_not_found, name_error
 from stepper.core.suggest_values import operands, type_error, unicode_error, value_error
 from stepper.core.syntax import syntax_error
 
-LONGEST = 420
+LONGEST, ROOM = 420, 330
 
 
 def hint(fault: Fault, look: Facts, around: Around) -> str:
     """Return one line of facts that the fix needs, '' where there are none."""
     classes = set(fault.mro or (fault.ename,))
+    clues = clue_words(look, around)
     for name, row in ROWS:
         if name in classes:
             said = row(fault, look, around)
             if said:
-                return shortened(said)
-    return shortened(operands(fault, look, around) or fault.doc)
+                return joined(clues, said)
+    return joined(clues, operands(fault, look, around)) or shortened(fault.doc)
+
+
+def joined(clues: str, said: str) -> str:
+    """Return the clues and, where there is room, what was said besides them; a long list of operands only alone."""
+    both = "; ".join(filter(None, (clues, said)))
+    return shortened(both if not clues or len(both) <= ROOM else clues)
 
 
 def shortened(text: str) -> str:
@@ -45,12 +47,18 @@ def shortened(text: str) -> str:
 def timeout(fault: Fault, look: Facts, around: Around) -> str:
     """The line that was running; how a cell gets more time."""
     more = "a first line `# stepper: timeout=10m` gives a cell more time"
-    if fault.frames:
-        inner = fault.frames[-1]
-        text = next((text for number, text in inner.context if number == inner.line), "").strip()
-        of = around.place({"cell": inner.cell, "file": inner.file})
-        return f"line {inner.line} of {of} was running: `{text}`; {more}"
-    return f"which line was running is not known; {more}"
+    return f"{running(fault, look, around) or 'which line was running is not known'}; {more}"
+
+
+def running(fault: Fault, look: Facts, around: Around) -> str:
+    """Return the line that was running, '' where it is not known."""
+    if not fault.frames:
+        return ""
+    inner = fault.frames[-1]
+    text = next((text for number, text in inner.context if number == inner.line), "").strip()
+    text = text or "".join(around.source.split("\n")[inner.line - 1 : inner.line]).strip()  # a sample has no context
+    of = around.place({"cell": inner.cell, "file": inner.file})
+    return f"line {inner.line} of {of} was running: `{text}`"
 
 
 def memory_limit(fault: Fault, look: Facts, around: Around) -> str:
@@ -60,6 +68,7 @@ def memory_limit(fault: Fault, look: Facts, around: Around) -> str:
 
 ROWS: tuple[tuple[str, Callable[[Fault, Facts, Around], str]], ...] = (
     ("Timeout", timeout),
+    ("KernelDied", running),
     ("MemoryLimit", memory_limit),
     ("NameError", name_error),
     ("ModuleNotFoundError", module_not_found),

@@ -16,6 +16,8 @@ def type_error(fault: Fault, look: Facts, around: Around) -> str:
         wrong = re.search(r"unexpected keyword argument '([^']+)'", fault.evalue)
         near = closest(wrong[1], call["parameters"]) if wrong else []
         close = f"; closest to `{wrong[1]}`: {', '.join(near)}" if wrong and near else ""
+        if wrong and not near and call.get("kin"):
+            close = f"; {call['kin']['module']} also has {listed(call['kin']['names'], 120)}"
         return f"{call['function']}{call['signature']}{close}"
     holds = look.get("holds")
     if holds:
@@ -62,6 +64,10 @@ def described(fact: Facts) -> str:
     if "len" in fact and not ("value" in fact and kind == "str"):
         of = f" of {'/'.join(fact['of'])}" if "of" in fact else ""
         parts.append(f"length {fact['len']}{of}")
+    if fact.get("zone"):
+        parts.append(fact["zone"])
+    if fact.get("labels"):
+        parts.append("labels " + listed(fact["labels"], 120))
     if "lengths" in fact:
         parts.append(f"its items' lengths: {', '.join(map(str, fact['lengths']))}")
     if fact.get("nan"):
@@ -84,6 +90,16 @@ def unicode_error(fault: Fault, look: Facts, around: Around) -> str:
     found = look.get("bytes")
     if not found:
         return ""
+    if "cut" in found:
+        return (
+            f"the {found['cut']:,} bytes end in the middle of a character, whose first byte {found['byte']} is at"
+            f" position {found['position']:,}, after {found['around']!r}; what stands before is utf-8"
+        )
+    if found.get("byte") and "character" in found:
+        return (
+            f"in {found['around']!r} stands a lone surrogate: what reading with errors='surrogateescape' (or a file's"
+            f" name) makes of the byte {found['byte']}; writing with it gives the byte back"
+        )
     if "character" in found:
         where_it_is = f"the character {found['character']!r} in {found['around']!r}"
         return f"{where_it_is} has no place in {found['name']}; utf-8 holds it"

@@ -1,22 +1,100 @@
-"""Suggestions for source that Python can't read: the line, the caret, what is unclosed and where it was opened."""
+"""Suggestions for source that Python can't read: what is really wrong, where Python names where it stopped.
+
+`RULES` is read from the top; the first that finds something to say decides. What is said comes from the source alone.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable
 
 from stepper.core.around import Around, Facts
 from stepper.core.brackets import unclosed
 from stepper.core.model import Fault
+from stepper.core.syntax_blocks import apart, compiler, goes_on, lonely_try, no_body, tabs, unexpected, unindent
+from stepper.core.syntax_brackets import bracket, colon, comma, extra, quote, triple
+from stepper.core.syntax_query import query
+from stepper.core.syntax_words import characters, command, escapes, fence, reserved
+from stepper.core.tokens import Broken, Trials
+
+LONGEST = 100_000  # characters of a source that is looked at
+RULES: tuple[Callable[[Broken], str], ...] = (
+    fence,
+    characters,
+    escapes,
+    compiler,
+    tabs,
+    unindent,
+    no_body,
+    triple,
+    bracket,
+    extra,
+    command,
+    apart,
+    lonely_try,
+    goes_on,
+    unexpected,
+    reserved,
+    colon,
+    comma,
+    quote,
+)
 
 
 def syntax_error(fault: Fault, look: Facts, around: Around) -> str:
-    """The line, the caret, what is unclosed and where it was opened."""
-    found = unclosed(around.source)
-    if found:
-        mark, line, column = found
-        return f"the {mark} opened in line {line}, column {column}, is not closed"
-    at_line, at_column = fault.attributes.get("lineno") or fault.line, fault.attributes.get("offset")
-    if not isinstance(at_line, int):
+    """What is really wrong: the line, what is unclosed and where it was opened, what lacks."""
+    line, text = fault.attributes.get("lineno"), str(fault.attributes.get("text") or "")
+    line = line if isinstance(line, int) else fault.line
+    if not isinstance(line, int) or len(around.source) > LONGEST:
         return ""
+    line = _line_in_cell(line, text, fault, around)
+    if line is None:
+        return query(fault, look, around) or elsewhere(fault, around)
+    offset = fault.attributes.get("offset")
+    column = offset if isinstance(offset, int) else 0
+    broken = Broken(around.source, fault.ename, fault.evalue, line, column, Trials(around.source))
+    for rule in RULES:
+        said = rule(broken)
+        if said:
+            return said
+    return place(line, column, broken.text)
+
+
+def _line_in_cell(line: int, text: str, fault: Fault, around: Around) -> int | None:
+    """Return which line of the cell is meant, None where another text is: a file, a query, what `exec` was given."""
     lines = around.source.split("\n")
-    said = lines[at_line - 1] if 0 < at_line <= len(lines) else str(fault.attributes.get("text") or "")
-    at = f", column {at_column}" if isinstance(at_column, int) and at_column > 0 else ""
-    return f"line {at_line}{at}: `{said.strip()[:120]}`"
+    own = [line, line + 1] if around.source.startswith("%%") else [line]  # a magic hands on the lines below it
+    if not text.strip():
+        return None if fault.frames and around.source[:2] != "%%" else own[-1]
+    for number in own:
+        if 0 < number <= len(lines) and lines[number - 1].strip() == text.strip():
+            return number
+    return None if fault.frames or _is_file(fault) else line
+
+
+def _is_file(fault: Fault) -> bool:
+    name = str(fault.attributes.get("filename") or "")
+    return name[:1] != "<" and os.sep in name and "ipykernel" not in name
+
+
+def place(line: int, column: int, text: str) -> str:
+    """Return a place in a source with its text."""
+    at = f", column {column}" if column > 0 else ""
+    return f"line {line}{at}: `{text.strip()[:120]}`"
+
+
+def elsewhere(fault: Fault, around: Around) -> str:
+    """Return which file, or what other text, is broken: its line, and what is unclosed in that line."""
+    text, line = str(fault.attributes.get("text") or ""), fault.attributes.get("lineno")
+    offset = fault.attributes.get("offset")
+    if not isinstance(line, int):
+        return ""
+    of = f"line {line} of the text that was parsed"
+    if _is_file(fault):
+        name = os.path.normpath(str(fault.attributes["filename"]))
+        below = os.path.relpath(name, around.cwd) if around.cwd else name
+        of = f"line {line} of {min(below, name, key=len)}"
+    left = unclosed(text.strip("\n"))
+    told = f"; the {left[0]} in column {left[2]} is not closed in it" if left else ""
+    column = f", column {offset}" if isinstance(offset, int) and offset > 0 and not told else ""
+    return f"{of}{column}: `{text.strip()[:160]}`{told}"

@@ -6,6 +6,7 @@ Only what the cell itself runs counts, not what its functions and classes hold.
 from __future__ import annotations
 
 import ast
+import functools
 
 from .expressions import called, columns_of, names_of
 
@@ -26,15 +27,13 @@ class Binding:
 
 class Cell:
     def __init__(self, trees):
-        self.bound, self.columns, self.looked, self.targets, self.last, self.order = {}, {}, set(), set(), None, 0
+        self.trees, self.order, self.last = trees, 0, None
+        self.bound, self.columns, self.targets = {}, {}, set()  # by name; those of loops
         for tree in trees:
             self.statements(tree.body, False)
         body = trees[-1].body
         if body and isinstance(body[-1], ast.Expr):
             self.last = body[-1].value
-            self.looked.add(called(self.last))
-        for tree in trees:
-            self.looks(tree)
 
     def statements(self, body, looped):
         for node in body:
@@ -73,13 +72,15 @@ class Cell:
             if name:
                 self.columns.setdefault(name, []).append(Binding(name, value, looped, self.order, columns))
 
-    def looks(self, tree):
+    @functools.cached_property
+    def looked(self):
         """The names whose length the cell looks at itself."""
-        for node in ast.walk(tree):
+        found = {called(self.last)}
+        for node in (node for tree in self.trees for node in ast.walk(tree)):
             if isinstance(node, ast.Attribute) and node.attr in ("empty", "shape", "size"):
-                self.looked.add(called(node.value))
+                found.add(called(node.value))
             elif isinstance(node, ast.Call) and called(node.func) in ("len", *SHOWN):
-                self.looked.update(map(called, node.args))
+                found.update(map(called, node.args))
             elif isinstance(node, ast.Assert):
-                self.looked |= names_of(node)
-        self.looked.discard("")
+                found |= names_of(node)
+        return found - {""}

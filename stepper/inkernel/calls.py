@@ -9,64 +9,24 @@ import sys
 import types
 
 from .base import (
-    class_name,
     classes_of,
     guarded,
     is_a,
-    lengths,
     missing,
     names_in,
-    of_library,
-    one_of,
     peek,
     short,
-    top_module,
 )
 from .cells import is_own
 from .describe import describe
 from .fault import message
 from .reach import DATA, attribute, bound, first, quoted
+from .sequences import value_name
 from .signatures import of_callable, standard
 
 
-def index(error, places):
-    return first(lambda spot: [n for n in spot.nodes if is_a(n, (ast.Subscript, ast.Call))], places, indexed)
-
-
-def indexed(node, spot, outer):
-    fact = {}
-    if is_a(node, ast.Call):  # list.pop(3), match.group(2)
-        if not is_a(node.func, ast.Attribute) or node.func.attr not in ("pop", "group", "start", "end", "span"):
-            return None
-        base, asked = node.func.value, node.args[0] if node.args else None
-    else:
-        base, asked = node.value, node.slice
-    value = spot.value(base)
-    if top_module(type(value)) == "pandas" and value_name(value) in ("_iLocIndexer", "_iAtIndexer"):
-        value, base = value.obj, base.value
-    if type(value) is re.Match:
-        fact["groups"] = value.re.groups
-    kind = next((one for one in classes_of(type(value)) if one_of(one, lengths)), None)
-    if kind is not None:
-        fact["len"] = kind.__len__(value)
-    elif of_library(value):
-        fact["shape"] = [int(n) for n in getattr(value, "shape", ())]
-    if not fact:
-        return None
-    number = guarded(spot.value, asked) if asked is not None else None
-    if one_of(type(number), (int, tuple)):
-        fact["asked"] = short(str(number), 60)
-    fact["bound"] = guarded(bound, base, spot, outer) if is_a(base, ast.Name) else None
-    return {
-        **fact,
-        "expression": short(ast.unparse(base), 80),
-        "type": value_name(value),
-        "value": describe(value).get("value"),
-    }
-
-
-def value_name(value):
-    return class_name(type(value)).rsplit(".", 1)[-1]
+# What is said of arguments that the function has not, or has too few of; not of what kind they are.
+COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
 
 
 def called(error, places):
@@ -74,7 +34,7 @@ def called(error, places):
     said = message(error)
     named = re.match(r"([\w.<>]+)\(\)", said)
     name = named[1].replace("<locals>.", "") if named else ""
-    if not name and "signature" not in said and "argument" not in said:
+    if not name and not re.search(COUNTED, said):
         return None
     return first(lambda spot: calls(spot, name), places, signed) or by_name(name)
 
@@ -94,7 +54,22 @@ def last_part(node):
 def signed(node, spot, outer):
     function = node.func
     thing = method(function, spot) if is_a(function, ast.Attribute) else spot.value(function)
-    return told(ast.unparse(function), thing)
+    fact = told(ast.unparse(function), thing)
+    if fact:
+        fact["kin"] = guarded(kin, thing)
+    return fact
+
+
+def kin(function):
+    """The functions beside a function whose names hold its own: what took over a part of it may be called so."""
+    if type(function) is not types.FunctionType or not standard(function):
+        return None
+    name, module = function.__name__, function.__module__
+    names = [one for one, value in vars(sys.modules[module]).items()
+             if name in one and one != name and type(value) is types.FunctionType and value.__module__ == module
+             and not one.startswith("_")]  # fmt: skip
+    package = ".".join(part for part in module.split(".") if not part.startswith("_"))
+    return {"module": short(package, 60), "names": [short(one, 60) for one in names[:4]]} if names else None
 
 
 def method(node, spot):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sysconfig
 
 from .base import files, short
 
 FRAMES, AROUND, CELLS = 12, 2, 500
 sources, now = {}, {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
+made_global = set()  # names that some function of a cell may bind by `global`
+GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED = ("<timed exec>", "<timed eval>")
 INSTALLED = tuple(
     os.path.join(os.path.realpath(folder), "") for folder in {*sysconfig.get_paths().values()} if len(folder) > 3
@@ -18,6 +21,7 @@ INSTALLED = tuple(
 
 def remember(number, raw):
     now["number"] = number
+    made_global.update(name for names in GLOBAL.findall(raw) for name in names.replace(" ", "").split(","))
     sources[number] = raw
     if len(sources) > CELLS:
         del sources[next(iter(sources))]

@@ -6,24 +6,29 @@ What the cell means to do is no doubt: where it asks for what is missing, fills 
 from __future__ import annotations
 
 import ast
+import functools
+import operator
 import re
 import sys
 
-from .base import shell
+from .base import guarded, shell
 from .cells import now
 from .expressions import (
+    called,
     calls,
     calls_of,
     constants,
-    index_of,
+    inside,
     is_blank,
     keywords,
     made_empty,
     merges_of,
     names_of,
     seeks,
+    uses,
     whole_names,
 )
+from .frames import many_to_many
 
 # Names of what one hopes to be empty: first how they begin, then whole words.
 PROBLEMS = re.compile(
@@ -33,7 +38,7 @@ PROBLEMS = re.compile(
     r"|(?:err|bad|nan?|neg|gap|odd|both|too|lost|zero|check|only|without|inf|no|not|tmp|temp)s?\d*(?:_|$))",
     re.IGNORECASE,
 )
-ANTI = {"_merge", "left_only", "right_only", "left_anti", "right_anti"}
+ANTI = re.compile(r"_merge|left_only|right_only|_anti$")
 GROWS = {"explode", "melt", "stack", "concat", "append", "reindex", "resample", "repeat", "wide_to_long", "asfreq"}
 MAKES = {"map", "reindex", "assign", "concat", "to_numeric", "to_datetime", "to_timedelta", "replace"}
 TURNS = {"map", "to_numeric", "to_datetime", "to_timedelta"}
@@ -52,8 +57,8 @@ def hoped_for(name, value):
     names = names_of(value)
     if name in names:  # df = df[~df.id.isin(bad)]
         return False
-    strings = {str(one.value) for one in ast.walk(value or ast.Pass()) if isinstance(one, ast.Constant)}
-    return any(map(PROBLEMS.search, names)) or bool(ANTI & strings) or seeks(value)
+    strings = [one.value for one in inside(value) if isinstance(one, ast.Constant) and type(one.value) is str]
+    return any(map(PROBLEMS.search, names)) or any(map(ANTI.search, strings)) or seeks(value)
 
 
 class View:
@@ -72,8 +77,10 @@ class View:
         return known[name].rows
 
     def operands(self, value, order, target):
-        names = names_of(value) & {*self.before, *self.after}
-        return {name: self.rows_at(name, order, target) for name in sorted(names)}
+        frames = {*self.before, *self.after}
+        named = [one for one in inside(value) if called(one) in frames]
+        named.sort(key=lambda one: (one.lineno, one.col_offset))
+        return {one.id: self.rows_at(one.id, order, target) for one in named}
 
     # merges
 
@@ -81,15 +88,16 @@ class View:
         found = []
         for name, bound in self.cell.bound.items():
             if name in self.after and not bound[-1].looped:
-                found.append(self.merge(name, self.after[name].rows, bound[-1].value, bound[-1].order))
+                result = shell.user_ns.get(name)
+                found.append(self.merge(name, result, bound[-1].value, bound[-1].order))
         if merges_of(self.cell.last):
             shown = (shell.user_ns.get("_oh") or {}).get(now["number"])
             if type(shown) is vars(sys.modules["pandas"]).get("DataFrame"):
-                found.append(self.merge("", len(shown), self.cell.last, self.cell.order + 1))
+                found.append(self.merge("", shown, self.cell.last, self.cell.order + 1))
         return [fact for fact in found if fact is not None]
 
-    def merge(self, name, rows, value, order):
-        made = merges_of(value)
+    def merge(self, name, result, value, order):
+        made, rows = merges_of(value), len(result)
         given = self.operands(value, order, name) if made else {}
         if len(given) < 2 or None in given.values() or any("validate" in keywords(call) for call, *_ in made):
             return None
@@ -100,19 +108,29 @@ class View:
             self.told.add(name)
             return {"kind": "emptied", **fact}
         hows = {how for *_, how in made}
-        limit = max(given.values()) if hows <= {"inner", "left", "right"} else sum(given.values())
-        if rows <= limit or "cross" in hows or calls_of(value) & GROWS or self.crossed(value, rows, given):
+        if rows <= max(given.values()) or "cross" in hows or calls_of(value) & GROWS or self.crossed(rows, given):
+            return None
+        if rows <= sum(given.values()) and hows != {"inner"} and not self.many(result, made):
             return None
         return {"kind": "multiplied", **fact}
 
-    def crossed(self, value, rows, given):
+    def many(self, result, made):
+        """Whether a left or right merge paired many with many: one with many may well have more rows than either."""
+        if len(made) != 1 or made[0][3] not in ("left", "right"):
+            return False
+        call, left, right, how = made[0]
+        other = shell.user_ns.get(called(right if how == "left" else left))
+        keys = [one.value for one in call.keywords if one.arg in ("on", "right_on" if how == "left" else "left_on")]
+        keys = constants(keys[0]) if keys else ()
+        return bool(keys) and guarded(many_to_many, other, result, list(keys)) is True
+
+    def crossed(self, rows, given):
         """Whether all were paired with all, by a constant key made for that."""
-        product = 1
-        for count in given.values():
-            product *= count
-        made = [one.value for call in calls(value) for one in call.keywords]
+        values = [one.value for bound in self.cell.bound.values() for one in bound] + [self.cell.last]
+        made = [one.value for value in values for call in calls(value) for one in call.keywords]
         made += [one.value for each in self.cell.columns.values() for one in each]
-        return rows == product and any(isinstance(one, ast.Constant) and type(one.value) is int for one in made)
+        keyed = any(isinstance(one, ast.Constant) and type(one.value) is int for one in made)
+        return keyed and rows == functools.reduce(operator.mul, given.values())
 
     # empty frames
 
@@ -174,6 +192,7 @@ class View:
             kept = {*old.labels} if seen.rows >= old.rows else set()  # fewer rows are a choice of rows
             made = {*assigned} | ({*given} if "assign" in called else set())
             found = (seen.blank - old.blank) & (kept | made)
+            found -= {label for label in assigned if self.of_nothing(assigned[label])}
             return (found | (joined - {*old.labels})) - meant
         if any(one.startswith("read_") for one in called):
             joined = set()
@@ -195,14 +214,13 @@ class View:
         filled = {label for one in known if one and one.blank is not None for label in {*one.labels} - one.blank}
         return {label for label in seen.blank if label in filled or re.sub("_[xy]$", "", label) in filled}
 
+    def of_nothing(self, value):
+        """Whether it is made of a column that had no value before the cell."""
+        return any(one in self.before and column in (self.before[one].blank or ()) for one, column in uses(value))
+
     def derived(self, name, seen, label, value):
         """Whether a column was made of others that have values, or its own values were turned into something else."""
-        inside = list(ast.walk(value)) if value is not None else []
-        used = {one.attr for one in inside if isinstance(one, ast.Attribute) and names_of(one.value) == {name}}
-        for one in inside:
-            if isinstance(one, ast.Subscript) and names_of(one.value) == {name}:
-                used |= {*constants(index_of(one))}
-        used &= {*seen.labels}
+        used = {column for one, column in uses(value) if one == name} & {*seen.labels}
         if label in used:
             return bool(calls_of(value) & TURNS)
         return bool(used) and not used & seen.blank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import types
 
 from .base import (
@@ -17,9 +18,13 @@ from .base import (
     short,
     top_module,
 )
+from .onspot import written, zone
 
 CELLS, COLUMNS, VALUE = 2_000_000, 400, 60
 PLAIN = (int, float, bool, complex)
+CALLABLE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType,
+            types.ClassMethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+            staticmethod, classmethod)  # fmt: skip
 
 
 def describe(value):
@@ -35,6 +40,12 @@ def describe(value):
         guarded(inside, value, kind, fact)
     elif of_library(value):
         guarded(of_data, value, kind, fact)
+    else:
+        text = guarded(written, value)
+        if text is not None:
+            fact["value"] = text
+        if kind is datetime.datetime and text is not None:
+            fact["zone"] = zone(value)
     return fact
 
 
@@ -74,6 +85,8 @@ def of_data(value, kind, fact):
         return
     if is_pandas(value, "DataFrame") and value.shape[1] <= COLUMNS:
         frame(value, fact)
+    elif is_pandas(value, "Index") and len(value) <= 40:
+        fact["labels"] = [short(repr(one), 40) for one in value.tolist() if one_of(type(one), (str, int))]
     elif is_pandas(value, "Series"):
         count = int(value.isna().sum())
         if count:
@@ -105,6 +118,6 @@ def is_data(value):
 
 
 def callable_kind(kind):
-    return one_of(
-        kind, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType)
-    ) or (name_of(kind) in ("ufunc", "_ArrayFunctionDispatcher") and top_module(kind) == "numpy")
+    return one_of(kind, CALLABLE) or (
+        name_of(kind) in ("ufunc", "_ArrayFunctionDispatcher") and top_module(kind) == "numpy"
+    )

@@ -6,7 +6,6 @@ Each run is watched by itself: after it `warnings.showwarning` and IPython's `as
 from __future__ import annotations
 
 import ast
-import re
 import sys
 import warnings
 
@@ -18,14 +17,13 @@ from .frames import look
 from .swallowed import HELPER, listen, said, start, stop, swallowed
 
 FACTS, WARNINGS = 10, 20
-BEFORE, AFTER = 0.1, 0.2  # seconds
-WORD = re.compile(r"[^\W\d]\w*")
+BEFORE, AFTER = 0.1, 0.15  # seconds
 state = {"run": None}  # the run that is watched; the stand-ins of former ones only pass on
 
 
 class Run:
     def __init__(self, raw):
-        self.raw, self.trees, self.warned, self.words, self.seen = raw, [], {}, (), {}
+        self.raw, self.trees, self.warned, self.seen = raw, [], {}, {}
         self.showing = None
 
 
@@ -51,8 +49,7 @@ def before(raw):
     start()
     pandas = sys.modules.get("pandas")
     if pandas is not None:
-        run.words = set(WORD.findall(raw))
-        run.seen = guarded(look, run.words, clock() + BEFORE) or {}
+        run.seen = guarded(look, raw, clock() + BEFORE) or {}
     if pandas is not None or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     run.showing = listening(unwrapped(warnings.showwarning), run)
@@ -90,9 +87,9 @@ def of_frames(run):
     if not run.trees or "pandas" not in sys.modules:
         return []
     deadline = clock() + AFTER
-    words = run.words or set(WORD.findall(run.raw))
-    current = look(words, deadline)
-    return compare(run.seen, current, Cell(run.trees)) if current else []
+    current = look(run.raw, deadline)
+    odd = any(seen.rows == 0 or seen.blank for seen in current.values())
+    return compare(run.seen, current, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
 
 
 def error_fact(told):

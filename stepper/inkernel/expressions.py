@@ -14,16 +14,21 @@ SEEKS = {"isna", "isnull", "duplicated"}
 LITERALS = {"nan", "NaN", "NAN", "NA", "NaT"}
 
 
+def inside(node):
+    return list(ast.walk(node)) if node is not None else []
+
+
 def called(node):
+    """The name that an expression is, or ''."""
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def names_of(node):
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} if node is not None else set()
+    return {one.id for one in inside(node) if isinstance(one, ast.Name)}
 
 
 def calls(node):
-    return [one for one in ast.walk(node) if isinstance(one, ast.Call)] if node is not None else []
+    return [one for one in inside(node) if isinstance(one, ast.Call)]
 
 
 def method(call):
@@ -57,6 +62,17 @@ def columns_of(target):
         whole = isinstance(index, ast.Tuple) and len(index.elts) == 2
         return called(frame.value), constants(index.elts[1]) if whole else ()
     return called(frame), constants(index)
+
+
+def uses(node):
+    """The columns of frames that an expression uses by name: {("df", "a")} of df["a"], df[["a"]], df.a."""
+    found = set()
+    for one in inside(node):
+        if isinstance(one, ast.Attribute):
+            found.add((called(one.value), one.attr))
+        elif isinstance(one, ast.Subscript):
+            found |= {(called(one.value), column) for column in constants(index_of(one))}
+    return found
 
 
 def whole_names(node, cut=False):

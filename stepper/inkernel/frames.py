@@ -5,11 +5,12 @@ pandas' own classes only, by their own methods. What is kept of one is its size 
 
 from __future__ import annotations
 
+import re
 import sys
 
 from .base import clock, guarded, one_of, shell, short, top_module
 
-CELLS, COLUMNS, HEAD, CHUNK, LABEL = 5_000_000, 2000, 50, 200_000, 60
+CELLS, COLUMNS, ROWS, HEAD, CHUNK, LABEL = 5_000_000, 2000, 500_000, 50, 200_000, 60
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -25,17 +26,19 @@ class Seen:
         labels = value.columns.tolist() if self.framed else [value.name]
         kinds = value.dtypes.tolist() if self.framed else [value.dtype]
         own = all(top_module(type(kind)) in ("numpy", "pandas") for kind in kinds)  # else its `isna` may be anybody's
-        if not own or not all(map(plain, labels)) or len({*map(text, labels)}) < len(labels):
+        if not own or not all(map(plain, labels)) or len({*map(written, labels)}) < len(labels):
             return
-        self.labels = tuple(map(text, labels))
-        if self.rows:
-            filled = value.iloc[:HEAD].notna().to_numpy().any(axis=0)
-            filled = filled.tolist() if self.framed else [bool(filled)]
-            rest = [index for index, some in enumerate(filled) if not some]
-            columns = ((index, value.iloc[:, index] if self.framed else value) for index in rest)
-            self.blank = {self.labels[index] for index, column in columns if not has_value(column, self.rows, deadline)}
-        else:
-            self.blank = set()
+        self.labels = tuple(map(written, labels))
+        rest, start, count = list(range(len(labels))), 0, HEAD
+        while rest and start < self.rows:  # the first rows tell of nearly all columns
+            if clock() > deadline:
+                return
+            part = value.iloc[start : start + count]
+            part = part if len(rest) == len(labels) else part.iloc[:, rest]
+            filled = part.notna().to_numpy().any(axis=0)
+            rest = [index for index, some in zip(rest, filled.tolist() if self.framed else [filled]) if not some]
+            start, count = start + count, max(1000, CHUNK // (len(rest) or 1))
+        self.blank = {self.labels[index] for index in rest} if self.rows else set()
 
 
 def plain(label):
@@ -45,22 +48,35 @@ def plain(label):
     return one_of(kind, PLAIN) or top_module(kind) in ("numpy", "pandas")
 
 
-def text(label):
+def written(label):
     return short(str(label), LABEL)
 
 
-def has_value(column, rows, deadline):
-    for start in range(HEAD, rows, CHUNK):
-        if clock() > deadline:
-            raise TimeoutError
-        if column.iloc[start : start + CHUNK].notna().any():
-            return True
-    return False
-
-
-def look(words, deadline):
-    """{name: Seen} of the user's frames and series among these words."""
+def look(text, deadline):
+    """{name: Seen} of the user's frames and series that a text names."""
     pandas = vars(sys.modules["pandas"])
-    kinds = [pandas.get("DataFrame"), pandas.get("Series")]
-    names = [word for word in words if not word.startswith("_") and one_of(type(shell.user_ns.get(word)), kinds)]
-    return {name: Seen(shell.user_ns[name], deadline) for name in sorted(names)}
+    frame, series = pandas.get("DataFrame"), pandas.get("Series")
+    space = list(shell.user_ns.items())
+    bound = [(name, value) for name, value in space if type(value) is frame or type(value) is series]
+    bound = [(name, value) for name, value in bound if type(name) is str and name in text and name[:1] != "_"]
+    return {name: Seen(value, deadline) for name, value in bound if re.search(rf"\b{re.escape(name)}\b", text)}
+
+
+def many_to_many(other, result, keys):
+    """Whether the result of a merge has keys more often than `other`, in which they already are not unique."""
+    pandas = sys.modules["pandas"]
+    for frame in (other, result):
+        if type(frame) is not pandas.DataFrame or len(frame) > ROWS or not all(map(comparable, frame[keys].items())):
+            return False
+    here, there = other[keys].value_counts(), result[keys].value_counts()
+    here = here[here > 1]
+    return bool((there.reindex(here.index) > here).any())
+
+
+def comparable(item):
+    """Whether a column holds values whose comparison is not the user's code."""
+    kind = item[1].dtype
+    known = ("string", "integer", "boolean", "date", "empty")
+    if kind.kind == "O":
+        return sys.modules["pandas"].api.types.infer_dtype(item[1], skipna=True) in known
+    return top_module(type(kind)) in ("numpy", "pandas")

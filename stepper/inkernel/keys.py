@@ -117,8 +117,10 @@ def held(value, asked, expression):
     if len(texts) > KEYS and one_of(type(asked), (str, int)):
         alike = difflib.SequenceMatcher(b=str(asked))
         texts = sorted(texts, key=lambda text: -guarded(ratio, alike, text) or 0)[:KEYS]
-    levels = [label(one) for one in value.names] if is_pandas(value, "MultiIndex") else []
+    index = value if is_pandas(value, "Index") else value.index if is_pandas(value, "NDFrame") else None
+    levels = [label(one) for one in index.names] if index is not None else []
     return {
+        **(guarded(kind_of_keys, value, index) or {}),
         "expression": expression,
         "type": class_name(type(value)).rsplit(".", 1)[-1],
         "keys": texts[:KEYS],
@@ -126,6 +128,16 @@ def held(value, asked, expression):
         "count": len(labels),
         "some": len(labels) >= LABELS,
     }
+
+
+def kind_of_keys(value, index):
+    """Of pandas' things: the dtype of the labels; of a series its name, as its index may be another frame's columns."""
+    if is_pandas(value, "DataFrame") or index is None:
+        return {}
+    kind = class_name(type(index)).rsplit(".", 1)[-1]
+    if is_pandas(value, "Series"):
+        return {"index": kind, "dtype": str(index.dtype), "named": label(value.name) if value.name is not None else ""}
+    return {"dtype": str(index.dtype)}
 
 
 def ratio(matcher, text):

@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-import ast
-
-from .base import class_names, clock, guarded, is_a, peek, shell, short
-from .calls import called, index, not_what_it_was
-from .fault import message
+from .base import class_names, clock, guarded
+from .calls import called, not_what_it_was
+from .clues import clues
 from .keys import keys
-from .members import attributes, imported, submodules
-from .reach import quoted, spots
+from .members import attributes, imported, passed, submodules
+from .paths import path, program
+from .reach import spots
+from .scopes import class_body, fits, local_names, made_local
+from .sequences import index
 from .values import bytes_of, operands, value_at
 
-SECONDS, NAMES = 0.6, 400
+SECONDS = 0.6
 
 
 def look(error):
@@ -32,35 +33,20 @@ def look(error):
             break
     if "operands" not in found and places and clock() < until:
         found["operands"] = guarded(operands, error, places) or []
+    if places and clock() < until:
+        found["clues"] = guarded(clues, error, places, until) or []
     return found
-
-
-def local_names(error, places):
-    scope = places[0].frame.f_locals if places else {}
-    return [short(name, 80) for name in list(scope)[:NAMES]] if scope is not shell.user_ns else []
-
-
-def made_local(error, places):
-    """For UnboundLocalError: the line that makes the name local to its function."""
-    name, function = peek(error, "name") or quoted(message(error)), places[0].function()
-    lines = [
-        node.lineno
-        for node in ast.walk(function)
-        if is_a(node, ast.Name) and node.id == name and is_a(node.ctx, ast.Store)
-    ]
-    if "UnboundLocalError" in class_names(type(error)) and lines:
-        return {"line": min(lines), "global": name in places[0].frame.f_globals}
-    return None
 
 
 # The first class that a fault has decides; what is asked in what order, and under which name it is told.
 FACTS = (
-    ("NameError", (("locals", local_names), ("made_local", made_local))),
+    ("NameError", (("locals", local_names), ("made_local", made_local), ("class_body", class_body), ("fits", fits))),
     ("ModuleNotFoundError", (("parent", submodules),)),
     ("ImportError", (("import", imported),)),
     ("KeyError", (("keys", keys),)),
-    ("AttributeError", (("attributes", attributes), ("call", called))),
+    ("AttributeError", (("attributes", attributes), ("call", called), ("passed", passed))),
     ("IndexError", (("index", index),)),
+    ("FileNotFoundError", (("path", path), ("program", program))),
     ("TypeError", (("call", called), ("holds", not_what_it_was), ("operands", operands))),
     ("UnicodeError", (("bytes", bytes_of),)),
     ("ValueError", (("value_at", value_at), ("keys", keys), ("operands", operands))),

@@ -24,9 +24,11 @@ from .base import (
     shell,
     short,
 )
+from .cells import made_global
 from .signatures import signature
 
 NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
+AT_WILL = {"exec", "globals", "get_ipython", "user_ns", "setattr"}
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 # Finders of modules that bring none which a listing of sys.path does not show.
@@ -62,18 +64,47 @@ def bound_by_user(name, value):
 
 def loadable():
     """What a cell can load and import: for the look at the next one before it runs."""
-    names = [short(name, ALL) for name in (*shell.user_ns, *vars(builtins)) if type(name) is str]
+    names = [short(name, ALL) for name in (*shell.user_ns, *vars(builtins), *made_global) if type(name) is str]
     functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
     names += [name for function in functions for name in makes(function)]
     finders = {getattr(one, "__name__", type(one).__name__) for one in sys.meta_path}
     return {
-        "names": names if sum(map(len, names)) <= ALL else [],  # all or none: half of them would raise false alarms
+        # All or none: half of them would raise false alarms. None, too, where a cell may become another one.
+        "names": names
+        if sum(map(len, names)) <= ALL and not altered() and not any(map(binds_at_will, functions))
+        else [],
+        "magics": magics(),
+        "own_input": shell.user_ns.get("input", missing) is not missing,
         "imported": sorted({short(name.split(".")[0]) for name in list(sys.modules) if type(name) is str})[:3000],
         "path": [short(one, 4096) for one in sys.path if type(one) is str][:100],
         "other_finders": bool(finders - FINDERS),
         "cwd": short(os.getcwd(), 4096),
         "python": list(sys.version_info[:2]),
     }
+
+
+def altered():
+    """Whether something else than IPython's own goes over a cell before it is run."""
+    transformers = shell.input_transformer_manager
+    fresh = type(transformers)()
+    others = [one for one in shell.ast_transformers if not type(one).__module__.startswith("_stepper_helper")]
+    lines = len(transformers.cleanup_transforms) + len(transformers.line_transforms)
+    return (
+        bool(others)
+        or bool(shell.input_transformers_post)
+        or lines != len(fresh.cleanup_transforms) + len(fresh.line_transforms)
+    )
+
+
+def magics():
+    """The names that call a magic without `%`; None where any name may."""
+    if shell.autocall:
+        return None
+    return [name for kind in shell.magics_manager.lsmagic().values() for name in kind] if shell.automagic else []
+
+
+def binds_at_will(function):
+    return not AT_WILL.isdisjoint(function.__code__.co_names)
 
 
 def makes(function):

@@ -212,7 +212,7 @@ def bound(node, spot, outer):
     found = last(binders(spot.tree.body, wanted), spot.line if inner is None else 1 << 30)
     if found is not None:
         return line_of(spot.filename, found.lineno)
-    return earlier(wanted)
+    return earlier(wanted, spot if inner is None else None)
 
 
 def last(nodes, before):
@@ -220,9 +220,10 @@ def last(nodes, before):
     return max((one for one in nodes if one.lineno < before), key=lambda one: one.lineno, default=None)
 
 
-def earlier(wanted):
-    """The last binding in the cells that ran before this one."""
-    numbers = list(sources)[-CELLS_BACK:]
+def earlier(wanted, spot=None):
+    """The last binding in the cells that ran before this one; what stands below a failing line has not run."""
+    own = files().get(spot.filename) if spot is not None else None
+    numbers = [number for number in list(sources)[-CELLS_BACK:] if number != own]
     for number in reversed(numbers):
         text = guarded(shell.input_transformer_manager.transform_cell, sources[number])
         tree = guarded(ast.parse, text or "")

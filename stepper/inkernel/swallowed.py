@@ -154,8 +154,8 @@ def call(handler, how):
     made = ast.parse(CALL % (handler.lineno, state["run"], how)).body[0]
     place = {"lineno": handler.lineno, "end_lineno": handler.lineno, "col_offset": handler.col_offset}
     for node in ast.walk(made):
-        for name, value in {**place, "end_col_offset": handler.col_offset + 6}.items():
-            setattr(node, name, value)
+        if isinstance(node, (ast.stmt, ast.expr)):
+            node.__dict__.update(place, end_col_offset=handler.col_offset + 6)
     made.told = True
     return made
 

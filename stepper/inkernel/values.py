@@ -35,7 +35,8 @@ def described(spot):
                 yield {"text": short(text, 60), **(guarded(describe, value[0]) or {})}
             if is_a(node, ast.Subscript) and is_data(value[0]):
                 todo.append(node.slice)
-            continue
+            if not is_a(node, ast.Attribute) or is_data(value[0]) or is_a(node.value, ast.Name):
+                continue  # below a method that is called is what it is called on
         todo[:0] = [
             child for child in ast.iter_child_nodes(node) if is_a(child, (ast.expr, ast.keyword, ast.comprehension))
         ]
@@ -43,7 +44,8 @@ def described(spot):
 
 def value_at(error, places):
     """Where the value that an error's message quotes stands: which column or list, from which row on."""
-    wanted = re.findall(r"'((?:[^'\\]|\\.)*)'", message(error))
+    said = message(error)
+    wanted = re.findall(r"'((?:[^'\\]|\\.)*)'", said) or re.findall(r'"([^"\n]*)"', said)[:1]
     for text in reversed(wanted):
         for spot in places:
             for node in [one for one in spot.nodes if is_a(one, DATA)]:
@@ -83,18 +85,27 @@ def bytes_of(error, places):
     start = peek(error, "start")
     if type(data) is str and type(start) is int:
         return {
-            "character": data[start],
+            "character": short(data[start]),
+            "byte": f"0x{ord(data[start]) - 0xDC00:02x}" if "\udc80" <= data[start] <= "\udcff" else "",
             "name": peek(error, "encoding"),
             "around": short(data[max(0, start - 12) : start + 12], 40),
         }
     if type(data) is not bytes or type(start) is not int:
         return None
+    if peek(error, "reason") == "unexpected end of data" and len(data) - start < 4 and fine(data[:start]):
+        return {"byte": f"0x{data[start]:02x}", "position": start, "cut": len(data),
+                "around": short(data[max(0, start - 20) : start].decode("utf-8", "replace"), 40)}  # fmt: skip
     likely = guess(data[:1_000_000])
     fact = {"byte": f"0x{data[start]:02x}", "position": start, "likely": likely}
     if likely:
         near = data[max(0, start - 12) : start + 12] if likely not in ("utf-16", "utf-8-sig") else data[:40]
         fact["around"] = short(near.decode(likely, "replace").replace("\n", " "), 40)
     return fact
+
+
+def fine(data):
+    """Whether it is UTF-8 with letters of more than one byte: then its end is cut off, not of another encoding."""
+    return not data.isascii() and guarded(data.decode, "utf-8") is not None
 
 
 def guess(data):
