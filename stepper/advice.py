@@ -138,7 +138,7 @@ class Adviser:
         """Save the pictures of a run; return the lines on them, on other rich outputs and on doubts."""
         saved = self.pictures.save(execution.outputs, run)
         lines = pictures.lines(saved, execution.facts.get("figures") or [])
-        return [*lines, *pictures.rich(execution.outputs)]
+        return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
 
 
 def doubtful(execution: Execution) -> list[str]:

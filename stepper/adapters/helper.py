@@ -7,17 +7,13 @@ in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.resources import files
 
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
-# In the order in which they import one another.
-MODULES = (
-    "base", "cells", "fault", "signatures", "namespace",
-    "reach", "onspot", "describe", "givens", "definers", "parts", "scopes", "paths", "keys", "members", "sequences",
-    "calls", "values", "odd", "parsed", "known", "unpacked", "clues", "look", "changed",
-    "tell",
-)  # fmt: skip
+ENTRY = "tell"
+IMPORT = re.compile(r"^from \.(\w*) import (.*)", re.MULTILINE)
 
 SET_UP = """
 import builtins, sys, types
@@ -37,7 +33,19 @@ if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds 
     module.begin(VERSION, STACK)
 """
 
-SOURCES = {name: (files("stepper.inkernel") / f"{name}.py").read_text("utf-8") for name in MODULES}
+
+def sources(name: str, found: dict[str, str]) -> dict[str, str]:
+    """Return the sources of a module and of all that it imports, each after what it needs."""
+    text = (files("stepper.inkernel") / f"{name}.py").read_text("utf-8")
+    for module, names in IMPORT.findall(text):
+        for needed in [module] if module else names.split(", "):
+            if needed not in found:
+                sources(needed, found)
+    found[name] = text
+    return found
+
+
+SOURCES = sources(ENTRY, {})
 VERSION = hashlib.sha256("".join(SOURCES.values()).encode()).hexdigest()[:16]
 ASK = f"__import__('sys').modules[{MODULE!r}].tell()"
 

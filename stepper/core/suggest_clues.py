@@ -134,8 +134,7 @@ def searched(fact: Facts, around: Around) -> str:
 
 def low_rank(fact: Facts, around: Around) -> str:
     """That columns depend on each other."""
-    rows, columns = fact["shape"]
-    return f"`{fact['expression']}` ({rows} × {columns}) has the rank {fact['rank']}: some of its columns (or rows) depend on the others"
+    return f"`{fact['expression']}` ({', '.join(map(str, fact['shape']))}) has the rank {fact['rank']}: some of its columns (or rows) depend on the others"
 
 
 def unpacked(fact: Facts, around: Around) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from stepper.core.around import Around, Facts, closest, listed, where
 from stepper.core.model import Fault
@@ -55,7 +56,7 @@ def operands(fault: Fault, look: Facts, around: Around) -> str:
 def described(fact: Facts) -> str:
     """Return what a value is, in a few words."""
     kind = fact.get("type", "")
-    size = " × ".join(map(str, fact["shape"])) if fact.get("shape") else ""
+    size = shaped(fact["shape"], kind) if fact.get("shape") else ""
     parts = [" ".join(filter(None, (kind, size)))]
     if "dtype" in fact:
         parts.append(fact["dtype"])
@@ -83,6 +84,13 @@ def described(fact: Facts) -> str:
     if fact.get("keys"):
         parts.append("keys " + listed(fact["keys"], 90))
     return ", ".join(parts)
+
+
+def shaped(shape: Sequence[int], kind: str) -> str:
+    """Return a table's size in words, an array's shape as Python and the error messages write it."""
+    if kind == "DataFrame":
+        return " × ".join(map(str, shape))
+    return str(tuple(shape)) if len(shape) > 1 else str(shape[0])
 
 
 def unicode_error(fault: Fault, look: Facts, around: Around) -> str:

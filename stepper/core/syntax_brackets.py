@@ -14,7 +14,7 @@ from stepper.core.brackets import PAIRS, unclosed
 from stepper.core.tokens import CLOSER, GOES_ON, Broken, Token, statements, tokens
 
 HEADS = ("if", "elif", "else", "for", "while", "def", "class", "with", "try", "except", "finally", "match", "case")
-NEAR, MOST = 40, 6  # places tried for a comma, the nearest first; the most commas
+NEAR, MOST, SUSPECTS = 40, 6, 10  # places tried for a comma, the nearest first; the most commas
 FAR = 20  # lines between two brackets that have nothing to do with each other
 
 
@@ -59,14 +59,15 @@ def _next_comma(
     broken: Broken, pairs: list[tuple[Token, Token]], put: list[tuple[Token, Token]], stopped: int
 ) -> tuple[tuple[Token, Token] | None, int | None]:
     """Return the place for one comma more and the line where Python stops then, None where it reads."""
+    further: tuple[tuple[Token, Token] | None, int | None] = (None, stopped)
     for pair in pairs:
         said = broken.trials.put(",", *(one.end for one, _ in put), pair[0].end)
         if said is True:
             return pair, None
         line = said.lineno if isinstance(said, SyntaxError) else None
-        if line is not None and line > stopped and line >= pair[1].line:
-            return pair, line
-    return None, stopped
+        if further[0] is None and line is not None and line > stopped and line >= pair[1].line:
+            further = (pair, line)
+    return further
 
 
 def _apart(one: Token, after: Token) -> bool:
@@ -151,7 +152,7 @@ def bracket(broken: Broken) -> str:
     )
     if named is None:
         return f"the {mark} opened in line {line}, column {column}, is not closed"  # within an f-string
-    for suspect in [*_suspects(broken), named]:
+    for suspect in [*_suspects(broken)[:SUSPECTS], named]:
         end = _end_of(broken, suspect)
         if end:
             closer = next((pair.closer for pair in _pairs(broken.source) if pair.opener is suspect), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 
-from stepper.core.around import Around, Facts, closest
+from stepper.core.around import Around, Facts, closest, listed
 from stepper.core.model import Fault
 from stepper.core.tokens import Token, tokens
 
@@ -32,9 +32,10 @@ def query(fault: Fault, look: Facts, around: Around) -> str:
         if near and " " in near[0]:
             return f"the column nearest to `{name}` is {near[0]!r}, between backticks in a query: `{near[0]}`"
     for words in _runs(found):
-        told = f"; columns with a blank: {', '.join(one for one in columns if ' ' in one)[:80]}" if columns else ""
-        rule = "in a query a name with a blank stands between backticks"
-        return f"`{' '.join(words)}`: names side by side; {rule}{told}"
+        blank = [repr(one) for one in columns if " " in one]
+        rule = "a name with a blank stands between backticks" if blank or not columns else "no operator is between them"
+        told = f"; columns: {listed(blank or [*map(repr, columns)], 120)}" if columns else ""
+        return f"`{' '.join(words)}` in a query: names side by side; {rule}{told}"
     return ""
 
 

@@ -234,7 +234,7 @@ class Broken:
     @property
     def on_line(self) -> list[Token]:
         """The tokens that begin on this line."""
-        return [token for token in tokens(self.source) if token.line == self.line]
+        return [token for token in tokens(self.source) if token.line == self.line and token.kind != "newline"]
 
     def before(self, statement: Statement) -> list[Statement]:
         """Return the statements above one, the nearest first."""

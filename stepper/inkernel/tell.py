@@ -12,6 +12,7 @@ import signal
 import sys
 import types
 
+from . import doubts, figures
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember
 from .changed import changes, keep
@@ -30,6 +31,11 @@ def parent():
 
 def before_run(info):
     now["shown"] = id(getattr(sys, "last_value", None))
+    request = parent()["header"]["msg_id"]
+    if request != now.get("request"):  # else a cell runs another one
+        now["request"] = request
+        figures.reset()
+        guarded(doubts.before, info.raw_cell)
 
 
 def after_run(result):
@@ -39,17 +45,17 @@ def after_run(result):
     if error is None:  # a magic may show an error and end well: %time of IPython 8, %%capture
         last = getattr(sys, "last_value", None)
         error = last if is_error(last) and id(last) != now["shown"] else None
-    tell(error, True)
+    odd = guarded(doubts.after, result.info.raw_cell, error is None)
+    tell(error, True, doubts=odd or [], figures=guarded(figures.collected) or [])
 
 
-def tell(error=None, ran=False):
+def tell(error=None, ran=False, **facts):
     began = clock()
     message = parent()
     if ran:
         recent.append({"id": message["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
-    facts = {}
     if error is not None:
-        facts = {"fault": guarded(fault, error), "look": guarded(look, error) or {}, "changed": guarded(changes, error)}
+        facts.update(fault=guarded(fault, error), look=guarded(look, error) or {}, changed=guarded(changes, error))
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS) or {}
     facts["seconds"] = round(clock() - began, 4)
@@ -70,13 +76,15 @@ def begin(version, stack):
     vars(sys.modules[name]).update(version=version, recent=recent, tell=tell, end=end)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
-    guarded(sampled, stack)
+    for start in (figures.begin, doubts.begin, lambda: sampled(stack)):
+        guarded(start)
 
 
 def end():
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
+    guarded(figures.end)
 
 
 def sampled(stack):

@@ -45,8 +45,8 @@ def described(spot):
 def value_at(error, places):
     """Where the value that an error's message quotes stands: which column or list, from which row on."""
     said = message(error)
-    wanted = re.findall(r"'((?:[^'\\]|\\.)*)'", said) or re.findall(r'"([^"\n]*)"', said)[:1]
-    for text in reversed(wanted):
+    wanted = re.findall(r"'((?:[^'\\]|\\.)*)'", said)
+    for text in [*wanted[::-1][:4], *re.findall(r'"([^"\n]*)"', said)[:1]]:
         for spot in places:
             for node in [one for one in spot.nodes if is_a(one, DATA)]:
                 found = guarded(stands, spot.value, node, text)
