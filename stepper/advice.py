@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,8 +17,10 @@ from typing import Any
 from stepper.core import brief, distributions, doubts, pictures, preflight, report, suggest
 from stepper.core.around import Around, listed, quoted
 from stepper.core.changes import runnable
+from stepper.core.imports import of_module, relative
 from stepper.core.ledger import State
 from stepper.core.model import Cell, Fault
+from stepper.core.unbound import unbound
 from stepper.ports import Execution, Pictures, Surroundings
 
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
@@ -65,22 +68,57 @@ class Adviser:
         )
         classes = set(fault.mro or (fault.ename,))
         name = str(fault.attributes.get("name") or quoted(fault.evalue))
-        cwd = facts.get("cwd") or ""
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
-                around = replace(around, unrun=self._unrun(name, cell, cells, state))
-            elif "ModuleNotFoundError" in classes and not look.get("parent"):
-                distribution = distributions.distribution(name)
-                around = replace(
-                    around,
-                    local=self.surroundings.modules_like(name, cwd),
-                    modules=self.surroundings.modules_close(name, facts.get("path") or (), cwd),
-                    install=self.surroundings.install_command(python, distribution) if distribution else "",
-                )
+                around = self._around_name(around, name, cell, cells, state)
+            elif "ImportError" in classes:
+                around = self._around_module(around, fault, name, facts.get("path") or (), python)
             elif classes.intersection(FILES):
-                asked = str(fault.attributes.get("filename") or quoted(fault.evalue))
-                around = replace(around, paths=self.surroundings.paths_like(asked, cwd) if asked else ())
+                around = self._around_path(around, fault, look)
         return replace(fault, suggestion=report.one_line(suggest.hint(fault, look, around), suggest.LONGEST))
+
+    def _around_name(self, around: Around, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> Around:
+        """Where a name would come from, or where it went."""
+        gone = []
+        for other in runnable(cells):
+            ran = other.id in state.ran or other.id == cell.id
+            found = unbound(self.transform(other.source), name) if ran else None
+            if found:
+                line, how = found
+                text = report.one_line(other.source.split("\n")[line - 1].strip(), 100)
+                gone.append(f"{how} line {line} of {report.place(other)}: `{text}`")
+        unrun = self._unrun(name, cell, cells, state)
+        defined = () if unrun or gone else self.surroundings.defining([name])
+        return replace(around, unrun=unrun, gone=gone[::-1], defined=defined)
+
+    def _around_module(self, around: Around, fault: Fault, name: str, path: Sequence[str], python: str) -> Around:
+        """Where a module is that can't be imported, as the failing line names it, and what its line takes from it."""
+        line = "\n".join(text for _, text in fault.frames[-1].context) if fault.frames else around.source
+        module, names = relative(line) if "relative import" in fault.evalue else of_module(line, name)
+        if "ModuleNotFoundError" not in (fault.mro or (fault.ename,)) and "relative import" not in fault.evalue:
+            return around
+        asked = ".".join([module, *names[:1]])
+        distribution = distributions.distribution(asked) or distributions.distribution(name)
+        local = self.surroundings.modules_like(module, around.cwd) or self.surroundings.modules_like(name, around.cwd)
+        known = {os.path.realpath(os.path.join(around.cwd, folder)) for folder in path}
+        return replace(
+            around,
+            asked=asked,
+            local=local,
+            on_path=bool(local) and os.path.realpath(os.path.join(around.cwd, local[0][1])) in known,
+            defined=() if local else self.surroundings.defining(names),
+            modules=self.surroundings.modules_close(name, path, around.cwd),
+            install=self.surroundings.install_command(python, distribution) if distribution else "",
+        )
+
+    def _around_path(self, around: Around, fault: Fault, look: Mapping[str, Any]) -> Around:
+        """What is like a path that is missing, and which of its folders is missing too."""
+        asked = str(fault.attributes.get("filename") or look.get("path") or quoted(fault.evalue))
+        paths = self.surroundings.paths_like(asked, around.cwd) if asked and not look.get("program") else []
+        lacks = self.surroundings.missing_folder(asked, around.cwd)
+        if asked.startswith("/") and lacks[0]:  # a path of another machine: what is like it is written from here
+            paths = [os.path.relpath(path, os.path.realpath(around.cwd)) for path in paths]
+        return replace(around, asked=asked, paths=paths, lacks=lacks)
 
     def _unrun(self, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> list[str]:
         """Return where other cells, which have not run in the present kernel, define a name."""

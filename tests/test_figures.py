@@ -262,9 +262,10 @@ def test_it_is_bounded(plots: Lab) -> None:
     done = plots.ok("for n in range(20): plt.figure(figsize=(1, 1)); plt.plot([n]); plt.title(str(n))")
     assert [one["axes"][0]["title"] for one in figures(done)] == [str(n) for n in (*range(8), *range(12, 20))]
     done = plots.ok(
-        "f, grid = plt.subplots(3, 4, dpi=20)\nfor a in grid.flat:\n"
+        "f, grid = plt.subplots(3, 4)\nfor a in grid.flat:\n"
         "    a.plot([[1] * 9], label='l' * 99)\n"
-        "    a.set(title='t' * 99, xlabel='x' * 99, ylabel='y' * 99); a.legend()"
+        "    a.set(title='t' * 99, xlabel='x' * 99, ylabel='y' * 99); a.legend()\n"
+        "get_ipython().display_formatter.format.__globals__['note'](f, ({'image/png': 'eA=='}, {})); plt.close(f)"
     )
     assert len(json.dumps(figures(done), ensure_ascii=False)) < 20_000
 

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import time
 from typing import Any
 
+import psutil
 import pytest
 
 from stepper.core import report
@@ -112,6 +114,8 @@ def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
     notebook.insert("value = 1")
     pid = json.loads((project.folder / ".stepper" / "daemon.json").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     assert "ran ok" in notebook.insert("value + 1")[1].text
 
 

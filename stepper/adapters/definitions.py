@@ -16,16 +16,18 @@ def defining(root: str, files: Iterable[str], names: Sequence[str]) -> list[tupl
     wanted = [name for name in names if name.isidentifier()]
     if not wanted:
         return []
-    line = re.compile(rf"^(?:(?:async +)?def|class) +({'|'.join(wanted)})\b|^({'|'.join(wanted)}) *(?::[^=\n]+)?=[^=]", re.M)
-    until, found = time.monotonic() + SECONDS, []
+    one = "|".join(wanted)
+    line = re.compile(rf"^(?:(?:async +)?def|class) +({one})\b|^({one}) *(?::[^=\n]+)?=[^=]", re.MULTILINE)
+    found: list[tuple[str, int, str]] = []
+    until = time.monotonic() + SECONDS
     sources = sorted((path for path in files if path.endswith(".py")), key=lambda path: (path.count("/"), path))
     for path in sources[:FILES]:
         if time.monotonic() > until or len(found) >= FOUND:
             break
         text = _read(os.path.join(root, path))
-        for match in line.finditer(text):
+        match = line.search(text)
+        if match:
             found.append((path, text.count("\n", 0, match.start()) + 1, match[1] or match[2]))
-            break
     return found
 
 
@@ -36,13 +38,14 @@ def missing_folder(asked: str, cwd: str) -> tuple[str, str]:
     folder = os.path.dirname(asked.rstrip("/"))
     if not folder or os.path.isdir(os.path.join(cwd, folder)):
         return "", ""
-    while True:
+    while not os.path.lexists(os.path.join(cwd, folder)):
         above = os.path.dirname(folder)
         if not above or above == folder:
             return folder, ""
         if os.path.isdir(os.path.join(cwd, above)):
             return folder, above
         folder = above
+    return "", ""  # what stands there is no folder
 
 
 def _read(path: str) -> str:

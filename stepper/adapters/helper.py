@@ -12,25 +12,36 @@ from importlib.resources import files
 
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
-ENTRY = "tell"
+PARTS = ("tell", "failed", "doubts", "figures")  # the first at once, the others when they are needed
 IMPORT = re.compile(r"^from \.(\w*) import (.*)", re.MULTILINE)
 
 SET_UP = """
 import builtins, sys, types
-name = "_stepper_helper"
+name, loaded = "_stepper_helper", {}
+package = types.ModuleType(name)
+package.__path__ = []
+
+def load(part):
+    shown = sys.modules.get(name)
+    sys.modules.update({name: package}, **{module.__name__: module for module in loaded.values()})
+    try:
+        for own in ORDERS[part]:
+            if own not in loaded:
+                module = types.ModuleType(name + "." + own)
+                module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
+                sys.modules[module.__name__] = module
+                exec(compile(SOURCES[own], "<stepper helper>", "exec"), module.__dict__)
+                loaded[own] = module
+    finally:  # nothing of it stays where a cell finds it
+        for own in SOURCES:
+            sys.modules.pop(name + "." + own, None)
+        sys.modules[name] = shown
+    return loaded[part]
+
 old = sys.modules.get(name)
 if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds it there, with what it remembers
     getattr(old, "end", bool)()
-    sys.modules[name] = package = types.ModuleType(name)
-    package.__path__ = []
-    for own, source in SOURCES.items():
-        module = types.ModuleType(name + "." + own)
-        module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
-        sys.modules[module.__name__] = module
-        exec(compile(source, "<stepper helper>", "exec"), module.__dict__)
-    for own in SOURCES:
-        module = sys.modules.pop(name + "." + own)
-    module.begin(VERSION, STACK)
+    load("tell").begin(VERSION, STACK, load)
 """
 
 
@@ -45,7 +56,8 @@ def sources(name: str, found: dict[str, str]) -> dict[str, str]:
     return found
 
 
-SOURCES = sources(ENTRY, {})
+ORDERS = {part: list(sources(part, {})) for part in PARTS}
+SOURCES = {name: text for part in PARTS for name, text in sources(part, {}).items()}
 VERSION = hashlib.sha256("".join(SOURCES.values()).encode()).hexdigest()[:16]
 ASK = f"__import__('sys').modules[{MODULE!r}].tell()"
 
@@ -55,7 +67,7 @@ def install(stack: str) -> str:
 
     It is an expression statement: it binds no name in the user's namespace.
     """
-    given = f"'SOURCES': {SOURCES!r}, 'VERSION': {VERSION!r}, 'STACK': {stack!r}"
+    given = f"'SOURCES': {SOURCES!r}, 'ORDERS': {ORDERS!r}, 'VERSION': {VERSION!r}, 'STACK': {stack!r}"
     return (
         f"__import__('builtins').exec(compile({SET_UP!r}, '<stepper helper>', 'exec'),"
         f" {{{given}, '__builtins__': dict(vars(__import__('builtins')))}})"

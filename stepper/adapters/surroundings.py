@@ -22,6 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from stepper.adapters.definitions import defining, missing_folder
 from stepper.core.distributions import CONDA
 
 ENTRIES, SECONDS = 20_000, 0.25  # of one walk; the seconds also bound what is asked of all its files
@@ -96,6 +97,8 @@ class Surroundings:
             if found or os.path.isdir(above):
                 break
             found = self._nearest(above, tree.folders, count)
+        if spelled != asked and os.path.isfile(goal):
+            found = [str(goal)]
         return [_text(path if os.path.isabs(asked) else os.path.relpath(path, here)) for path in found]
 
     def _nearest(self, asked: Path, paths: Iterable[str], count: int) -> list[str]:
@@ -115,6 +118,14 @@ class Surroundings:
         nearest = (os.path.join(self.root, path) for *_, path in sorted(ranked))
         # Still there, and no pipe, which would hang its reader.
         return list(islice((path for path in nearest if os.path.isfile(path) or os.path.isdir(path)), count))
+
+    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
+        """Return which of the project's source files define one of the names: path, line, name."""
+        return [(_text(path), line, name) for path, line, name in defining(self.root, self._walked().files, names)]
+
+    def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
+        """Return the topmost folder of a path that is missing, and the one above it; '' for none."""
+        return missing_folder(asked, cwd) if _usable(asked, cwd) else ("", "")
 
     def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
         """Return the local modules of exactly that name, and for each the folder that sys.path needs, from `cwd`.

@@ -18,7 +18,9 @@ class Around:
     `names`: live name → what it holds, in short. `unrun`: where cells that have not run define the name. `paths`:
     existing ones like the one asked for, as written from `folder`, the kernel's (`cwd`: its whole path). `local`:
     modules of that name, path and folder. `modules`: modules close to it. `install`: the command that adds a
-    distribution to this project.
+    distribution to this project. `gone`: where a cell that ran unbound the name. `defined`: project files that define a
+    name: path, line, name. `on_path`: whether the local module's folder is on sys.path. `lacks`: the missing folder of
+    a path, and the nearest above it that is there. `asked`: the module or path meant, as far as more tells it.
     """
 
     source: str = ""

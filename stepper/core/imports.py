@@ -19,12 +19,13 @@ def imports(source: str) -> list[tuple[str, list[str]]]:
             found += [(_first(part), []) for part in match["plain"].split(",") if part.strip()]
         else:
             names = match["many"] if match["many"] is not None else match["names"]
-            found.append((match["module"], [_first(one) for one in re.sub(r"#[^\n]*", "", names).split(",") if one.strip()]))
+            parts = re.sub(r"#[^\n]*", "", names).split(",")
+            found.append((match["module"], [_first(one) for one in parts if one.strip()]))
     return found
 
 
 def _first(text: str) -> str:
-    return text.split()[0].strip("()\\")
+    return text.split(maxsplit=1)[0].strip("()\\")
 
 
 def of_module(source: str, name: str) -> tuple[str, list[str]]:

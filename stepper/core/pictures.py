@@ -137,13 +137,10 @@ def _held(fact: Mapping[str, Any]) -> list[str]:
     parts = [f"title {_quoted(title, TITLE)}"] if title else []
     parts += [f"{total:,} axes"] if total > 1 else []
     bars = _list(fact.get("colour_bars"))
-    named = " ".join(
-        [
-            "colour bar" if len(bars) == 1 else f"{len(bars)} colour bars",
-            *(_quoted(one, LABEL) for one in bars[:3] if one),
-        ]
-    )
-    parts += [*([named] if bars else []), *_legend(fact)]
+    if bars:
+        named = [_quoted(one, LABEL) for one in bars[:3] if one]
+        parts.append(" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named]))
+    parts += _legend(fact)
     for n, one in enumerate(axes, 1):
         parts += _axes(one, f"Axes {n}" if total > 1 else "")
     return parts
@@ -162,9 +159,9 @@ def _axes(one: Mapping[str, Any], name: str) -> list[str]:
         sides += [" ".join([side, *words])] if words else []
     held = []
     for counted, points, word, plural in COUNTED:
-        if _count(one, counted) and (
-            counted != "empty" or one.get("invisible") == "blank"
-        ):  # seaborn's legends have such
+        if counted == "empty" and one.get("invisible") != "blank":
+            continue  # seaborn's legends have such
+        if _count(one, counted):
             many = f" ({_many(_count(one, points), 'point')})" if points else ""
             held.append(_many(_count(one, counted), word, plural) + many)
     held += [_image(image) for image in _list(one.get("images"))[:2] if isinstance(image, dict)]

@@ -23,19 +23,23 @@ LONGEST, ROOM = 420, 330
 def hint(fault: Fault, look: Facts, around: Around) -> str:
     """Return one line of facts that the fix needs, '' where there are none."""
     classes = set(fault.mro or (fault.ename,))
-    clues = clue_words(look, around)
+    clues, late = clue_words(look, around), clue_words(look, around, late=True)
     for name, row in ROWS:
         if name in classes:
             said = row(fault, look, around)
             if said:
-                return joined(clues, said)
-    return joined(clues, operands(fault, look, around)) or shortened(fault.doc)
+                return joined(clues, said, late)
+    return joined(clues, operands(fault, look, around), late) or shortened(fault.doc)
 
 
-def joined(clues: str, said: str) -> str:
-    """Return the clues and, where there is room, what was said besides them; a long list of operands only alone."""
-    both = "; ".join(filter(None, (clues, said)))
-    return shortened(both if not clues or len(both) <= ROOM else clues)
+def joined(clues: str, said: str, late: str) -> str:
+    """Return the clues, what was said besides them and what the variables held, each where there is room."""
+    told = ""
+    for part in (clues, said, late):
+        both = "; ".join(filter(None, (told, part)))
+        if not told or len(both) <= ROOM:
+            told = both
+    return shortened(told)
 
 
 def shortened(text: str) -> str:

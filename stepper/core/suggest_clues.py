@@ -7,12 +7,15 @@ from collections.abc import Callable
 from stepper.core.around import Around, Facts, closest, listed, where
 
 LONGEST = 400
+LATE = ("bound_at", "at_hand")
 
 
-def clue_words(look: Facts, around: Around) -> str:
-    """Return the clues in a line, the most telling first, as many as have room."""
+def clue_words(look: Facts, around: Around, late: bool = False) -> str:
+    """Return the clues in a line, as many as have room: the telling ones, or those that come after all else."""
     told = ""
     for fact in look.get("clues") or ():
+        if (fact["clue"] in LATE) is not late:
+            continue
         said = CLUES[fact["clue"]](fact, around) if fact["clue"] in CLUES else ""
         more = f"{told}; {said}" if told else said
         if said and said not in told and len(more) <= LONGEST:
@@ -134,7 +137,10 @@ def searched(fact: Facts, around: Around) -> str:
 
 def low_rank(fact: Facts, around: Around) -> str:
     """That columns depend on each other."""
-    return f"`{fact['expression']}` ({', '.join(map(str, fact['shape']))}) has the rank {fact['rank']}: some of its columns (or rows) depend on the others"
+    return (
+        f"`{fact['expression']}` ({', '.join(map(str, fact['shape']))})"
+        f" has the rank {fact['rank']}: some of its columns (or rows) depend on the others"
+    )
 
 
 def unpacked(fact: Facts, around: Around) -> str:
@@ -142,7 +148,8 @@ def unpacked(fact: Facts, around: Around) -> str:
     if fact.get("dict"):
         return f"`{fact['expression']}` is a dict: iterating it gives its keys, the first is {fact['first']}"
     if "bound" in fact:
-        return f"`{fact['expression']}` gives {fact['len']} values: line {fact['bound']['line']} of {around.place(fact['bound'])}: `{fact['bound']['text']}`"
+        line = f"line {fact['bound']['line']} of {around.place(fact['bound'])}"
+        return f"`{fact['expression']}` gives {fact['len']} values: {line}: `{fact['bound']['text']}`"
     item = f"[{fact['index']}]" if "index" in fact else ""
     value = f": {fact['value']}" if fact["value"] else ""
     return f"`{fact['expression']}`{item} has {fact['len']} items{value}"
@@ -189,8 +196,11 @@ def odd_length(fact: Facts, around: Around) -> str:
 
 def bound_at(fact: Facts, around: Around) -> str:
     """Where the names of unequal length were bound."""
-    return "; ".join(f"`{one['expression']}` (length {one['len']:,}){where(one['bound'], around).replace(';', ' was', 1)}"
-                     for one in fact["names"] if not one["bound"].get("argument"))  # fmt: skip
+    told = [one for one in fact["names"] if not one["bound"].get("argument")]
+    lines = [where(one["bound"], around).removeprefix("; ") for one in told]
+    return "; ".join(
+        f"`{one['expression']}` (length {one['len']:,}) was {line}" for one, line in zip(told, lines, strict=True)
+    )
 
 
 def twice(fact: Facts, around: Around) -> str:
@@ -211,6 +221,13 @@ def at_hand(fact: Facts, around: Around) -> str:
     return f"{of}: " + ", ".join(f"{name} = {text}" for name, text in fact["names"])
 
 
+def recursion(fact: Facts, around: Around) -> str:
+    """Which functions call one another without an end, and the last calls."""
+    names = " and ".join(f"`{name}`" for name in fact["functions"])
+    how = "calls itself" if len(fact["functions"]) == 1 else "call one another"
+    return f"{names} {how}, {fact['count']:,} deep; the last calls: {', '.join(fact['calls'])}"
+
+
 CLUES: dict[str, Callable[[Facts, Around], str]] = {
     "unparsed": unparsed,
     "answer": answer,
@@ -226,6 +243,7 @@ CLUES: dict[str, Callable[[Facts, Around], str]] = {
     "members": members,
     "searched": searched,
     "low_rank": low_rank,
+    "recursion": recursion,
     "unpacked": unpacked,
     "not_json": not_json,
     "not_called": not_called,

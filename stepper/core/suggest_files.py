@@ -21,7 +21,7 @@ def file_not_found(fault: Fault, look: Facts, around: Around) -> str:
     if around.paths:
         said.append(f"closest existing paths: {', '.join(map(repr, around.paths))}")
     if around.lacks[0] and not asked.startswith("~"):
-        above = f" ({around.lacks[1]!r} does)" if around.lacks[1] else ""
+        above = f" ({around.lacks[1]!r} does)" if around.lacks[1].strip("./") else ""
         said.append(f"the folder {around.lacks[0]!r} does not exist{above}")
     if not said and asked:
         said.append("nothing below the project is like it")

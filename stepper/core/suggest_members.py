@@ -26,7 +26,7 @@ def attribute_error(fault: Fault, look: Facts, around: Around) -> str:
     said = [*told_first(found, wanted, expression), *near(found, wanted)]
     bound = where(found.get("bound"), around)
     if expression and bound:
-        said.append(f"`{expression}`{bound.replace('; ', ' ', 1)}")
+        said.append(f"`{expression}` {bound.removeprefix('; ').removeprefix('it ')}")
     return "; ".join([titled(found), *said]) if said or found.get("holds") else ""
 
 
@@ -34,7 +34,10 @@ def titled(found: Facts) -> str:
     """Return the name of a module or class with its version, and what a value of it holds."""
     kind = found.get("module") or found.get("class") or found["type"]
     name = f"{kind if found.get('module') else kind.rsplit('.', 1)[-1]}{version(found)}"
-    holds = described({**found.get("holds", {}), "type": name}) if found.get("holds") else name
+    fact = {**(found.get("holds") or {}), "type": name}
+    if fact.get("shape"):
+        fact["type"] = f"{name} of shape {tuple(fact.pop('shape'))}"
+    holds = described(fact)
     return f"{holds}, first value {found['first']}" if found.get("first") else holds
 
 
@@ -63,13 +66,14 @@ def near(found: Facts, wanted: str) -> list[str]:
     names = found["names"] if wanted.startswith("_") else public(found["names"])
     if wanted in names:
         return []  # it has that one: what it holds is the reason
-    close = closest(wanted, names)
+    sure = found.get("documented") or found.get("holder") or found.get("item")
+    close = [] if sure else closest(wanted, names)
     said = [f"closest attributes: {', '.join(close)}"] if close else []
     if found.get("documented"):
         name, line = found["documented"]
-        said.insert(0, f"`{name}`: \"{line}\"")
+        said.insert(0, f'`{name}`: "{line}"')
     data = found.get("data") or []
-    if not close and not said and not found.get("keys") and not found.get("item") and not found.get("holder"):
+    if not close and not sure and not found.get("keys"):
         if not found.get("called", True) and 0 < len(data) <= FEW:
             return [f"what it has beside methods: {listed(data)}"]
         if 0 < len(names) <= FEW:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import difflib
 import re
 from collections.abc import Sequence
 
 from stepper.core import distributions
 from stepper.core.around import Around, Facts, bare, closest, listed, public, quoted, version
 from stepper.core.model import Fault
-
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')",
@@ -23,14 +24,14 @@ def name_error(fault: Fault, look: Facts, around: Around) -> str:
     if hidden:
         return hidden
     local = [one for one in look.get("locals") or () if one != name]
-    near = closest(name, [*local, *around.names])
+    near = [one for one in closest(name, [*local, *around.names]) if meant(one, name)]
     defined = distributions.definition(name)
     said = [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"] if name in WRITTEN else []
     said += [f"`{name}` is defined by {where_unrun}, which has not run" for where_unrun in around.unrun[:2]]
     said += [f"`{name}` was {one}" for one in around.gone[:1]]
     said += [f"line {line} of {path} defines `{what}`" for path, line, what in around.defined[:2] if what == name]
-    fits = [one for one in look.get("fits") or () if one[0] not in near]
-    if fits:
+    fits = look.get("fits") or ()
+    if fits and not near:
         said.append(f"live and with the attributes used: {', '.join(f'`{own}` ({kind})' for own, kind in fits)}")
     if near and name not in WRITTEN:
         told = [f"`{one}`" + (f" ({around.names[one]})" if around.names.get(one) else "") for one in near]
@@ -40,6 +41,11 @@ def name_error(fault: Fault, look: Facts, around: Around) -> str:
     if not said or (around.gone and not near):
         said.append(others(name, around))
     return "; ".join(filter(None, said))
+
+
+def meant(one: str, name: str) -> bool:
+    """Whether a close name may be the one meant: a builtin only where it differs by a letter or two."""
+    return not hasattr(builtins, one) or difflib.SequenceMatcher(None, one, name).ratio() >= 0.75
 
 
 def out_of_sight(name: str, look: Facts) -> str:
@@ -78,7 +84,8 @@ def module_not_found(fault: Fault, look: Facts, around: Around) -> str:
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
     parent = look.get("parent")
     if parent and parent.get("file"):
-        return "; ".join(filter(None, [f"`{parent['module']}` is here the file {parent['file']}, no package", beside(around)]))
+        hides = f"`{parent['module']}` is here the file {parent['file']}, no package"
+        return "; ".join(filter(None, [hides, beside(around)]))
     if around.local and (not parent or not around.on_path):
         return beside(around)
     if parent:
@@ -88,7 +95,7 @@ def module_not_found(fault: Fault, look: Facts, around: Around) -> str:
     if around.install:
         said.append(f"the distribution {distributions.distribution(asked)} provides it: {around.install}")
     said += [f"line {line} of {path} defines `{what}`" for path, line, what in around.defined[:2]]
-    if around.modules:
+    if around.modules and not said:
         said.append(f"closest modules that are there: {', '.join(around.modules)}")
     return (
         "; ".join(said)
@@ -149,7 +156,7 @@ def likely(found: Facts, sure: bool) -> list[str]:
     if near:
         said.append(f"closest names in it: {', '.join(near)}")
     apart = [f"{place}.{one}" for one, place in found.get("alike") or () if one not in names and one not in known]
-    if apart and not sure:
+    if apart and not sure and not (near and bare(near[0]) == bare(found["wanted"])):
         said.append(f"closest in its package: {', '.join(apart[:4])}")
     if not said and not sure:
         said.append(f"it has {listed(names, 240)}")

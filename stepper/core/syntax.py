@@ -17,7 +17,7 @@ from stepper.core.syntax_query import query
 from stepper.core.syntax_words import characters, command, escapes, fence, reserved
 from stepper.core.tokens import Broken, Trials
 
-LONGEST = 100_000  # characters of a source that is looked at
+LONGEST = 20_000  # characters of a source that the rules look at
 RULES: tuple[Callable[[Broken], str], ...] = (
     fence,
     characters,
@@ -45,7 +45,7 @@ def syntax_error(fault: Fault, look: Facts, around: Around) -> str:
     """What is really wrong: the line, what is unclosed and where it was opened, what lacks."""
     line, text = fault.attributes.get("lineno"), str(fault.attributes.get("text") or "")
     line = line if isinstance(line, int) else fault.line
-    if not isinstance(line, int) or len(around.source) > LONGEST:
+    if not isinstance(line, int):
         return ""
     line = _line_in_cell(line, text, fault, around)
     if line is None:
@@ -53,7 +53,7 @@ def syntax_error(fault: Fault, look: Facts, around: Around) -> str:
     offset = fault.attributes.get("offset")
     column = offset if isinstance(offset, int) else 0
     broken = Broken(around.source, fault.ename, fault.evalue, line, column, Trials(around.source))
-    for rule in RULES:
+    for rule in RULES if len(around.source) <= LONGEST else ():
         said = rule(broken)
         if said:
             return said

@@ -15,7 +15,6 @@ from stepper.core.tokens import CLOSER, GOES_ON, Broken, Token, statements, toke
 
 HEADS = ("if", "elif", "else", "for", "while", "def", "class", "with", "try", "except", "finally", "match", "case")
 NEAR, MOST, SUSPECTS = 40, 6, 10  # places tried for a comma, the nearest first; the most commas
-FAR = 20  # lines between two brackets that have nothing to do with each other
 
 
 class Pair(NamedTuple):
@@ -93,26 +92,30 @@ def extra(broken: Broken) -> str:
     lonely = next((pair.opener for pair in pairs if pair.opener is pair.closer), None)
     if lonely is None or lonely.line < broken.line:
         return ""
-    begins = _begins(broken, lonely)
+    begins, ends = _expression(broken, lonely)
     closed = [
         (pair.opener, pair.closer)
         for pair in pairs
-        if pair.outer is None and pair.closer is not None and pair.closer.at < min(begins, lonely.at)
-    ]
+        if pair.outer is None and pair.closer is not None and begins <= pair.closer.at < ends
+        and pair.closer.text == lonely.text
+    ]  # fmt: skip
     told = f"the {lonely.text} in {_place(lonely)}, closes nothing"
-    if not closed or lonely.line - closed[-1][1].line > FAR:
+    if not closed:
         return told
     opener, closer = closed[-1]
     return f"{told}: the {opener.text} opened in {_place(opener)}, is closed already in {_place(closer)}"
 
 
-def _begins(broken: Broken, token: Token) -> int:
-    """Return where the statement begins that a token would be the end of: lines that only go on are no beginning."""
+def _expression(broken: Broken, token: Token) -> tuple[int, int]:
+    """Return where the expression began that a token would be the end of, and where it ended already.
+
+    Lines that begin as no statement does go on with the one above them.
+    """
     whole = [one for one in statements(broken.source) if one.tokens[0].at <= token.at]
     for one in whole[::-1]:
-        if not (one.first in GOES_ON or one.first in PAIRS):
-            return token.at if one is whole[-1] else one.tokens[-1].end
-    return token.at
+        if one.first not in GOES_ON and one.first not in PAIRS:
+            return one.tokens[0].at, min(token.at, one.tokens[-1].end)
+    return token.at, token.at
 
 
 def _place(token: Token) -> str:

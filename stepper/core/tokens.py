@@ -40,6 +40,7 @@ GOES_ON = (  # what no statement begins with
     "**",
     "->",
 )
+DEEPEST = 50  # brackets within brackets that a closing one is looked for in
 EFFORT = 1_000_000  # characters that the trials on one source may read in all: some tenths of a second
 
 
@@ -115,9 +116,10 @@ class Statement(NamedTuple):
 def tokens(source: str) -> tuple[Token, ...]:
     """Return the tokens of a source, without blanks and comments; line breaks that end a statement are left in."""
     found: list[Token] = []
-    at, depth, line, head = 0, 0, 1, 0
+    opened: list[str] = []  # a bracket that lacks its end is let go where the one around it is closed
+    at, line, head = 0, 1, 0
     while at < len(source):
-        magic = MAGIC_LINE.match(source, at) if not depth and at == head else None
+        magic = MAGIC_LINE.match(source, at) if not opened and at == head else None
         if magic and magic.end() > at:
             found.append(Token("magic", magic[0].strip(), at + len(magic[0]) - len(magic[0].lstrip()), line, 1, 0))
             at = magic.end()
@@ -132,10 +134,12 @@ def tokens(source: str) -> tuple[Token, ...]:
             kind = "string" if rest else "open"
             whole = rest.end() if rest else len(source) if len(match["quote"]) == 3 else _line_end(source, at)
             text = source[at:whole]
-        depth -= text in PAIRS and depth > 0
-        if kind not in ("blank", "comment") and not (kind == "newline" and depth):
-            found.append(Token(kind, text, at, line, at - head + 1, depth))
-        depth += text in CLOSER
+        if text in PAIRS and PAIRS[text] in (near := opened[-DEEPEST:]):
+            del opened[-1 - near[::-1].index(PAIRS[text]) :]
+        if kind not in ("blank", "comment") and not (kind == "newline" and opened):
+            found.append(Token(kind, text, at, line, at - head + 1, len(opened)))
+        if text in CLOSER:
+            opened.append(text)
         line += text.count("\n")
         at += len(text)
         head = at if text == "\n" else source.rfind("\n", 0, at) + 1
@@ -174,12 +178,12 @@ class Trials:
 
     def put(self, text: str, *places: int) -> SyntaxError | bool:
         """Return whether the source reads with `text` put in at these places; what Python says, where it doesn't."""
+        self.left -= len(self.source)
+        if self.left < 0:
+            return False
         source = self.source
         for at in sorted(places, reverse=True):
             source = source[:at] + text + source[at:]
-        self.left -= len(source)
-        if self.left < 0:
-            return False
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -24,7 +24,6 @@ from .reach import DATA, attribute, bound, first, quoted
 from .sequences import value_name
 from .signatures import of_callable, standard
 
-
 # What is said of arguments that the function has not, or has too few of; not of what kind they are.
 COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
 

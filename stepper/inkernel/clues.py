@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from .base import class_names, clock, guarded
+from .depth import recursion
 from .fault import message
 from .known import answer, features, fitted, frames_columns, members, options, said_by_process, searched, tables
 from .odd import (
@@ -23,6 +24,11 @@ from .parsed import file_is, file_is_other, line_of_byte, line_of_table, unparse
 from .unpacked import at_hand, unpacked
 
 AT_MOST = 4
+# What is said of a value of the wrong kind; an index or a keyword is another matter.
+ITEMS = (
+    "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"
+)
+SIZES = "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension"
 UNREADABLE = (
     "BadZipFile|UnpicklingError|EmptyDataError|BadGzipFile|ReadError|EOFError|ArrowInvalid|UnidentifiedImageError"
 )
@@ -33,7 +39,7 @@ RULES = (
     ("line_of_table", "ParserError", r"\bline \d", line_of_table),
     ("file_is", UNREADABLE, "", file_is),
     ("file_is", "UnicodeDecodeError|ParserError|JSONDecodeError", "", file_is_other),
-    ("file_is", "ValueError|OSError", "(?i)magic|file format|not a gzipped|excel|signature|pickled", file_is),
+    ("file_is", "ValueError|OSError", "(?i)magic|file format|not a gzipped|excel|pickled", file_is),
     ("line_of_byte", "UnicodeDecodeError", "", line_of_byte),
     ("process", "CalledProcessError", "", said_by_process),
     ("fitted", "NotFittedError", "", fitted),
@@ -44,17 +50,18 @@ RULES = (
     ("members", "ValueError", "is not a valid", members),
     ("searched", "StopIteration", "", searched),
     ("low_rank", "LinAlgError", "(?i)singular", low_rank),
+    ("recursion", "RecursionError", "", recursion),
     ("unpacked", "ValueError", "to unpack", unpacked),
     ("not_json", "TypeError", "JSON", not_json),
     ("not_called", "TypeError", "'(function|method|builtin_function_or_method)'", not_called),
-    ("odd_kind", "TypeError", "", odd_kind),
-    ("no_numbers", "TypeError", "'?str'?|string", no_numbers),
-    ("odd_length", "ValueError|TypeError", "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension", odd_length),
+    ("odd_kind", "TypeError", ITEMS, odd_kind),
+    ("no_numbers", "TypeError", "operand|ufunc|convert|must be real|concatenate|agg function|numeric", no_numbers),
+    ("odd_length", "ValueError|TypeError", SIZES, odd_length),
     ("bound_at", "ValueError", "(?i)inconsistent|mismatch|broadcast|lengths?|same (size|first)|must match", bound_at),
     ("twice", "ValueError|InvalidIndexError|MergeError", "(?i)duplicate|not unique|unique|non-unique", twice),
     ("below_zero", "ValueError", "(?i)negative|positive", below_zero),
     ("missing_at", "ValueError", r"\bNaN\b|\bNAs?\b|missing values|non-finite", missing_at),
-    ("at_hand", "ValueError|TypeError|ArithmeticError|UnicodeError|AssertionError|LookupError", "", at_hand),
+    ("at_hand", "ValueError|TypeError|ArithmeticError|UnicodeError|AssertionError", "", at_hand),
 )  # fmt: skip
 
 

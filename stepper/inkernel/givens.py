@@ -20,7 +20,7 @@ def givens(node, spot):
     for one in ast.walk(node):
         if is_a(one, ast.Name) and one.id not in found and len(found) < COUNT:
             value = guarded(lambda: (spot.value(one),))  # noqa: B023  # called at once
-            if value is not None and is_data(value[0]):
+            if value is not None and value[0] is not None and is_data(value[0]):
                 found[one.id] = {"text": short(one.id, 60), **(guarded(given, value[0]) or {})}
     return list(found.values())
 

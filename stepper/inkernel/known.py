@@ -23,9 +23,10 @@ def answer(error, places):
             continue
         content = peek(one, "_content")
         kind = peek(peek(one, "headers"), "_store", {}).get("content-type", ("", ""))[1]
+        text = content[:300].decode("utf-8", "replace").strip() if type(content) is bytes else ""
         return {"status": peek(one, "status_code"), "type": short(kind, 60) if type(kind) is str else "",
                 "size": len(content) if type(content) is bytes else None,
-                "text": short(content[:300].decode("utf-8", "replace").strip(), 140) if type(content) is bytes else ""}  # fmt: skip
+                "text": short(text, 140)}  # fmt: skip
     return None
 
 
@@ -39,8 +40,9 @@ def fitted(error, places):
     kind = re.search(r"This (\w+) instance is not fitted", message(error))
     if not kind:
         return None
-    names = [short(name, 60) for name, value in list(shell.user_ns.items())[:2000]
-             if type(name) is str and not name.startswith("_") and name_of(type(value)) == kind[1] and is_fitted(value)]  # fmt: skip
+    live = [one for one in list(shell.user_ns.items())[:2000] if type(one[0]) is str and not one[0].startswith("_")]
+    same = [(name, value) for name, value in live if name_of(type(value)) == kind[1]]
+    names = [short(name, 60) for name, value in same if is_fitted(value)]
     fact = {"type": kind[1], "names": names[:6]}
     for text, value, node, spot in held(places):
         if name_of(type(value)) == kind[1]:
@@ -75,7 +77,7 @@ def frames_columns(error, places):
 
 
 def tables(error, places):
-    """Tables and columns of the SQLite database on the line: asked by a cursor of its own, without the user's factories."""
+    """Tables and columns of the SQLite database on the line, by a cursor without the user's factories."""
     for _, value, _, _ in held(places):
         connection = value.connection if type(value) is sqlite3.Cursor else value
         if type(connection) is not sqlite3.Connection or connection.text_factory is not str:
@@ -88,9 +90,9 @@ def tables(error, places):
                 "select name from sqlite_master where type in ('table', 'view') and name not like 'sqlite_%' limit 40"
             )
             names = [row[0] for row in cursor.execute(kinds).fetchall()]
-            columns = cursor.execute("select name from pragma_table_info(?)", ("",))
+            columns = "select name from pragma_table_info(?)"
             found = [[short(name, 60), [short(row[0], 40) for row in
-                      columns.execute("select name from pragma_table_info(?)", (name,)).fetchmany(NAMES)]]
+                      cursor.execute(columns, (name,)).fetchmany(NAMES)]]
                      for name in names]  # fmt: skip
         finally:
             cursor.execute(f"PRAGMA busy_timeout = {int(wait)}")
@@ -129,9 +131,9 @@ def said_by_process(error, places):
 
 def members(error, places):
     """The values of the enumeration that has not the one asked for."""
-    found = re.search(r"^(.+) is not a valid (\w+)", message(error))
+    found = re.search(r"^(.+) is not a valid ([\w.<>]+)", message(error))
     for text, value, _, _ in held(places) if found else ():
-        if is_a(value, enum.EnumMeta) and name_of(value).rsplit(".", 1)[-1] == found[2]:
+        if is_a(value, enum.EnumMeta) and found[2] in (name_of(value), name_of(value).rsplit(".", 1)[-1]):
             stored = names_in(value).get("_value2member_map_")
             names = [written(one, 40, 0) for one in list(stored)[:NAMES]] if type(stored) is dict else []
             return {"expression": text, "names": [one for one in names if one], "asked": short(found[1], 60)}

@@ -90,7 +90,8 @@ def elsewhere(module, name):
         one for one, found in list(sys.modules.items())
         if type(one) is str and one.startswith(top) and name in (guarded(vars, found) or ()) and "._" not in one
     ]  # fmt: skip
-    return sorted(has, key=lambda one: (one.count("."), len(one)))[:2]
+    nearest = sorted(has, key=lambda one: (one.count("."), len(one)))
+    return [one for one in nearest if not any(one.startswith(up + ".") for up in nearest)][:2]
 
 
 def version(package):

@@ -1,4 +1,4 @@
-"""Which item is unlike the others: in kind, in length, in sign; missing ones; those that stand twice; where they are."""
+"""Which item is unlike the others: in kind, in length, in sign; missing ones; those that stand twice."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def bound_at(error, places):
         count = size(value) if is_a(node, ast.Name) and not one_of(type(value), (str, dict)) else None
         if count is not None:
             sizes[text] = (count, guarded(bound, node, spot, None))
-    if len({count for count, _ in sizes.values()}) < 2:
+    counts, told = {count for count, _ in sizes.values()}, set(map(int, re.findall(r"\d+", message(error))))
+    if len(counts) < 2 or (told and not counts & told):
         return None
     lines = [{"expression": text, "len": count, "bound": where} for text, (count, where) in sizes.items() if where]
     return {"names": lines[:2]} if lines else None
@@ -156,7 +157,7 @@ def below_zero(error, places):
 
 
 def missing_at(error, places):
-    return first_bad(places, lambda one: one != one)
+    return first_bad(places, lambda one: one != one)  # noqa: PLR0124  # NaN alone
 
 
 def first_bad(places, bad):
@@ -169,7 +170,7 @@ def first_bad(places, bad):
 
 def twice(error, places):
     """The first label, or group of values, that stands more than once."""
-    for text, value, node, spot in held(places):
+    for text, value, _, spot in held(places):
         if is_pandas(value, "DataFrame") and len(value) <= ROWS:
             keys = asked_columns(value, spot)
             if keys:

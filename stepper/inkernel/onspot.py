@@ -10,10 +10,11 @@ import io
 import pathlib
 import uuid
 
-from .base import guarded, is_a, lengths, of_library, one_of, short, top_module
+from .base import class_names, guarded, is_a, lengths, name_of, of_library, one_of, short, top_module
 from .reach import DATA
 
 ZONES = ("datetime", "zoneinfo", "pytz", "dateutil", "backports")
+MOMENTS = ("Timestamp", "Timedelta", "Period")
 NUMBERS = (int, float, bool, complex)
 TOLD = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID,
         pathlib.PosixPath, pathlib.PurePosixPath)  # fmt: skip
@@ -45,14 +46,14 @@ def written(value, limit=80, depth=2):
         text = str(value)
     elif one_of(kind, STREAMS):
         text = repr(value.name) if type(value.name) is str else None
-    elif of_library(value) and top_module(kind) in ("numpy", "pandas") and getattr(value, "shape", ()) == ():
-        text = str(value) if not one_of(kind, lengths) else None
+    elif of_library(value) and (name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)):
+        text = str(value)
     elif kind is dict and depth and len(value) <= 12:
         items = [(written(key, limit, 0), written(one, limit, depth - 1)) for key, one in value.items()]
         text = "{" + ", ".join(f"{key}: {one or '…'}" for key, one in items) + "}"
     elif one_of(kind, (list, tuple)) and depth and len(value) <= 12:
         text = ", ".join(written(one, limit, depth - 1) or "…" for one in value)
-        text = f"[{text}]" if kind is list else f"({text})"
+        text = f"[{text}]" if kind is list else f"({text},)" if len(value) == 1 else f"({text})"
     return short(text, limit + 40) if text is not None else None
 
 

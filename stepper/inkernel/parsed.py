@@ -117,6 +117,8 @@ def line_of_byte(error, places):
         return None
     for path in paths(places):
         whole = start_of(path, WHOLE)
+        if kind_of(whole[:HEAD]):
+            continue  # it has no lines
         at = position(whole, name)
         if at is not None and whole[at] == data[peek(error, "start")]:
             return {"path": short(path, 120), "line": whole.count(b"\n", 0, at) + 1, "at": at,

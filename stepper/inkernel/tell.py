@@ -12,16 +12,16 @@ import signal
 import sys
 import types
 
-from . import doubts, figures
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember
-from .changed import changes, keep
-from .fault import fault
-from .look import look
+from .kept import keep
 from .namespace import namespace
 
 SECONDS = 1.0
+# What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
+WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
 recent = collections.deque(maxlen=64)
+parts = {"load": None}  # how a part is loaded; the parts that are
 
 
 def parent():
@@ -34,19 +34,36 @@ def before_run(info):
     request = parent()["header"]["msg_id"]
     if request != now.get("request"):  # else a cell runs another one
         now["request"] = request
-        figures.reset()
-        guarded(doubts.before, info.raw_cell)
+        for name, words in WORTH.items():
+            if name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
+                part(name)
+        if "figures" in parts:
+            parts["figures"].reset()
+        if "doubts" in parts:
+            guarded(parts["doubts"].before, info.raw_cell)
+
+
+def part(name):
+    """A part of the helper, loaded where it is not."""
+    if name not in parts:
+        found = parts["load"](name)
+        guarded(getattr(found, "begin", bool))
+        parts[name] = found
+    return parts[name]
 
 
 def after_run(result):
-    if result.info.store_history:  # else a cell runs it
+    if result.info.store_history:
         remember(result.execution_count, result.info.raw_cell)
+    elif parent()["content"].get("store_history") is False:  # `stepper eval`; else a cell runs it
+        remember(shell.execution_count, result.info.raw_cell)
     error = result.error_before_exec or result.error_in_exec
     if error is None:  # a magic may show an error and end well: %time of IPython 8, %%capture
         last = getattr(sys, "last_value", None)
         error = last if is_error(last) and id(last) != now["shown"] else None
-    odd = guarded(doubts.after, result.info.raw_cell, error is None)
-    tell(error, True, doubts=odd or [], figures=guarded(figures.collected) or [])
+    odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
+    shown = guarded(parts["figures"].collected) if "figures" in parts else []
+    tell(error, True, doubts=odd or [], figures=shown or [])
 
 
 def tell(error=None, ran=False, **facts):
@@ -55,7 +72,7 @@ def tell(error=None, ran=False, **facts):
     if ran:
         recent.append({"id": message["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
     if error is not None:
-        facts.update(fault=guarded(fault, error), look=guarded(look, error) or {}, changed=guarded(changes, error))
+        facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS) or {}
     facts["seconds"] = round(clock() - began, 4)
@@ -70,21 +87,22 @@ def on_post_run(result):
     guarded(after_run, result)
 
 
-def begin(version, stack):
+def begin(version, stack, load):
+    parts["load"] = load
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(version=version, recent=recent, tell=tell, end=end)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
-    for start in (figures.begin, doubts.begin, lambda: sampled(stack)):
-        guarded(start)
+    guarded(sampled, stack)
 
 
 def end():
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
-    guarded(figures.end)
+    if "figures" in parts:
+        guarded(parts["figures"].end)
 
 
 def sampled(stack):
