@@ -3,8 +3,10 @@
     python benchmarks/tokens.py [--save FOLDER]
 
 Run it with the Python of an environment that holds stepper. It makes an environment for the kernels in a temporary
-folder, with the packages that the demo takes, and plays the demo's cells (one fails and is then replaced) in five ways:
-through the real hook script, and four times without stepper: edit, `jupyter execute --inplace`, read the notebook.
+folder, with the packages that the demo takes, and plays the demo's cells (one fails and is then replaced) in four ways:
+through the real hook script, and three times without stepper: edit, `jupyter execute --inplace`, read the notebook.
+After each cell the client itself asks for that Read: it refuses the next edit of a file that a command has changed.
+A run that fails changes nothing and is not read, unless it goes on with `--allow-errors`.
 
 Counted is text that reaches the model: for stepper what `stepper new` prints, the Read of the new notebook and all
 that the hooks say to the model; for the plain way the result of the Write that makes the notebook, all that
@@ -27,7 +29,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
@@ -215,7 +217,7 @@ class Plain(Way):
 
     bin: Path = Path()
     flags: tuple[str, ...] = ()
-    errors: int = 0  # code cells that hold an error after the run that failed
+    left: str = ""  # what the run that failed left in the file
 
     def begin(self) -> None:
         """Write the notebook with its title, in a folder with the data."""
@@ -226,27 +228,15 @@ class Plain(Way):
         path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "utf-8")
         self.take("Write", CREATED.format(path))
 
-    def edit(self, kind: str, source: str) -> None:
-        """Insert a cell below the last one."""
-        self.change(lambda cells: cells.append({"cell_type": kind, "id": secrets.token_hex(4), "metadata": {}}), source)
-
-    def fix(self, source: str, first: str) -> None:
-        """Replace the code cell whose source is `first`."""
-
-        def to_the_end(cells: list[dict[str, Any]]) -> None:
-            (index,) = (index for index, cell in enumerate(cells) if joined(cell["source"]) == first)
-            cells[index]["source"], cells[index]["outputs"] = source, []
-
-        self.change(to_the_end)
-
-    def change(self, how: Callable[[list[dict[str, Any]]], None], source: str | None = None) -> None:
-        """Change the cells on disk; give the last one its source."""
+    def edit(self, kind: str, source: str, instead: str | None = None) -> None:
+        """Insert a cell below the last one, or replace the one whose source is `instead`."""
         content = json.loads(self.notebook.read_text("utf-8"))
-        how(content["cells"])
-        cell = content["cells"][-1]
-        if source is not None:
-            empty = {"execution_count": None, "outputs": []} if cell["cell_type"] == "code" else {}
-            cell |= {"source": source, **empty}
+        if instead is None:
+            content["cells"].append({"cell_type": kind, "id": secrets.token_hex(4), "metadata": {}})
+            cell = content["cells"][-1]
+        else:
+            (cell,) = (cell for cell in content["cells"] if joined(cell["source"]) == instead)
+        cell |= {"source": source, **({"execution_count": None, "outputs": []} if kind == "code" else {})}
         self.notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
 
     def run(self, fails: bool = False) -> None:
@@ -269,7 +259,9 @@ class Plain(Way):
         if self.notebook.read_bytes() != before:
             self.take("Read", shown(self.notebook))
         if fails:
-            self.errors = sum(any(o["output_type"] == "error" for o in cell["outputs"]) for cell in self.code_cells)
+            kinds = [{output["output_type"] for output in cell["outputs"]} for cell in self.code_cells]
+            self.left = f"outputs in {sum(map(bool, kinds))} of {len(kinds)} code cells, "
+            self.left += f"{sum('error' in found for found in kinds)} of them an error"
 
 
 def carefully(way: Plain) -> Plain:
@@ -281,7 +273,7 @@ def carefully(way: Plain) -> Plain:
         way.edit("code", first)
         way.run(fails=bool(step.forgotten))
         if step.forgotten:
-            way.fix(step.code, first)
+            way.edit("code", step.code, instead=first)
             way.run()
     return way
 
@@ -294,7 +286,7 @@ def hastily(way: Plain) -> Plain:
         way.edit("code", step.code.removeprefix(step.forgotten))
     way.run(fails=True)
     (step,) = (step for step in demo.STEPS if step.forgotten)
-    way.fix(step.code, step.code.removeprefix(step.forgotten))
+    way.edit("code", step.code, instead=step.code.removeprefix(step.forgotten))
     way.run()
     return way
 
@@ -371,14 +363,14 @@ def play(folder: Path) -> tuple[list[Way], str]:
     finally:
         project.shutdown()
     picture = "the figure: too large for the client's Read, which names a `jq` command instead"
-    plain: dict[str, Callable[[Plain], Plain]] = {"a cell at a time": carefully, "all cells at once": hastily}
+    all_at_once = "plain, all cells, then one run"
     with ThreadPoolExecutor(2) as pool:
         tasks = [
-            pool.submit(play_it, Plain(f"plain, {name}{said}", folder / slug, picture, bin=programs, flags=flags))
-            for name, play_it in plain.items()
-            for said, flags, slug in (
-                ("", (), f"{play_it.__name__}"),
-                (", `--allow-errors`", ("--allow-errors",), f"{play_it.__name__}-on"),
+            pool.submit(how, Plain(name, folder / slug, picture, bin=programs, flags=flags))
+            for how, name, slug, flags in (
+                (carefully, "**plain**, a run after each cell", "each", ()),
+                (hastily, all_at_once, "once", ()),
+                (hastily, f"{all_at_once} with `--allow-errors`", "errs", ("--allow-errors",)),
             )
         ]
         ways = [stepped, *(task.result() for task in tasks)]
@@ -393,7 +385,7 @@ def play(folder: Path) -> tuple[list[Way], str]:
 def table(ways: list[Way]) -> Iterator[str]:
     """Yield the lines of the report."""
     least, full = ways[0].size, ways[1].size
-    yield "| way | characters | tokens (÷ 4) | to stepper | to stepper with skills | calls beyond the edits | not in it |"
+    yield "| way | characters | tokens (÷ 4) | to stepper | to the second row | calls beyond the edits | not in it |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for way in ways:
         ratios = f"{way.size / least:.2f} × | {way.size / full:.2f} ×"
@@ -405,10 +397,10 @@ def table(ways: list[Way]) -> Iterator[str]:
     yield f"- The largest single report: {len(largest):,} characters ({re.findall('Cell [0-9]+', largest)[0].lower()})."
     yield f"- Of the {total} lines that the cells put out, stepper's reports left out {unread(ways[0])}, a Read none."
     for way in ways:
-        yield f"- {way.name.strip('*')}: {way.parts}."
+        yield f"- {way.name.replace('*', '')}: {way.parts}."
     for way in ways:
         if isinstance(way, Plain):
-            yield f"- {way.name}: after the run that failed the notebook held {way.errors} cells with an error."
+            yield f"- {way.name.replace('*', '')}: the run that failed left {way.left}."
 
 
 def main() -> None:

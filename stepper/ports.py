@@ -30,6 +30,7 @@ class Execution:
     facts: dict[str, Any] = field(default_factory=dict)  # the helper's message
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
+    pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class Running:
             self.facts,
             [self.guard.warning] if self.guard and self.guard.warning else [],
             self.memory,
+            self.area.pictures(),
         )
 
     def outcome(self, status: str) -> Outcome:

@@ -96,6 +96,11 @@ class OutputArea:
                 output["text"] = text.value()
         return capped(list(self.cell.outputs), self.limit)
 
+    def pictures(self) -> list[dict[str, Any]]:
+        """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""
+        shown = [output for output in self.cell.outputs if "data" in output]
+        return [output for output in shown if any(mime.startswith("image/") for mime in output["data"])]
+
     @property
     def timings(self) -> dict[str, str]:
         """Return the timings under the names that nbclient and JupyterLab use."""

@@ -64,15 +64,9 @@ def bound_by_user(name, value):
 
 def loadable():
     """What a cell can load and import: for the look at the next one before it runs."""
-    names = [short(name, ALL) for name in (*shell.user_ns, *vars(builtins), *made_global) if type(name) is str]
-    functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
-    names += [name for function in functions for name in makes(function)]
     finders = {getattr(one, "__name__", type(one).__name__) for one in sys.meta_path}
     return {
-        # All or none: half of them would raise false alarms. None, too, where a cell may become another one.
-        "names": names
-        if sum(map(len, names)) <= ALL and not altered() and not any(map(binds_at_will, functions))
-        else [],
+        "names": [] if altered() else every_name(),
         "magics": magics(),
         "own_input": shell.user_ns.get("input", missing) is not missing,
         "imported": sorted({short(name.split(".")[0]) for name in list(sys.modules) if type(name) is str})[:3000],
@@ -83,17 +77,24 @@ def loadable():
     }
 
 
+def every_name():
+    """All names that a cell can load, or none: half of them would raise false alarms."""
+    functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
+    names = [*shell.user_ns, *vars(builtins), *made_global, *(name for one in functions for name in makes(one))]
+    names = [name for name in names if type(name) is str]
+    if sum(map(len, names)) > ALL or any(map(binds_at_will, functions)):
+        return []
+    return [short(name) for name in names]
+
+
 def altered():
     """Whether something else than IPython's own goes over a cell before it is run."""
-    transformers = shell.input_transformer_manager
-    fresh = type(transformers)()
     others = [one for one in shell.ast_transformers if not type(one).__module__.startswith("_stepper_helper")]
-    lines = len(transformers.cleanup_transforms) + len(transformers.line_transforms)
-    return (
-        bool(others)
-        or bool(shell.input_transformers_post)
-        or lines != len(fresh.cleanup_transforms) + len(fresh.line_transforms)
-    )
+    return bool(others) or bool(shell.input_transformers_post) or steps(shell.input_transformer_manager) != USUAL
+
+
+def steps(transformers):
+    return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
 
 
 def magics():
@@ -136,3 +137,6 @@ def size(value, shape):
         return None if used is None else int(getattr(used, "sum", lambda: used)())
     found = getattr(value, "nbytes", None)
     return found if type(found) is int else getsizeof(value)
+
+
+USUAL = guarded(lambda: steps(type(shell.input_transformer_manager)()))
