@@ -394,7 +394,8 @@ def table(ways: list[Way]) -> Iterator[str]:
     total = sum(len(lines(cell)) for cell in ways[0].code_cells)
     told = [text for kind, text in ways[0].read if kind == "reports"]
     largest = max(told, key=len)
-    yield f"- The largest single report: {len(largest):,} characters ({re.findall('Cell [0-9]+', largest)[0].lower()})."
+    found = re.search("[Cc]ell [0-9]+", largest)
+    yield f"- The largest single report: {len(largest):,} characters ({found[0].lower() if found else 'which cell?'})."
     yield f"- Of the {total} lines that the cells put out, stepper's reports left out {unread(ways[0])}, a Read none."
     for way in ways:
         yield f"- {way.name.replace('*', '')}: {way.parts}."

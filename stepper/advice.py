@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,25 @@ from stepper.core.model import Cell, Fault
 from stepper.core.unbound import unbound
 from stepper.ports import Execution, Pictures, Surroundings
 
+log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+
+
+def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a method log what goes wrong in it and return `otherwise`: advice must never cost a run its report."""
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def advise(self: Adviser, *given: Any) -> Any:
+            try:
+                return method(self, *given)
+            except Exception:
+                log.exception("advice failed: %s", method.__name__)
+                return otherwise(*given)
+
+        return advise
+
+    return wrap
 
 
 @dataclass
@@ -35,6 +55,7 @@ class Adviser:
     pictures: Pictures
     transform: Callable[[str], str]
 
+    @harmless(lambda cell, facts: None)
     def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
         magics = facts.get("magics")
@@ -53,6 +74,7 @@ class Adviser:
             return True
         return self.surroundings.findable(name, path, facts["cwd"])
 
+    @harmless(lambda fault, *others: fault)
     def suggested(
         self, fault: Fault, look: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
         facts: Mapping[str, Any], python: str,
@@ -150,6 +172,7 @@ class Adviser:
                 todo += ast.iter_child_nodes(node)
         return None
 
+    @harmless(lambda changed, since_ns: [])
     def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed: a retry begins with that."""
         changed = changed or {}
@@ -172,6 +195,7 @@ class Adviser:
         ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
         return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
 
+    @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them, on other rich outputs and on doubts."""
         saved = self.pictures.save(execution.pictures, run)

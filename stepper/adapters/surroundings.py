@@ -13,42 +13,28 @@ import shutil
 import stat
 import sys
 import time
-import unicodedata
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from stepper.adapters.definitions import defining, missing_folder
+from stepper.adapters.tree import SECONDS, TURN, Tree, distance, likeness, walk
 from stepper.core.distributions import CONDA
 
-ENTRIES, SECONDS = 20_000, 0.25  # of one walk; the seconds also bound what is asked of all its files
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
-TURN = 500  # entries of a folder that are read before the next folder's turn
 FOUND, WRITTEN = 3, 20  # answers to a question
-COMPARED = 500  # names that difflib compares, those first that begin and end like the one asked for
 LISTED, LISTINGS = 100_000, 200  # names in a folder of sys.path, folders remembered
 SETTLED = 2_000_000_000  # ns since a folder's last change, after which an equal time means an equal folder
 TICK = 10_000_000  # ns: times of files come from a clock that stands still for up to a tick
 READ = 1 << 20  # bytes of a file that is looked into
 LONGEST = 4096  # a path that the system takes
 
-SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # what tells an environment from a folder of the project
 PASSING = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)  # stepper's own temporary files, and Python's
 
-ALIKE, STEMS_ALIKE = 0.6, 0.5  # difflib's ratio of names; the second lest an extension alone be a likeness
-SAME_NAME, OTHER_CASE, OTHER_EXTENSION, BONUS = 4.0, 3.0, 2.0, 0.1
-
-
-class Tree(NamedTuple):
-    """A walk's finds, as written from the project's root."""
-
-    files: list[str]  # whatever is not a folder, symbolic links too
-    folders: list[str]
+BONUS = 0.1  # for the same folder, and for the same extension, of names that are merely close
 
 
 class Listing(NamedTuple):
@@ -279,90 +265,6 @@ def listing(folder: str, mtime_ns: int) -> Listing | None:
             if "editable" in entry.name and ending == "py":
                 found.finders.append(entry.name)
     return found
-
-
-def walk(root: str) -> Tree:
-    """Return a tree's files and folders, what lies near its root first; hidden folders and environments left out."""
-    tree = Tree([], [])
-    until, left = time.monotonic() + SECONDS, ENTRIES
-    waiting = deque([("", _entries(root))])
-    while waiting and left > 0 and time.monotonic() < until:
-        prefix, entries = waiting.popleft()
-        turn = list(islice(entries, min(TURN, left)))
-        left -= len(turn)
-        for entry in turn:
-            path = prefix + entry.name
-            try:
-                folder = entry.is_dir(follow_symlinks=False)
-            except OSError:
-                continue
-            if not folder:
-                tree.files.append(path)
-            elif not (
-                entry.name.startswith(".")
-                or entry.name in SKIPPED
-                or any(os.path.lexists(os.path.join(entry.path, mark)) for mark in ENVIRONMENT)
-            ):
-                tree.folders.append(path)
-                waiting.append((path + "/", _entries(entry.path)))
-        if len(turn) == TURN:  # a folder of many thousand pictures must not use up what the others need
-            waiting.append((prefix, entries))
-    return tree
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        yield from entries
-
-
-def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
-    """Return how alike names are, for those that are: the same, in another case, with another extension, or close."""
-    wanted = _folded(asked)
-    stem, backwards = _stem(wanted), wanted[::-1]
-    found, others = {}, []
-    for name in names:
-        folded = _folded(name)
-        if name == asked:
-            found[name] = SAME_NAME
-        elif folded == wanted:
-            found[name] = OTHER_CASE
-        elif _stem(folded) == stem or folded.startswith(wanted + ".") or wanted.startswith(folded + "."):
-            found[name] = OTHER_EXTENSION
-        elif 2 * min(len(folded), len(wanted)) >= ALIKE * (len(folded) + len(wanted)):  # else no ratio can be enough
-            others.append((shared(folded, wanted) + shared(folded[::-1], backwards), folded, name))
-    whole, stems = SequenceMatcher(b=wanted, autojunk=False), SequenceMatcher(b=stem, autojunk=False)
-    until = time.monotonic() + SECONDS
-    for _, folded, name in sorted(others, reverse=True)[:COMPARED]:
-        if time.monotonic() > until:
-            break
-        whole.set_seq1(folded)
-        stems.set_seq1(_stem(folded))
-        if whole.quick_ratio() >= ALIKE and whole.ratio() >= ALIKE and stems.ratio() >= STEMS_ALIKE:
-            found[name] = whole.ratio()
-    return found
-
-
-def shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how much two sequences have in common at their beginning."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0] or name
-
-
-def _folded(name: str) -> str:
-    """Return a name without its case, and without the two ways in which systems write an accent."""
-    return name.lower() if name.isascii() else unicodedata.normalize("NFKC", name).casefold()
-
-
-def distance(one: str, other: str) -> int:
-    """Return how many steps lie between two folders; what both end with was only moved, and is no step."""
-    a, b = list(Path(one).parts), list(Path(other).parts)
-    while a and b and a[-1] == b[-1]:
-        a.pop()
-        b.pop()
-    return len(a) + len(b) - 2 * shared(a, b)
 
 
 def lacks_pip(prefix: str) -> bool:

@@ -28,11 +28,20 @@ class Run:
 
 
 class Reader(ast.NodeTransformer):
-    """IPython hands it the tree of the cell, and those of what the cell's magics run."""
+    """IPython hands it the tree of the cell, and those of what the cell's magics run.
+
+    It is the last in IPython's list and leaves it at once: no cell sees it, and IPython does not go over the tree once
+    more, as it does where transformers are left. Before a cell magic it stays.
+    """
 
     def visit(self, tree):
         guarded(read, state["run"], tree)
         return tree
+
+
+def leave():
+    if reader in shell.ast_transformers:
+        shell.ast_transformers.remove(reader)
 
 
 reader = Reader()
@@ -43,7 +52,7 @@ def begin():
 
 
 def before(raw):
-    """Begin to watch a run. Its tree is asked for only where needed: IPython then goes over all of it once more."""
+    """Begin to watch a run."""
     after(raw, False)  # of a run whose end was not told
     run = Run(raw)
     start()
@@ -64,8 +73,7 @@ def after(raw, ok):
         return []
     if warnings.showwarning is run.showing:  # else the user's own stays
         warnings.showwarning = unwrapped(run.showing)
-    if reader in shell.ast_transformers:
-        shell.ast_transformers.remove(reader)
+    leave()
     errors = stop()
     if not ok:
         return []
@@ -76,9 +84,9 @@ def after(raw, ok):
 
 
 def read(run, tree):
-    if run.trees and (len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw):
-        return  # what a line magic runs
     run.trees.append(tree)
+    if len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw:
+        leave()
     if "except" in run.raw:
         listen(tree, run.raw)
 

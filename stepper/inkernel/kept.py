@@ -33,7 +33,9 @@ def summary(value):
     shape = getattr(value, "shape", None) if top_module(type(value)) in ("pandas", "numpy") else None
     if type(shape) is tuple and shape:
         return " × ".join(str(n) for n in shape)
-    if one_of(type(value), (int, float, bool, str)):
+    if type(value) is str:
+        return short(repr(value[:40]), 40)
+    if one_of(type(value), (int, float, bool)) and not (type(value) is int and value.bit_length() > 100):
         return short(repr(value), 40)
     if one_of(type(value), (list, dict, tuple, set)):
         return f"length {len(value)}"

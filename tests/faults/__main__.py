@@ -1,9 +1,10 @@
-"""`python -m tests.faults [CLASS …] [--misses] [--show NAME]`: class by class, how often a report holds the fact."""
+"""`python -m tests.faults [CLASS …]`: class by class, how often a report holds the fact that the fix needs."""
 
 from __future__ import annotations
 
 import statistics
-import sys
+
+import click
 
 from tests.faults.corpus import Seen, python, seen
 
@@ -27,27 +28,35 @@ def table(found: list[Seen]) -> list[str]:
     return rows
 
 
-def main(arguments: list[str]) -> None:
-    """Run the corpus and print the figures; with --misses what was missed, with --show NAME a report."""
-    shown = arguments[arguments.index("--show") + 1 :][:1] if "--show" in arguments else []
-    names = tuple(one for one in arguments if not one.startswith("--") and one not in shown)
+@click.command()
+@click.argument("classes", nargs=-1)
+@click.option("--folder", default=".", help="`unseen`: the cells that were written after the suggestions.")
+@click.option("--misses", is_flag=True, help="Show the reports that do not hold the fact.")
+@click.option("--show", default="", help="Show the report of this case.")
+@click.option("--no-preflight", is_flag=True, help="Run each cell, whatever is known of it before.")
+def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_preflight: bool) -> None:
+    """Run the corpus and print the figures, class by class."""
     found = []
-    for one in seen(python(), names, preflight="--no-preflight" not in arguments):
+    for one in seen(python(), classes, folder, preflight=not no_preflight):
         found.append(one)
-        if one.stopped or one.ename != one.case.ename:
+        if one.stopped or one.ename not in (one.case.ename, "KernelDied"):
             print(f"!! {one.case.name}: {one.stopped or one.ename + ': ' + one.evalue}")
-        if one.case.name in shown or (("--misses" in arguments) and not one.holds):
+        if one.case.name == show or (misses and not one.holds):
             print(
                 f"\n== {one.case.name}: needs {one.case.needs} (/{one.case.fact}/)\n{one.case.cell}\n--\n{one.report.text}"
             )
+    print("\n".join(table(found)))
     held = [one for one in found if one.held]
     wrong = [one.case.name for one in held if one.ename != one.case.ename]
-    print("\n".join(table(found)))
-    print(
-        f"\nFound before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)} {wrong or ''}"
-    )
-    print("Missed: " + ", ".join(one.case.name for one in found if not one.holds))
+    print(f"\nFound before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}")
+    doubts = sum(len(one.doubts) for one in found)
+    cells = sum(len(one.case.prepare) for one in found)
+    print(f"Preparing cells, which all run ok: {cells}; doubts raised about them: {doubts}")
+    for one in found:
+        for doubt in one.doubts:
+            print(f"  {one.case.name}: {doubt}")
+    print("Missed: " + (", ".join(one.case.name for one in found if not one.holds) or "none"))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -71,6 +71,7 @@ class Seen:
     ename: str
     evalue: str
     stopped: tuple[str, ...]  # preparing cells that did not run ok
+    doubts: tuple[str, ...]  # about preparing cells
     look: float  # seconds, in the kernel
     held: bool  # found before it ran
 
@@ -84,10 +85,10 @@ class Seen:
         return len(self.report.text.split())
 
 
-def load(names: tuple[str, ...] = ()) -> dict[str, list[Case]]:
+def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]]:
     """Return the cases by class, of the named classes or of all."""
     found = {}
-    for path in sorted(HERE.glob("*.yaml")):
+    for path in sorted((HERE / folder).glob("*.yaml")):
         if names and path.stem not in names:
             continue
         items = yaml.safe_load(path.read_text("utf-8"))
@@ -159,11 +160,12 @@ class Bench:
         cells: list[dict[str, Any]] = []
         kernel = await self.provider.start(place)
         await kernel.execute(FRESH.format(folder=str(folder), root=str(self.root)), 30, Limits(), scratch=True)
-        stopped = []
+        stopped, doubts = [], []
         for source in case.unrun:
             self.add(notebook, cells, source)
         for number, source in enumerate(case.prepare):
             report = await session.edited(self.add(notebook, cells, source), Caller())
+            doubts += [line for line in report.text.splitlines() if line.startswith("Doubt: ")] if report else []
             if report is None or not report.ok:
                 stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
         if case.ename == "MemoryLimit":  # what this machine passes when the kernel takes 120 MB more than now
@@ -173,7 +175,7 @@ class Bench:
         held = not session.state.runs or session.state.runs[-1]["cell_id"] != cells[-1]["id"]
         fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
         return Seen(
-            case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped),
+            case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
             self.provider.last.facts.get("seconds", 0.0), held,
         )  # fmt: skip
 
@@ -209,9 +211,9 @@ class Bench:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def seen(python: str, names: tuple[str, ...] = (), preflight: bool = True) -> Iterator[Seen]:
+def seen(python: str, names: tuple[str, ...] = (), folder: str = ".", preflight: bool = True) -> Iterator[Seen]:
     """Run the corpus, a kernel a class."""
-    for cases in load(names).values():
+    for cases in load(names, folder).values():
         bench = Bench(python, preflight)
         try:
             for case in cases:
