@@ -31,7 +31,7 @@ from stepper.ports import Death, Execution, KernelPlace
 START_SECONDS = 60.0
 LOOK_SECONDS = 1.0  # for a kernel found again to answer a question that is not worth an interrupt
 STDERR_CHARACTERS = 2000
-SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.05, 100_000
+SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -236,7 +236,12 @@ class LocalKernel:
         try:
             os.truncate(self.home.stack, 0)
             os.kill(self.pid, signal.SIGURG)  # which a process without a handler ignores
-            await asyncio.sleep(SAMPLE_SECONDS)
+            until, size = time.monotonic() + SAMPLE_SECONDS, 0
+            while time.monotonic() < until:
+                await asyncio.sleep(0.02)
+                before, size = size, self.home.stack.stat().st_size
+                if size and size == before:  # all of it is written
+                    break
             return self.home.stack.read_text("utf-8", "replace")[:SAMPLE_CHARACTERS]
         except OSError:
             return ""

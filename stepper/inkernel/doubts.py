@@ -69,15 +69,17 @@ def before(raw):
 def after(raw, ok):
     """End it; the facts where the run ended well, the weightiest first."""
     run, state["run"] = state["run"], None
+    leave()
     if run is None:
         return []
     if warnings.showwarning is run.showing:  # else the user's own stays
         warnings.showwarning = unwrapped(run.showing)
-    leave()
     errors = stop()
     if not ok:
         return []
-    facts = [*map(error_fact, errors), *(guarded(of_frames, run) or []), *map(warning_fact, run.warned.items())]
+    facts = [guarded(error_fact, *told) for told in errors]
+    facts += guarded(of_frames, run) or []
+    facts += [guarded(warning_fact, *key, *told) for key, told in run.warned.items()]
     facts = [fact for fact in facts if fact is not None]
     left = len(facts) - FACTS
     return facts if left <= 0 else [*facts[:FACTS], {"kind": "more", "count": left}]
@@ -100,16 +102,14 @@ def of_frames(run):
     return compare(run.seen, current, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
 
 
-def error_fact(told):
-    filename, line, head, name, message, count = told
+def error_fact(filename, line, head, name, message, count):
     line = line_of(filename, line)
-    if line is None:
+    if line is None or "except" not in raw_lines(now["number"])[line - 1]:
         return None
     return {"kind": "swallowed", "line": line, "head": head, "error": name, "message": message, "count": count}
 
 
-def warning_fact(told):
-    (category, message), ((filename, line), count) = told
+def warning_fact(category, message, filename, line, count):
     fact = {"kind": "warning", "category": category, "message": message, "count": count}
     line = guarded(line_of, filename, line)
     return fact if line is None else {**fact, "line": line}
@@ -146,6 +146,6 @@ def listening(original, run):
 def heard(run, message, category, filename, line):
     key = name_of(category), said(message) if type(message) is not str else message.split("\n")[0]
     if key in run.warned:
-        run.warned[key][1] += 1
+        run.warned[key][2] += 1
     elif len(run.warned) < WARNINGS:
-        run.warned[key] = [(filename, line), 1]
+        run.warned[key] = [filename, line, 1]

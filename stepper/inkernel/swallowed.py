@@ -1,7 +1,8 @@
 """Errors that a broad `except` of this cell swallowed.
 
 IPython lets a cell's syntax tree be changed before it is compiled: a call of `swallowed` becomes such a handler's first
-statement. It goes by way of `sys.modules`, so that a function sent to another process, where no helper is, still works.
+statement. It goes by way of `sys.modules`, so that a function sent to another process, where no helper is, still works;
+and it names neither line nor run, so that the same function is the same code to whoever caches by it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import asyncio
 import builtins
 import re
 import sys
-import time
 
 from .base import classes_of, is_a, name_of, names_in, one_of, peek, short
 
-MOST, KINDS, MESSAGE = 1000, 20, 160  # of one error in one handler; different ones; characters
+MOST, KINDS, MESSAGE = 1000, 50, 160  # of one error in one handler; different ones; characters
 COUNTS, WAITS, LOST = 0, 1, 2  # what a call tells: an error; one that another try may mend; that no try has mended it
 PLAIN = (str, int, float, bool, bytes, type(None))
 # No errors, or expected in so many words: a broad `except` around an import.
@@ -29,7 +29,7 @@ EXPECTED = (
     asyncio.CancelledError,
 )
 HELPER = "_stepper_helper"
-CALL = f"__import__('sys').modules.get({HELPER!r}) and __import__('sys').modules[{HELPER!r}].swallowed(%d, %d, %d)"
+CALL = f"__import__('sys').modules.get({HELPER!r}) and __import__('sys').modules[{HELPER!r}].swallowed(%d)"
 COMPILED = re.compile(r"\b(numba|njit|jit)\b")  # a compiler would read the call with the function
 
 BROAD = {"Exception", "BaseException"}
@@ -44,37 +44,37 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 ours = {id(kind) for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
 exc_info, caller = sys.exc_info, sys._getframe
-# `run` stands in the calls of this cell's handlers alone: a number that no other set-up of the helper has.
-state = {"run": 0, "last": time.time_ns(), "found": {}, "lost": set(), "handlers": {}}
+state = {"on": False, "found": {}, "lost": set(), "heads": {}}
 
 
 def start():
-    state["last"] += 1
-    state.update(run=state["last"], found={}, lost=set(), handlers={})
+    state.update(on=True, found={}, lost=set(), heads={})
 
 
 def stop():
-    """What was swallowed since `start`: [(file, line in it, the handler's head, class, message, count)]."""
-    found, lost, handlers = state["found"], state["lost"], state["handlers"]
-    state.update(run=0, found={}, lost=set(), handlers={})
+    """What was swallowed since `start`, other cells' handlers too: [(file, its line, head, class, message, count)]."""
+    found, lost, heads = state["found"], state["lost"], state["heads"]
+    state.update(on=False, found={}, lost=set(), heads={})
     return [
-        (file, line, handlers.get(line, "except"), *told)
+        (file, line, heads.get(line, "except"), *told)
         for (file, line, _), (how, *told) in found.items()
-        if how == COUNTS or line in lost
+        if how == COUNTS or (file, line) in lost
     ]
 
 
-def swallowed(line, run, how):
+def swallowed(how):
     """Called in the user's handlers, maybe thousands of times; an interrupt must pass."""
     __tracebackhide__ = True
-    if run != state["run"]:
+    if not state["on"]:
         return
     try:
+        frame = caller(1)
+        file, line = frame.f_code.co_filename, frame.f_lineno
         if how == LOST:
-            state["lost"].add(line)
+            state["lost"].add((file, line))
             return
         kind, error, _ = exc_info()
-        key = caller(1).f_code.co_filename, line, id(kind)
+        key = file, line, id(kind)
         told = state["found"].get(key)
         if told is not None:
             told[3] += told[3] < MOST
@@ -127,7 +127,9 @@ def visit(body, loop, functions):
 
 
 def mark(handler, node, loop):
-    line, how = handler.lineno, COUNTS
+    if told_of(handler.body[0]):
+        return
+    how = COUNTS
     if loop is not None and leaves(node.body + node.orelse):  # another try follows
         how = WAITS
         give_up(handler.body, handler)
@@ -135,7 +137,7 @@ def mark(handler, node, loop):
             loop.orelse.append(call(handler, LOST))  # user's own deals with that
     kind = handler.type
     kind = next(filter(broad, kind.elts)) if isinstance(kind, ast.Tuple) else kind
-    state["handlers"][line] = "except" if kind is None else "except " + named(kind)
+    state["heads"][handler.lineno] = "except" if kind is None else "except " + named(kind)
     handler.body.insert(0, call(handler, how))
 
 
@@ -151,7 +153,7 @@ def give_up(body, handler):
 
 
 def call(handler, how):
-    made = ast.parse(CALL % (handler.lineno, state["run"], how)).body[0]
+    made = ast.parse(CALL % how).body[0]
     place = {"lineno": handler.lineno, "end_lineno": handler.lineno, "col_offset": handler.col_offset}
     for node in ast.walk(made):
         if isinstance(node, (ast.stmt, ast.expr)):

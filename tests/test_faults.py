@@ -1,0 +1,27 @@
+"""The corpus of failing cells, class by class: how often a report holds the fact that the fix needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.corpus import load, python, seen
+
+CLASSES = tuple(load())
+
+
+def test_the_corpus_is_large_and_its_cases_have_names_of_their_own() -> None:
+    cases = [case for group in load().values() for case in group]
+    assert len(cases) >= 120
+    assert len({case.name for case in cases}) == len(cases)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", CLASSES)
+def test_reports_hold_the_fact(group: str) -> None:
+    found = list(seen(python(), (group,)))
+    assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
+    assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
+    missed = [one.case.name for one in found if not one.holds]
+    assert len(missed) <= len(found) // 10, missed
+    assert max(len(one.report.text) for one in found) <= 6000
+    assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"
