@@ -140,7 +140,8 @@ class Adviser:
         lacks = self.surroundings.missing_folder(asked, around.cwd)
         if asked.startswith("/") and lacks[0]:  # a path of another machine: what is like it is written from here
             paths = [os.path.relpath(path, os.path.realpath(around.cwd)) for path in paths]
-        return replace(around, asked=asked, paths=paths, lacks=lacks)
+        holds = self.surroundings.entries(asked, around.cwd) if "IsADirectoryError" in fault.mro else ()
+        return replace(around, asked=asked, paths=paths, lacks=lacks, holds=holds)
 
     def _unrun(self, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> list[str]:
         """Return where other cells, which have not run in the present kernel, define a name."""

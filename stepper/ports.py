@@ -149,6 +149,9 @@ class Surroundings(Protocol):
     def paths_like(self, asked: str, cwd: str) -> list[str]:
         """Return the existing paths nearest to one, as written from `cwd`."""
 
+    def entries(self, folder: str, cwd: str) -> list[str]:
+        """Return the names of what a folder holds, as far as it can be read."""
+
     def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
         """Return modules of that name below the project: path, and the folder that must be on sys.path."""
 

@@ -111,8 +111,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
 
 
 def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> None:
-    project.config(RUN_IT_ALL)
-    project.config("max_retries: 1")
+    project.config(f"{RUN_IT_ALL}\nmax_retries: 1")
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("first_try")
     assert notebook.replace(cell_id, "second_try").stop

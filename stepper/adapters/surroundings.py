@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepper.adapters.definitions import defining, missing_folder
-from stepper.adapters.tree import SECONDS, TURN, Tree, distance, likeness, walk
+from stepper.adapters.tree import ENTRIES, SECONDS, TURN, Tree, distance, entries, likeness, walk
 from stepper.core.distributions import CONDA
 
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
@@ -112,6 +112,10 @@ class Surroundings:
     def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
         """Return the topmost folder of a path that is missing, and the one above it; '' for none."""
         return missing_folder(asked, cwd) if _usable(asked, cwd) else ("", "")
+
+    def entries(self, folder: str, cwd: str) -> list[str]:
+        """Return the names of what a folder holds, in order; empty where it can't be read."""
+        return sorted(_text(entry.name) for entry in islice(entries(os.path.join(cwd, folder)), ENTRIES))
 
     def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
         """Return the local modules of exactly that name, and for each the folder that sys.path needs, from `cwd`.

@@ -33,10 +33,10 @@ def walk(root: str) -> Tree:
     """Return a tree's files and folders, what lies near its root first; hidden folders and environments left out."""
     tree = Tree([], [])
     until, left = time.monotonic() + SECONDS, ENTRIES
-    waiting = deque([("", _entries(root))])
+    waiting = deque([("", entries(root))])
     while waiting and left > 0 and time.monotonic() < until:
-        prefix, entries = waiting.popleft()
-        turn = list(islice(entries, min(TURN, left)))
+        prefix, rest = waiting.popleft()
+        turn = list(islice(rest, min(TURN, left)))
         left -= len(turn)
         for entry in turn:
             path = prefix + entry.name
@@ -52,15 +52,16 @@ def walk(root: str) -> Tree:
                 or any(os.path.lexists(os.path.join(entry.path, mark)) for mark in ENVIRONMENT)
             ):
                 tree.folders.append(path)
-                waiting.append((path + "/", _entries(entry.path)))
+                waiting.append((path + "/", entries(entry.path)))
         if len(turn) == TURN:  # a folder of many thousand pictures must not use up what the others need
-            waiting.append((prefix, entries))
+            waiting.append((prefix, rest))
     return tree
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        yield from entries
+def entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Give a folder's entries; none where it can't be read."""
+    with suppress(OSError), os.scandir(folder) as found:
+        yield from found
 
 
 def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:

@@ -32,6 +32,7 @@ class Around:
     local: Sequence[tuple[str, str]] = ()
     modules: Sequence[str] = ()
     install: str = ""
+    holds: Sequence[str] = ()  # of the folder that was asked for
     largest: Sequence[str] = ()
     gone: Sequence[str] = ()
     defined: Sequence[tuple[str, int, str]] = ()

@@ -51,7 +51,8 @@ def shortened(text: str) -> str:
 def timeout(fault: Fault, look: Facts, around: Around) -> str:
     """The line that was running; how a cell gets more time."""
     more = "a first line `# stepper: timeout=10m` gives a cell more time"
-    return f"{running(fault, look, around) or 'which line was running is not known'}; {more}"
+    held = operands(fault, look, around)
+    return "; ".join(filter(None, (running(fault, look, around) or "which line was running is not known", held, more)))
 
 
 def running(fault: Fault, look: Facts, around: Around) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepper.core.around import Around, Facts
+from stepper.core.around import Around, Facts, listed
 from stepper.core.model import Fault
 
 
@@ -15,6 +15,8 @@ def file_not_found(fault: Fault, look: Facts, around: Around) -> str:
     if program:
         return "; ".join(filter(None, [started(program), here if "/" in program["name"] else ""]))
     asked = around.asked or str(fault.attributes.get("filename") or "")
+    if fault.ename == "IsADirectoryError":
+        return f"{asked!r} is a folder; it holds {listed(around.holds) or 'nothing'}"
     said = []
     if asked.startswith("~") and fault.ename == "FileNotFoundError":
         said.append("`~` is no folder here: Python leaves it as it is, os.path.expanduser replaces it")

@@ -71,6 +71,8 @@ def described(fact: Facts) -> str:
         parts.append("labels " + listed(fact["labels"], 120))
     if "lengths" in fact:
         parts.append(f"its items' lengths: {', '.join(map(str, fact['lengths']))}")
+    if fact.get("first"):
+        parts.append(f"first {fact['first']}")
     if fact.get("nan"):
         parts.append(f"{fact['nan']:,} NaN or infinite")
     if fact.get("nan_columns"):

@@ -88,6 +88,9 @@ def of_data(value, kind, fact):
     elif is_pandas(value, "Index") and len(value) <= 40:
         fact["labels"] = [short(repr(one), 40) for one in value.tolist() if one_of(type(one), (str, int))]
     elif is_pandas(value, "Series"):
+        if str(value.dtype) in ("object", "str", "string") and len(value):
+            first = value.iloc[0]
+            fact["first"] = short(repr(first), 40) if type(first) is str else ""
         count = int(value.isna().sum())
         if count:
             fact["nan"] = count

@@ -27,6 +27,7 @@ from .base import (
 from .cells import made_global
 from .signatures import signature
 
+ITEMS, PLAIN = 1000, (str, bytes, bytearray)  # of a container that are asked for their size
 NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
 AT_WILL = {"exec", "globals", "get_ipython", "user_ns", "setattr"}
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -118,7 +119,7 @@ def measure(value, kind, fact):
     base = next((base for base in classes_of(kind) if one_of(base, lengths)), None)
     if base is not None:
         fact["len"] = base.__len__(value)
-        fact["bytes"] = base.__sizeof__(value)
+        fact["bytes"] = base.__sizeof__(value) + held(value, kind)
     elif one_of(kind, (int, float, complex, bool)):
         fact["bytes"] = getsizeof(value)
     elif of_library(value):
@@ -128,6 +129,18 @@ def measure(value, kind, fact):
         used = size(value, fact.get("shape", ()))
         if used is not None:
             fact["bytes"] = used
+
+
+def held(value, kind):
+    """The bytes of the items of a plain container: a list of arrays is as large as they are."""
+    if not one_of(kind, (list, tuple, dict)) or len(value) > ITEMS:
+        return 0
+    items = dict.values(value) if kind is dict else value
+    sizes = (
+        getattr(one, "nbytes", 0) if of_library(one) else getsizeof(one) if one_of(type(one), PLAIN) else 0
+        for one in items
+    )
+    return sum(one for one in sizes if type(one) is int)
 
 
 def size(value, shape):
