@@ -151,6 +151,12 @@ def test_errors_that_are_dealt_with(clean: Lab, code: str) -> None:
     assert facts(clean, code) == []
 
 
+def test_what_a_cell_runs_itself_does_not_end_its_run(clean: Lab) -> None:
+    code = "get_ipython().run_cell('x = 1')\n%%time y = 2\ntry: 1 / 0\nexcept Exception: pass\nwarnings.warn('user')"
+    assert [one["kind"] for one in facts(clean, code.replace("%%", "%"))] == ["swallowed", "warning"]
+    assert facts(clean, "a = 1") == []
+
+
 def test_only_what_this_run_swallowed_in_this_cell(clean: Lab) -> None:
     clean.ok("def f():\n    try: 1 / 0\n    except Exception: pass")
     assert facts(clean, "f()") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.corpus import load, python, seen
+from tests.faults.corpus import Bench, examples, load, python, seen
 
 CLASSES = tuple(load())
 
@@ -13,6 +13,19 @@ def test_the_corpus_is_large_and_its_cases_have_names_of_their_own() -> None:
     cases = [case for group in load().values() for case in group]
     assert len(cases) >= 120
     assert len({case.name for case in cases}) == len(cases)
+
+
+def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped() -> None:
+    assert examples()
+    for case in examples():
+        bench = Bench(python())
+        try:
+            found = bench.run(case)
+        finally:
+            bench.close()
+        assert (found.stopped, found.doubts, found.held) == ((), (), False)
+        assert found.report.ok, found.report.text
+        assert "Doubt: " not in found.report.text
 
 
 @pytest.mark.timeout(600)

@@ -169,9 +169,10 @@ def sampled(stack: str, count: int | None) -> Fault | None:
     """
     for thread in stack.split("\n\n"):
         calls = [(file, int(line), name) for file, line, name in CALL.findall(thread) if OF_CELL.search(file)]
-        if calls and calls[-1][2] == "<module>" and count is not None:
+        if calls and calls[-1][2] == "<module>":
             own = [call for call in reversed(calls) if call[0] == calls[-1][0]]
-            frames = tuple(Frame(count, line, name) for _, line, name in (own[0], *own[-1:]))
+            # A cell that never lets the kernel's other threads run has not even told its number.
+            frames = tuple(Frame(count or 0, line, name) for _, line, name in (own[0], *own[-1:]))
             return Fault("", "", (), own[0][1], frames)
     return None
 

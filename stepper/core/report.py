@@ -284,7 +284,8 @@ def of_run(ended: Ended) -> Report:
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
-    parts += [f"{'Doubt' if ended.verdict is Verdict.FINE else 'Note'}: {one}" for one in ended.doubts]
+    about = "Doubt" if ended.verdict is Verdict.FINE else "Note"
+    parts += [one if one.startswith("…") else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room) + list(ended.seen)
     if ended.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")

@@ -53,7 +53,8 @@ def begin():
 
 def before(raw):
     """Begin to watch a run."""
-    after(raw, False)  # of a run whose end was not told
+    if state["run"] is not None:  # its end was not told
+        after(state["run"].raw, False)
     run = Run(raw)
     start()
     pandas = sys.modules.get("pandas")
@@ -62,16 +63,17 @@ def before(raw):
     if pandas is not None or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     run.showing = listening(unwrapped(warnings.showwarning), run)
-    warnings.showwarning = run.showing
     state["run"] = run
+    warnings.showwarning = run.showing
 
 
 def after(raw, ok):
     """End it; the facts where the run ended well, the weightiest first."""
-    run, state["run"] = state["run"], None
-    leave()
-    if run is None:
+    run = state["run"]
+    if run is None or raw != run.raw:  # what a cell runs ends before the cell
         return []
+    state["run"] = None
+    leave()
     if warnings.showwarning is run.showing:  # else the user's own stays
         warnings.showwarning = unwrapped(run.showing)
     errors = stop()

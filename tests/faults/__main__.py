@@ -6,7 +6,7 @@ import statistics
 
 import click
 
-from tests.faults.corpus import Seen, python, seen
+from tests.faults.corpus import Bench, Case, Seen, examples, python, seen
 
 
 def table(found: list[Seen]) -> list[str]:
@@ -46,16 +46,32 @@ def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_pref
                 f"\n== {one.case.name}: needs {one.case.needs} (/{one.case.fact}/)\n{one.case.cell}\n--\n{one.report.text}"
             )
     print("\n".join(table(found)))
+    if not classes:
+        played = [bench_of(case) for case in examples()]
+        print(f"\nExample notebooks: {len(played)}; their cells all ran ok: {all(one.report.ok for one in played)}")
+        found += played
     held = [one for one in found if one.held]
     wrong = [one.case.name for one in held if one.ename != one.case.ename]
-    print(f"\nFound before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}")
+    print(f"Found before they ran: {len(held)}; of these, cells that would have run or ended otherwise: {len(wrong)}")
     doubts = sum(len(one.doubts) for one in found)
     cells = sum(len(one.case.prepare) for one in found)
-    print(f"Preparing cells, which all run ok: {cells}; doubts raised about them: {doubts}")
+    print(
+        f"Cells that are to run ok: {cells}; stopped before they ran, or failed: {sum(len(one.stopped) for one in found)};"
+    )
+    print(f"doubts raised about them: {doubts}")
     for one in found:
         for doubt in one.doubts:
             print(f"  {one.case.name}: {doubt}")
     print("Missed: " + (", ".join(one.case.name for one in found if not one.holds) or "none"))
+
+
+def bench_of(case: Case) -> Seen:
+    """Run one case in a kernel of its own."""
+    bench = Bench(python())
+    try:
+        return bench.run(case)
+    finally:
+        bench.close()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from stepper import demo
 from stepper.adapters import ipython
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
@@ -31,7 +33,7 @@ from stepper.engine import Caller, Session
 from stepper.ports import Execution, Kernel, KernelPlace
 
 HERE = Path(__file__).parent
-PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "pillow")
+PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "vega_datasets")
 # Between two faults in one kernel: no name, no module of a project, no figure of the one before is left.
 FRESH = """
 import os as _os, sys as _sys, gc as _gc
@@ -99,6 +101,19 @@ def load(names: tuple[str, ...] = (), folder: str = ".") -> dict[str, list[Case]
             )
             for item in items
         ]
+    return found
+
+
+def examples() -> list[Case]:
+    """Return the example notebooks as cases without a failing cell: all their cells must run, and raise no doubt."""
+    _, files = json.loads(subprocess.run([python(), "-c", demo.PROBE], capture_output=True, check=True).stdout)
+    data, found = Path(files[0]).read_text("utf-8"), []
+    for path in sorted((HERE.parent.parent / "notebooks").glob("*.ipynb")):
+        cells = [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+        found.append(
+            Case(path.stem, "", "", sources[-1], tuple(sources[:-1]), files={demo.DATA: data}, group="examples")
+        )
     return found
 
 
