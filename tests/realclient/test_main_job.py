@@ -411,3 +411,59 @@ def test_edits_of_other_files_start_nothing(
         claude(model).prompt("Now a cell.")
         assert of_edits <= set(log.read_text().split()), log.read_text()
         assert "| seen" in model.shown()
+
+
+def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    def below(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [insert(notebook, source, touched(messages))]
+
+    def again(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [replace(notebook, source, touched(messages))]
+
+    def look(messages: list[Message]) -> list[Block]:
+        found = re.findall(r'Figure 1: "?(/.*?\.png)"? \(', shown_in(messages))
+        return [read(Path(found[-1]))]
+
+    bash = {"command": "stepper eval 'list(prices)'", "description": "Look at the keys"}
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "prices = {'high ': 3}\nprint(prices_of)", "cell-0")],
+        again("prices = {'high ': 3}\nprices['high']"),
+        [tool("Bash", bash)],
+        lambda messages: [replace(notebook, "prices = {'high ': 3}\nprices['high ']", code_ids(notebook)[-1])],
+        lambda messages: [insert(notebook, PLOT, code_ids(notebook)[-1])],
+        look,
+    )
+
+    claude(model).prompt("Plot the prices.")
+
+    assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(model, 2)
+    assert "Nothing of the cell ran; no attempt is counted." in news(model, 2)
+    assert "Suggestion: `prices` (dict) has 'high ' (white space differs)" in news(model, 3)
+    assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(model, 4)
+    assert "ran ok in" in news(model, 5)
+    assert re.search(r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', news(model, 6))
+    shown = [block for message in model.requests[-1] for block in pictures_in(message["content"])]
+    assert len(shown) == 1, f"the client shows the saved picture to the model: {tool_results(model.requests[-1])[-1]}"
+    assert [run["outcome"] for run in history(notebook)] == ["error", "ok", "ok"]
+
+
+PLOT = """%matplotlib inline
+import matplotlib.pyplot as plt
+fig, ax = plt.subplots()
+ax.plot([1, 2, 3], [3, 1, 2])
+ax.set_title("Prices")
+plt.show()"""
+
+
+def code_ids(notebook: Path) -> list[str]:
+    return [cell["id"] for cell in cells(notebook) if cell["cell_type"] == "code"]
+
+
+def pictures_in(content: Any) -> list[Block]:
+    """The images in a message's content, tool results included."""
+    blocks = content if isinstance(content, list) else []
+    inner = [one for block in blocks for one in pictures_in(block.get("content"))]
+    return [block for block in blocks if block.get("type") == "image"] + inner
