@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest lower-bounds env benchmarks clean
+.PHONY: test lint pytest lower-bounds env benchmarks faults clean
 
 test: lint pytest
 
@@ -35,6 +35,12 @@ lower-bounds:
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/quiet.py
+	$(BIN)/python benchmarks/tokens.py
+
+# How often a report holds the fact that the fix needs: docs/reports.md
+faults: env
+	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.faults --folder unseen
 
 clean:
 	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
