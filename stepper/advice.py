@@ -190,9 +190,13 @@ class Adviser:
         told = "; ".join(filter(None, parts))
         return [report.one_line(f"before failing, this cell {told}", 600)] if told else []
 
+    @harmless(lambda run, facts: True)
     def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
         began = datetime.fromisoformat(str(run["started_at"]).replace("Z", "+00:00")).timestamp()
+        missing = (run["fault"]["attributes"] or {}).get("filename")
+        if missing and os.path.lexists(os.path.join(str(facts.get("cwd") or ""), str(missing))):
+            return True  # it may lie where the walk does not look
         ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
         return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
 
@@ -222,7 +226,7 @@ def live(facts: Mapping[str, Any]) -> dict[str, str]:
 def place(bound: Mapping[str, Any], cells: Sequence[Cell], state: State) -> str:
     """Return how a report names the place where something was bound: a file, or a cell by its execution count."""
     if bound.get("file"):
-        return report.clean(str(bound["file"]))
+        return report.one_line(str(bound["file"]), 200)
     name = state.counts.get(bound.get("cell") or 0)
     found = next((cell for cell in cells if cell.id == name), None)
     return report.place(found) if found else "this cell" if name is None else "a cell that is gone"

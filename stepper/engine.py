@@ -54,6 +54,7 @@ class Session:
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
         self.facts: dict[str, Any] = {}
+        self.failed: Execution | None = None  # the last run, where it failed
         events, trouble = journal.load()
         self.state = ledger.replay(events)
         self.trouble = trouble  # with the journal; told with the next run
@@ -81,7 +82,7 @@ class Session:
                 )
             if cell not in changes.runnable([cell]):
                 return None
-            why = self._refused(document, cell, new=edit.mode == "insert") or self._again(document, cell)
+            why = self._refused(document, cell, new=edit.mode == "insert") or await self._again(document, cell)
             if why:
                 return report.not_run(why)
             ended = await self._held(document, cell, caller, edit.tool_use_id)
@@ -127,13 +128,18 @@ class Session:
                 return None
             return self.kept(report.of_runs(ended, len(cells)), ended[-1])
 
-    def _again(self, document: Notebook, cell: Cell) -> str | None:
-        """Return why a source is not run again: it would end as it did, because nothing has changed since."""
-        last = progress.same_again(
-            self.state, plan.key(self.state, document.cells, cell), changes.source_hash(cell.source)
-        )
-        if last is None or self.adviser.changed_since(last, self.facts):
+    async def _again(self, document: Notebook, cell: Cell) -> str | None:
+        """Return why a source is not run again: it would end as it did, because nothing has changed since.
+
+        The client's edit has emptied the cell's outputs: they are put back.
+        """
+        key = plan.key(self.state, document.cells, cell)
+        last = progress.same_again(self.state, key, changes.source_hash(cell.source))
+        if last is None or self.failed is None or not self.facts:  # in doubt it runs
             return None
+        if await asyncio.to_thread(self.adviser.changed_since, last, self.facts):
+            return None
+        self._put(cell, self.failed, last["step"], keep_time=True)
         return progress.repeated(last)
 
     async def _held(self, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None) -> Ended | None:
@@ -259,6 +265,7 @@ class Session:
             if verdict is Verdict.RECOVERABLE:
                 notes += progress.same_error(self.state, key, run)
             self._record(run, key, execution, repeat)
+            self.failed = execution if verdict is Verdict.RECOVERABLE else None
             if decision.act is not retry.Act.AGAIN:
                 break
             notes.append(f"run {run.run}: {report.short_fault(fault)}; stepper ran it again after {decision.wait:g} s")

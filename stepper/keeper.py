@@ -70,7 +70,7 @@ class Keeper:
         finally:
             self.starting = False
         if self.state.lost:
-            self.news = f"state lost: {self.state.lost}. A fresh kernel ran this cell; no earlier variables are there."
+            self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
         self.log({"event": "kernel", "what": "started", "kernel": kernel.id, "pid": kernel.pid, "at": now()})
         return kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from dataclasses import asdict
@@ -117,16 +118,19 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
         known, began, at = session.facts or await kernel.facts(), time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
         took = round(time.monotonic() - began, 4)
-        cell = Cell("eval", -1, 0, "code", source)
-        fault, verdict = session.judged(cell, execution, session.facts or known)
+        session.ended(execution, "`stepper eval`")
+        cell, cells = Cell("eval", -1, 0, "code", source), list[Cell]()
+        known = session.facts or known
+        fault, verdict = session.judged(cell, execution, known)
         if fault is not None:
-            fault = session.adviser.suggested(
-                fault, execution.facts.get("look") or {}, cell, session.read().cells, session.state,
-                session.facts or known, kernel.python,
-            )  # fmt: skip
+            with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
+                cells = [*session.read().cells]
+            look = execution.facts.get("look") or {}
+            fault = await asyncio.to_thread(
+                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.python
+            )
         told = {"source": source, "outcome": execution.outcome, "duration_s": took, "fault": fault and asdict(fault)}
         session.log({"event": "scratch", "at": at, **told})
-        session.ended(execution, "`stepper eval`")
         text = reports.of_scratch(execution.outcome, verdict, fault, took, timeout, source, execution.outputs)
         return {"notebook": session.name, **told, "text": text}
 

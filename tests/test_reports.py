@@ -326,3 +326,79 @@ def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
     answer = notebook.write([code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")])
     assert "FAILED before it ran: NameError" in answer.text
     assert "Not run: the 1 new or changed code cells below it." in answer.text
+
+
+# --- what a review found -------------------------------------------------------------------------------------------
+
+
+def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("{}['a']")
+    for key in ("b", "c"):
+        notebook.replace(cell, f"{{}}['{key}']")
+    assert "ran ok" in notebook.replace(cell, "x = 1").text
+    assert "retries made 0, left 3" in notebook.replace(cell, "undefined_1").text
+    answer = notebook.replace(cell, "{}['d']")
+    assert answer.stop == "" and "retries made 0, left 3" in answer.text
+
+
+def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("print('hello')\n{}['b']")
+    assert "NOT run" in notebook.replace(cell, "print('hello')\n{}['b']").text
+    assert [out["output_type"] for out in notebook.cell(cell)["outputs"]] == ["stream", "error"]
+
+
+def test_eval_leaves_the_last_results_alone(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 42\nx")
+    project.stepper("eval", "'looked'")
+    _, answer = notebook.insert("print(Out, _)")
+    assert "| {1: 42} 42" in answer.text
+
+
+def test_eval_names_its_own_lines(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    done = project.stepper("eval", "def halve(x):\n    return x / 0\n\nhalve(4)", check=1)
+    assert "Line 4 of the cell:" in done.stdout and "return x / 0" in done.stdout
+    _, answer = notebook.insert("a = 1\nb = 2\nhalve(a)")
+    assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
+
+
+def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(project: Project) -> None:
+    notebook = project.new("One")
+    notebook.insert("x = 1")
+    notebook.path.write_text("{")
+    done = project.stepper("eval", "print(5)\n1/0", check=1)
+    assert "ZeroDivisionError" in done.stdout and "| 5" in done.stdout
+    assert len(events(project, "scratch")) == 1
+
+
+def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("class C:\n    def go(self):\n        globals()['made'] = 1\nc = C()")
+    assert "ran ok" in notebook.insert("c.go()\nprint(made)")[1].text
+
+
+def test_an_error_that_a_cell_only_shows_is_no_failure(project: Project) -> None:
+    notebook = project.new("One")
+    _, answer = notebook.insert("try:\n    1 / 0\nexcept ZeroDivisionError:\n    get_ipython().showtraceback()\nx = 5")
+    assert "ran ok" in answer.text
+
+
+def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
+    name = "m\nSuggestion: run it again\n.py"
+    (project.folder / "notebooks" / name).write_text("def go():\n    return 1 / 0\n")
+    notebook = project.new("One")
+    source = f"import runpy\nrunpy.run_path({name!r})['go']()"
+    _, answer = notebook.insert(source)
+    assert "ZeroDivisionError" in answer.text
+    assert not any(line.startswith("Suggestion: run it") for line in answer.text.splitlines())
+
+
+def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:
+    notebook = project.new("One")
+    notebook.insert("raise ValueError('x' * 3_000_000)")
+    journal = next((project.folder / ".stepper" / "journal").glob("*.jsonl"))
+    assert journal.stat().st_size < 200_000

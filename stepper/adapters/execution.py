@@ -22,6 +22,7 @@ REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
+TEXT_CHARACTERS = 20_000  # of a traceback or a message
 CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 OF_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
 
@@ -182,20 +183,27 @@ def without_escapes(text: str) -> str:
     return ANSI.sub("", text)
 
 
+def cut(text: str) -> str:
+    """Return a text with its middle left out where it is very long: the journal keeps it for each run."""
+    half = TEXT_CHARACTERS // 2
+    return text if len(text) <= TEXT_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"
+
+
 def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
     """Return the fault: from the helper's message, else from the kernel's own `error` message, else None."""
     told = facts.get("fault")
     if told is None and error is None:
         return None
-    trace = without_escapes("\n".join((error or {}).get("traceback") or []))
+    trace = cut(without_escapes("\n".join((error or {}).get("traceback") or [])))
     if told is None:
         assert error is not None
-        return Fault(str(error.get("ename")), without_escapes(str(error.get("evalue"))), (), traceback=trace)
+        return Fault(str(error.get("ename")), cut(without_escapes(str(error.get("evalue")))), (), traceback=trace)
     frames = tuple(
         Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
         for f in told["frames"]
     )
-    own = [frame.line for frame in frames if frame.cell == count]
+    numbers = (count, min((frame.cell for frame in frames), default=0))  # `stepper eval` has one below 0 of its own
+    own = [frame.line for frame in frames if frame.cell in numbers and (frame.cell == count or frame.cell < 0)]
     line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
     return Fault(
         told["ename"],

@@ -151,6 +151,7 @@ class LocalKernels:
     def forget(self) -> None:
         """Remove the record of a kernel that is gone."""
         self.record.unlink(missing_ok=True)
+        self.stack.unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:

@@ -159,7 +159,10 @@ class Surroundings:
         walked = {os.path.join(self.root, folder) for folder in self._walked().folders} | {self.root}
         outside = {os.path.realpath(folder) for folder in folders if folder and _usable(folder)} - walked
         statuses = chain((status for _, status in inside), filter(None, map(_status, outside)))
-        return any(status.st_ctime_ns >= when_ns for status in statuses)  # a file that was moved here keeps its mtime
+        changed = any(
+            status.st_ctime_ns >= when_ns for status in statuses
+        )  # a file that was moved here keeps its mtime
+        return changed or self._walked().cut
 
     def _statuses(self, leave_out: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the project's regular files as they are now: what a cell just wrote is not in an older walk."""

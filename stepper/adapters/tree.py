@@ -27,6 +27,7 @@ class Tree(NamedTuple):
 
     files: list[str]  # whatever is not a folder, symbolic links too
     folders: list[str]
+    cut: bool = False  # there is more than was looked at
 
 
 def walk(root: str) -> Tree:
@@ -55,7 +56,7 @@ def walk(root: str) -> Tree:
                 waiting.append((path + "/", entries(entry.path)))
         if len(turn) == TURN:  # a folder of many thousand pictures must not use up what the others need
             waiting.append((prefix, rest))
-    return tree
+    return tree._replace(cut=bool(waiting))
 
 
 def entries(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -139,6 +139,8 @@ def _held(state: State, event: dict[str, Any]) -> None:
         state.tool_use_ids.add(event["tool_use_id"])
     progress = state.of(event["key"])
     progress.held, progress.held_count = event["source_hash"], progress.held_count + 1
+    if progress.status is StepStatus.DONE:  # a fresh count begins, as with a run
+        progress.attempts, progress.failing = 0, False
     progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event["cell_id"], event["index"]
     state.ran.pop(event["cell_id"], None)
     if progress.held_count == HELD_IN_A_ROW:

@@ -46,7 +46,7 @@ def repeated(last: dict[str, Any]) -> str:
     return (
         f"its source is that of run {last['run']}, which ended with {one_line(fault['ename'], 100)}:"
         f" {one_line(fault['evalue'], 200)}; no other cell ran and no file of the project changed since."
-        " No attempt is counted"
+        " No attempt is counted. Another cell, or `stepper eval`, in between lets it run"
     )
 
 

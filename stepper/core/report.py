@@ -121,7 +121,7 @@ def _cut_line(line: str) -> str:
 
 def place(cell: Cell) -> str:
     """Return how reports name a cell: by number among code cells and by id."""
-    return f"cell {cell.number} (id {clean(cell.id)})"
+    return f"cell {cell.number} (id {one_line(cell.id, 100)})"
 
 
 def step_name(plan: Plan, step: Step) -> str:
@@ -236,7 +236,7 @@ def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list
     if fault.frames:
         inner = fault.frames[-1]
         if inner.line != fault.line or inner.function != "<module>":
-            where = clean(inner.file) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
+            where = one_line(inner.file, 200) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
             here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
             parts.append(here + "\n" + _listing(inner.context, inner.line))
     return parts
@@ -274,7 +274,7 @@ def _joined(value: Any, between: str = "") -> str:
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
     parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)]), *found_before(ended)]
-    parts += [f"Note: {note}." for note in ended.notes]
+    parts += [f"Note: {note.rstrip('.')}." for note in ended.notes]
     room = TEXT_LIMIT
     if ended.verdict is not Verdict.FINE and ended.fault is not None:
         fault = ended.fault
@@ -316,11 +316,13 @@ def pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
     told: list[str] = []
     for output in outputs:
         if output.get("output_type") == "error":
-            told.append(_joined(output.get("traceback", ""), "\n") + "\n")
+            said = output.get("traceback") or f"{output.get('ename')}: {output.get('evalue')}"
+            told.append(_joined(said, "\n") + "\n")
         told += texts_of(output)
+    text = "".join(told).replace("\r\n", "\n")
     lines = [
         f"| {line[at : at + PAGE // 2]}"
-        for line in clean("".join(told)).rstrip("\n").split("\n")
+        for line in clean("\n".join(map(_last_state, text.split("\n")))).rstrip("\n").split("\n")
         for at in range(0, max(1, len(line)), PAGE // 2)
     ]
     found: list[list[str]] = [[]]
@@ -366,7 +368,8 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     last = of_run(ended[-1])
     if planned == 1:
         return last
-    parts = [f"stepper: {len(ended)} of {planned} new or changed code cells ran, from the top."]
+    ran = sum(not one.held for one in ended)
+    parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
         parts += [headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)

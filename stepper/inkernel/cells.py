@@ -12,6 +12,7 @@ from .base import files, short
 FRAMES, AROUND, CELLS = 12, 2, 500
 sources, now = {}, {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
 made_global = set()  # names that some function of a cell may bind by `global`
+AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")  # it may bind any name, later too
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED = ("<timed exec>", "<timed eval>")
 INSTALLED = tuple(
@@ -22,9 +23,20 @@ INSTALLED = tuple(
 def remember(number, raw):
     now["number"] = number
     made_global.update(name for names in GLOBAL.findall(raw) for name in names.replace(" ", "").split(","))
+    if AT_WILL.search(raw):
+        now["at_will"] = True
     sources[number] = raw
     if len(sources) > CELLS:
         del sources[next(iter(sources))]
+
+
+def scratch(raw):
+    """Remember what `stepper eval` ran under a number of its own: below 0, so that no cell has it."""
+    now["looks"] = now.get("looks", 0) - 1
+    for filename, number in list(files().items())[-1:]:
+        if number not in sources:  # the next cell's, which it was given
+            files()[filename] = now["looks"]
+    remember(now["looks"], raw)
 
 
 def raw_lines(number):

@@ -24,12 +24,11 @@ from .base import (
     shell,
     short,
 )
-from .cells import made_global
+from .cells import made_global, now
 from .signatures import signature
 
-ITEMS, PLAIN = 1000, (str, bytes, bytearray)  # of a container that are asked for their size
+ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
 NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
-AT_WILL = {"exec", "globals", "get_ipython", "user_ns", "setattr"}
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 # Finders of modules that bring none which a listing of sys.path does not show.
@@ -83,7 +82,7 @@ def every_name():
     functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
     names = [*shell.user_ns, *vars(builtins), *made_global, *(name for one in functions for name in makes(one))]
     names = [name for name in names if type(name) is str]
-    if sum(map(len, names)) > ALL or any(map(binds_at_will, functions)):
+    if sum(map(len, names)) > ALL or now.get("at_will"):
         return []
     return [short(name) for name in names]
 
@@ -103,10 +102,6 @@ def magics():
     if shell.autocall:
         return None
     return [name for kind in shell.magics_manager.lsmagic().values() for name in kind] if shell.automagic else []
-
-
-def binds_at_will(function):
-    return not AT_WILL.isdisjoint(function.__code__.co_names)
 
 
 def makes(function):

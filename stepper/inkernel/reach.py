@@ -18,6 +18,7 @@ from .cells import files, own_frames, place, raw_lines, sources
 
 CELLS_BACK, LINE = 80, 160
 PROPERTIES = {"columns", "index", "shape", "dtype", "dtypes", "T", "values", "size", "ndim", "iloc", "loc", "at", "iat"}
+COPIES = {"T", "values"}
 OF_STR = {"split", "rsplit", "splitlines", "strip", "lstrip", "rstrip", "lower", "upper", "partition", "replace"}
 OF_DICT = {"keys", "values", "items", "get"}
 BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
@@ -139,6 +140,8 @@ def attribute(value, name):
         found = object.__getattribute__(value, "__dict__").get(name, missing)
     elif is_a(value, type):
         found = next((names_in(kind)[name] for kind in classes_of(value) if name in names_in(kind)), missing)
+    elif of_library(value) and name in COPIES and large(value):
+        raise Unknown
     elif of_library(value) and name in PROPERTIES:
         found = getattr(value, name, missing)
     elif of_library(value) and name in (columns(value) or ()):
@@ -158,6 +161,12 @@ def attribute(value, name):
     return found
 
 
+def large(value):
+    """Whether a copy of it would take long."""
+    size = getattr(value, "size", 0)
+    return type(size) is not int or size > 1_000_000
+
+
 def columns(value):
     found = getattr(value, "columns", None) if of_library(value) else None
     return found if found is not None and of_library(found) and hasattr(found, "tolist") else None
@@ -171,7 +180,7 @@ def item(value, key):
             return found
     elif one_of(kind, (list, tuple, str)) and type(key) is int and -len(value) <= key < len(value):
         return value[key]
-    elif of_library(value) and one_of(type(key), (str, int, list)):
+    elif of_library(value) and one_of(type(key), (str, int, list)) and not (type(key) is list and large(value)):
         found = guarded(lambda: value[key])
         if found is not None:
             return found

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import collections
 import faulthandler
+import re
 import signal
 import sys
 import types
 
 from .base import clock, guarded, is_error, shell
-from .cells import now, remember
+from .cells import now, remember, scratch
 from .kept import keep
 from .namespace import namespace
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
 WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
+SHOWN = ("_", "__", "___")
+MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 recent = collections.deque(maxlen=64)
 parts = {"load": None}  # how a part is loaded; the parts that are
 
@@ -34,6 +37,8 @@ def before_run(info):
     request = parent()["header"]["msg_id"]
     if request != now.get("request"):  # else a cell runs another one
         now["request"] = request
+        if is_scratch():
+            now["outputs"] = outputs()
         for name, words in WORTH.items():
             if name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
                 part(name)
@@ -52,13 +57,37 @@ def part(name):
     return parts[name]
 
 
+def is_scratch():
+    """Whether `stepper eval` asked: what it shows is nobody's `_`."""
+    return parent()["content"].get("store_history") is False
+
+
+def outputs():
+    """What the user's `Out` and `_` hold, to be put back after a look."""
+    names = {name: shell.user_ns[name] for name in SHOWN if name in shell.user_ns}
+    return dict(shell.user_ns.get("Out") or {}), names
+
+
+def put_back(kept):
+    out, names = kept
+    found = shell.user_ns.get("Out")
+    if type(found) is dict:
+        found.clear()
+        found.update(out)
+    shell.user_ns.update(names)
+    hook = shell.displayhook
+    hook._, hook.__, hook.___ = (names.get(name, "") for name in SHOWN)
+
+
 def after_run(result):
     if result.info.store_history:
         remember(result.execution_count, result.info.raw_cell)
-    elif parent()["content"].get("store_history") is False:  # `stepper eval`; else a cell runs it
-        remember(shell.execution_count, result.info.raw_cell)
+    elif is_scratch():
+        scratch(result.info.raw_cell)
+        if "outputs" in now:
+            guarded(put_back, now.pop("outputs"))
     error = result.error_before_exec or result.error_in_exec
-    if error is None:  # a magic may show an error and end well: %time of IPython 8, %%capture
+    if error is None and MAGIC.search(result.info.raw_cell):  # one may show an error and end well: %time, %%capture
         last = getattr(sys, "last_value", None)
         error = last if is_error(last) and id(last) != now["shown"] else None
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
