@@ -16,6 +16,8 @@ WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None"
            "Infinity": "float('inf')"}  # fmt: skip
 PRIMITIVE = ("int", "float", "str", "bool", "NoneType")
 
+FEW = 4  # live variables, all of which are worth a line
+
 
 def name_error(fault: Fault, look: Facts, around: Around) -> str:
     """Where it is defined, was deleted or can't be seen; what fits by use; the closest live names."""
@@ -65,7 +67,10 @@ def out_of_sight(name: str, look: Facts) -> str:
 
 
 def others(name: str, around: Around) -> str:
-    """Return the live variables that could be meant: those that the cell does not name itself, plain values last."""
+    """Return the live variables that could be meant: those that the cell does not name itself.
+
+    A name that is only passed on may be anything: of many variables none is likelier than the others.
+    """
     used = set(re.findall(r"\w+", around.source))
     apart = ("", "a function", "a class")
     live = [one for one, what in around.names.items() if one not in used and what not in apart]
@@ -73,8 +78,8 @@ def others(name: str, around: Around) -> str:
     of_use = [one for one in live if around.names[one].split()[0].rstrip(",") not in PRIMITIVE]
     if re.search(rf"\b{re.escape(name)}\s*[.\[]", around.source):
         live = of_use  # a number has no attributes worth a line
-    else:
-        live = [*of_use, *(one for one in live if one not in of_use)]
+    elif len(live) > FEW or name.isupper():
+        return ""
     told = [f"`{one}` ({around.names[one]})" for one in reversed(live)]
     return f"other live variables: {listed(told)}" if told else ""
 

@@ -12,7 +12,8 @@ from .base import files, short
 FRAMES, AROUND, CELLS = 12, 2, 500
 sources, now = {}, {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
 made_global = set()  # names that some function of a cell may bind by `global`
-AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")  # it may bind any name, later too
+AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
+DEFINES = re.compile(r"\b(?:def|lambda)\b")  # with one of those: a call may bind any name, later too
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 TIMED = ("<timed exec>", "<timed eval>")
 INSTALLED = tuple(
@@ -23,7 +24,7 @@ INSTALLED = tuple(
 def remember(number, raw):
     now["number"] = number
     made_global.update(name for names in GLOBAL.findall(raw) for name in names.replace(" ", "").split(","))
-    if AT_WILL.search(raw):
+    if AT_WILL.search(raw) and DEFINES.search(raw):
         now["at_will"] = True
     sources[number] = raw
     if len(sources) > CELLS:

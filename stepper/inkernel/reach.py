@@ -111,10 +111,7 @@ def evaluate(node, scope):
     if kind is ast.Attribute:
         return attribute(evaluate(node.value, scope), node.attr)
     if kind is ast.Subscript:
-        index = node.slice
-        return item(
-            evaluate(node.value, scope), evaluate(getattr(index, "value", index) if is_index(index) else index, scope)
-        )
+        return item(evaluate(node.value, scope), evaluate(node.slice, scope))
     if kind is ast.UnaryOp and type(node.op) is ast.USub:
         value = evaluate(node.operand, scope)
         if one_of(type(value), (int, float)):
@@ -129,10 +126,6 @@ def evaluate(node, scope):
     if kind is ast.Call and not node.keywords:
         return call(node, scope)
     raise Unknown
-
-
-def is_index(node):
-    return type(node).__name__ == "Index"  # Python 3.8's wrapper
 
 
 def attribute(value, name):
