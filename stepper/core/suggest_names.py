@@ -42,7 +42,8 @@ def name_error(fault: Fault, look: Facts, around: Around) -> str:
         said.append(f"`{defined}` defines it")
     if not said or (around.gone and not near):
         said.append(others(name, around))
-    return "; ".join(filter(None, said))
+    nowhere = "no live name is like it, and no cell of the notebook defines it" if around.names else ""
+    return "; ".join(filter(None, said)) or nowhere
 
 
 def meant(one: str, name: str) -> bool:
