@@ -52,6 +52,7 @@ def test_a_fault_is_found_before_anything_ran(project: Project, source: str, sai
         answer.text
     )
     assert "Nothing of the cell ran; no attempt is counted." in answer.text
+    assert answer.line.endswith(" · found before it ran")
     assert answer.stop == ""
     assert "| False" in project.stepper("eval", "'ran' in globals()").stdout
     assert notebook.cell(cell)["outputs"] == [] and notebook.cell(cell)["execution_count"] is None

@@ -352,7 +352,8 @@ def person_line(ended: Ended) -> str:
     told = ended.outcome.value
     if ended.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
-    return f"{mark} {where} · {one_line(told, 160)} · {seconds(ended.duration_s)}"
+    took = "found before it ran" if ended.held else seconds(ended.duration_s)
+    return f"{mark} {where} · {one_line(told, 160)} · {took}"
 
 
 def not_run(reason: str, hint: str = "") -> Report:
