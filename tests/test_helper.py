@@ -38,7 +38,7 @@ def environment(python: str, *requirements: str) -> str:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
-        if not made.exists():
+        if not made.exists() or not os.path.exists(inner):  # the Python that it was made from may be gone
             shutil.rmtree(home, ignore_errors=True)
             uv = shutil.which("uv")
             commands = [[python, "-m", "venv", str(home)], [inner, "-m", "pip", "install", "--quiet", *requirements]]
