@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stepper.paths import Paths
@@ -57,6 +60,14 @@ class Project:
             json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": minor}, indent=1)
         )
         return Notebook(self, path)
+
+    def kill_daemon(self) -> None:
+        """Kill it as `kill -9` does, and wait: one that dies may still take a connection."""
+        process = psutil.Process(self.json("status")["daemon"]["pid"])
+        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
 
     def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
         """Run the hook process as the hook script does."""

@@ -190,7 +190,7 @@ def test_the_kernel_survives_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 123")
     status = project.json("status")
-    os.kill(status["daemon"]["pid"], signal.SIGKILL)
+    project.kill_daemon()
     assert "| 123" in notebook.insert("print(x)")[1].text
     after = project.json("status")
     assert after["kernel"]["pid"] == status["kernel"]["pid"]
@@ -406,7 +406,7 @@ def test_a_kernel_that_runs_a_cell_outlives_its_daemon_too(project: Project) -> 
     thread.start()
     wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
     status = project.json("status")
-    os.kill(status["daemon"]["pid"], signal.SIGKILL)
+    project.kill_daemon()
     thread.join(20)
     assert "may or may not have run" in answers[0].text
     assert project.json("status")["kernel"]["state"] == "busy"  # looking does not touch it

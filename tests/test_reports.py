@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import time
 from typing import Any
 
-import psutil
 import pytest
 
 from stepper.core import report
@@ -113,10 +109,7 @@ def test_names_of_earlier_cells_are_known(project: Project) -> None:
 def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("value = 1")
-    pid = json.loads((project.folder / ".stepper" / "daemon.json").read_text())["pid"]
-    os.kill(pid, signal.SIGKILL)
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    project.kill_daemon()
     assert "ran ok" in notebook.insert("value + 1")[1].text
 
 

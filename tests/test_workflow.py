@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,7 +99,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     assert notebook.delete(cell_id).stdout == b""
     _, answer = notebook.insert("a2")  # re-created: the next attempt
     assert "retries made 1" in answer.text
-    os.kill(project.json("status")["daemon"]["pid"], signal.SIGKILL)
+    project.kill_daemon()
     answer = notebook.write([code("a3", "fresh")])
     assert "retries made 2" in answer.text
     other = Notebook(project, notebook.path, session="another session")
@@ -409,7 +408,7 @@ def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
         assert "✓ 1. One" in said and "· 2. Two" in said
         assert "j (json)" in said and "values: dict of 1" in said
         assert "Further cells go into this notebook" in said
-    os.kill(project.json("status")["daemon"]["pid"], signal.SIGKILL)
+    project.kill_daemon()
     assert "values: dict of 1" in start_session(notebook)  # a new daemon asks the kernel
     notebook.insert("2")
     assert project.json("status")["state"] == "complete"
