@@ -202,7 +202,7 @@ class Adviser:
 
     @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:
-        """Save the pictures of a run; return the lines on them, on other rich outputs and on doubts."""
+        """Save the pictures of a run; return the lines on them and on other rich outputs."""
         saved = self.pictures.save(execution.pictures, run)
         lines = pictures.lines(saved, execution.facts.get("figures") or [])
         return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]

@@ -219,7 +219,7 @@ def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One", "Two")
     _, answer = notebook.insert("import time\nfor n in range(100):\n    time.sleep(0.2)")
-    assert "line 3 of this cell was running: `time.sleep(0.2)`" in answer.text or "line 3 of cell 1" in answer.text
+    assert "line 3 of this cell was running: `time.sleep(0.2)`" in answer.text
     assert "# stepper: timeout=" in answer.text
 
 
@@ -246,7 +246,7 @@ def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
     assert len(runs(project)) == 1
     assert [event["source"] for event in events(project, "scratch")] == ["sum(rows)"]
     _, after = notebook.insert("rows.append(4)\n_")
-    assert "[1, 2, 3, 4]" in after.text or "ran ok" in after.text
+    assert "| [1, 2, 3, 4]" in after.text
     assert notebook.raw["cells"][-1]["execution_count"] == 2, "a look takes no execution count"
     assert notebook.cell(cell)["execution_count"] == 1
 
