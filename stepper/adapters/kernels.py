@@ -1,37 +1,24 @@
-"""Local kernels through jupyter_client: detached, re-attachable, interrupted at their deadline, watched for death."""
+"""The kernel provider `local`, through jupyter_client: kernels are detached and can be attached to again."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
-import queue
-import signal
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-from jupyter_client import AsyncKernelClient, AsyncKernelManager
+from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
-from stepper.adapters import helper
-from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
-from stepper.adapters.memory import Guard, usage
-from stepper.adapters.outputs import OutputArea
-from stepper.adapters.provisioner import GONE
-from stepper.core.model import Limits, Outcome
-from stepper.errors import KernelBusyError, KernelError, KernelStartFailedError
-from stepper.ports import Death, Execution, KernelPlace
+from stepper.adapters.execution import GRACE_SECONDS
+from stepper.adapters.kernel import Files, LocalKernel
+from stepper.errors import KernelBusyError, KernelError
+from stepper.ports import Death, KernelPlace
 
 START_SECONDS = 60.0
 LOOK_SECONDS = 1.0  # for a kernel found again to answer a question that is not worth an interrupt
-STDERR_CHARACTERS = 2000
-SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -59,9 +46,7 @@ class LocalKernels:
     """The kernel provider `local`: one notebook's kernel, kept in `record` for the next daemon."""
 
     def __init__(self, record: str, runtime: str) -> None:
-        self.record = Path(record)
-        self.stderr = self.record.with_suffix(".stderr")
-        self.stack = self.record.with_suffix(".stack")  # where the kernel writes what runs, when it is asked
+        self.files = Files.beside(record)
         self.runtime = runtime
 
     def _manager(self, python: str) -> AsyncKernelManager:
@@ -69,13 +54,13 @@ class LocalKernels:
 
     async def start(self, place: KernelPlace) -> LocalKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
-        self.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.files.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         manager = self._manager(place.python)
         manager.kernel_id = uuid.uuid4().hex
         # A file of its own for each kernel: a manager that is collected later removes the one it wrote.
         manager.ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
         manager.connection_file = manager.ip + ".json"
-        with open(self.stderr, "wb", opener=_private) as stderr, open(self.stack, "wb", opener=_private):
+        with open(self.files.stderr, "wb", opener=_private) as stderr, open(self.files.stack, "wb", opener=_private):
             try:
                 # independent: the kernel must live on when the daemon dies
                 await manager.start_kernel(
@@ -83,7 +68,7 @@ class LocalKernels:
                 )
             except OSError as error:
                 raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
-        kernel = LocalKernel(manager, self, place.python)
+        kernel = LocalKernel(manager, self.files, place.python)
         try:
             await kernel.connect(START_SECONDS)
             assert manager.provisioner is not None
@@ -92,10 +77,10 @@ class LocalKernels:
                 "python": place.python,
                 "connection": manager.get_connection_info(),
                 "provisioner": await manager.provisioner.get_provisioner_info(),
-                "banner": self.stderr.stat().st_size,
+                "banner": self.files.stderr.stat().st_size,
             }
             kernel.banner = told["banner"]
-            with open(self.record, "w", opener=_private) as stream:
+            with open(self.files.record, "w", opener=_private) as stream:
                 json.dump(told, stream, default=bytes.decode)  # the connection's key is bytes
             manager.cleanup_connection_file()  # the kernel has read it, the record holds it
         except BaseException:
@@ -109,14 +94,14 @@ class LocalKernels:
         It may still run a cell that lost its daemon. With `insist` that is interrupted, else KernelBusyError raised.
         """
         try:
-            told = json.loads(self.record.read_text())
+            told = json.loads(self.files.record.read_text())
             connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
             python, kernel_id, provisioner = told["python"], told["kernel"], told["provisioner"]
             banner = int(told["banner"])
         except FileNotFoundError:
             return None, ""
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return None, f"the record {self.record} can't be read ({error})"
+            return None, f"the record {self.files.record} can't be read ({error})"
         manager = self._manager(python)
         manager.kernel_id = kernel_id
         manager.load_connection_info(connection)
@@ -124,7 +109,7 @@ class LocalKernels:
             kernel_id, manager.kernel_spec, parent=manager
         )
         await manager.provisioner.load_provisioner_info(provisioner)
-        kernel = LocalKernel(manager, self, python)
+        kernel = LocalKernel(manager, self.files, python)
         kernel.banner = banner
         death = await kernel.death()
         for again in (True, False) if death is None else ():
@@ -144,192 +129,10 @@ class LocalKernels:
                 death = death or Death(f"it did not answer, not even to an interrupt: {error.message}")
                 await kernel.shutdown()
                 break
-        self.forget()
+        self.files.forget()
         assert death is not None
         return None, f"the kernel ended while no daemon of stepper's was there ({death.how})"
-
-    def forget(self) -> None:
-        """Remove the record of a kernel that is gone."""
-        self.record.unlink(missing_ok=True)
-        self.stack.unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-class LocalKernel:
-    """A live kernel, its channels open."""
-
-    def __init__(self, manager: AsyncKernelManager, home: LocalKernels, python: str) -> None:
-        self.manager, self.home, self.python = manager, home, python
-        self.id = manager.kernel_id
-        self.pid: int = manager.provisioner.pid  # type: ignore[union-attr]  # set by start and attach
-        self.busy = False
-        self.banner = 0  # how many bytes of stderr are ipykernel's greeting
-        self.interrupted = ""  # why the running cell was interrupted
-        self.client: AsyncKernelClient = manager.client()
-
-    async def connect(self, seconds: float) -> None:
-        """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
-        if not self.client.channels_running:
-            self.client.start_channels(stdin=False, hb=False)
-        deadline = time.monotonic() + seconds
-        replied = heard = False
-        while not (replied and heard):
-            self.client.kernel_info()
-            until = time.monotonic() + 0.2
-            while time.monotonic() < until and not (replied and heard):
-                replied = replied or await _any(self.client.get_shell_msg)
-                # iopub: once a status came through, the subscription stands and nothing will be missed
-                heard = heard or await _any(self.client.get_iopub_msg)
-            death = await self.death()
-            if death is not None:
-                missing = "No module named" in death.stderr and "ipykernel" in death.stderr
-                hint = add_ipykernel(self.python) if missing else ""
-                error = KernelError if missing else KernelStartFailedError
-                said = death.stderr or "it wrote nothing"
-                raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
-            if time.monotonic() > deadline:
-                raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.home.stderr}")
-        done = await self._housekeeping(helper.install(str(self.home.stack)), seconds)
-        if done.outcome is not Outcome.OK:
-            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
-            raise KernelError(f"stepper's helper can't be installed: {why}")
-
-    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
-
-        With `scratch` it gets no execution count and is in no history.
-        """
-        self.busy, self.interrupted = True, ""
-        guard = Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
-        try:
-            area = OutputArea(limits.max_output_bytes)
-            return await Running(self, area, time.monotonic() + timeout, guard).run(code, history=not scratch)
-        finally:
-            self.busy = False
-
-    async def facts(self) -> dict[str, Any]:
-        """Return the namespace in short, asked of the helper; empty where it does not tell."""
-        asked = await self._housekeeping(helper.ASK, GRACE_SECONDS)
-        found: dict[str, Any] = asked.facts.get("namespace") or {}
-        return found
-
-    async def _housekeeping(self, code: str, seconds: float) -> Execution:
-        """Run silent code of stepper's own, with a deadline."""
-        self.busy, self.interrupted = True, ""
-        try:
-            return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(
-                code, silent=True, history=False
-            )
-        finally:
-            self.busy = False
-
-    async def interrupt(self, reason: str) -> None:
-        """Interrupt what runs now; `reason` is `deadline` or who asked."""
-        if self.busy:
-            self.interrupted = self.interrupted or reason
-            await self.manager.interrupt_kernel()
-
-    async def sample(self) -> str:
-        """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
-        try:
-            os.truncate(self.home.stack, 0)
-            os.kill(self.pid, signal.SIGURG)  # which a process without a handler ignores
-            until, size = time.monotonic() + SAMPLE_SECONDS, 0
-            while time.monotonic() < until:
-                await asyncio.sleep(0.02)
-                before, size = size, self.home.stack.stat().st_size
-                if size and size == before:  # all of it is written
-                    break
-            return self.home.stack.read_text("utf-8", "replace")[:SAMPLE_CHARACTERS]
-        except OSError:
-            return ""
-
-    async def death(self) -> Death | None:
-        """Return how the kernel ended, or None while it lives."""
-        assert self.manager.provisioner is not None
-        code = await self.manager.provisioner.poll()
-        if code is None:
-            return None
-        if code == GONE:
-            how = "its process is gone"
-        elif code < 0:
-            how = signal.Signals(-code).name
-        else:
-            how = f"exit code {code}"
-        return Death(how, self.stderr_tail())
-
-    async def wait_death(self, seconds: float) -> Death | None:
-        """Wait until the kernel is gone, at most `seconds`."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            death = await self.death()
-            if death is not None:
-                return death
-            await asyncio.sleep(0.02)
-        return None
-
-    def stderr_tail(self) -> str:
-        """Return the last lines that the kernel's process wrote to stderr, without escapes."""
-        try:
-            data = self.home.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
-        except OSError:
-            return ""
-        return without_escapes(data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
-
-    async def shutdown(self) -> None:
-        """Kill the kernel with its process tree, close the channels, forget the record."""
-        family = _family(self.pid) if await self.death() is None else []
-        self.client.stop_channels()
-        assert self.manager.provisioner is not None
-        await self.manager.provisioner.kill()
-        for process in family:
-            with contextlib.suppress(psutil.Error):  # gone already
-                process.kill()
-        await self.wait_death(GRACE_SECONDS)
-        await self.manager.cleanup_resources()  # sockets, contexts, files
-        self.home.forget()
-
-    def detach(self) -> None:
-        """Close the channels and leave the kernel to the next daemon."""
-        self.client.stop_channels()
-
-    def rss_bytes(self) -> int:
-        """Return the resident memory of the kernel's process tree in bytes."""
-        total = 0
-        for process in _family(self.pid):
-            try:
-                total += process.memory_info().rss
-            except psutil.Error:
-                continue  # it ended meanwhile
-        return total
-
-
-def add_ipykernel(python: str) -> str:
-    """Return the command that adds ipykernel to the environment of an interpreter."""
-    home = Path(python).parent.parent
-    if (home.parent / "uv.lock").exists():
-        return "uv add --dev ipykernel"
-    if any(Path(python).parent.glob("pip*")):
-        return f"{python} -m pip install ipykernel"
-    return f"uv pip install --python {python} ipykernel"
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """Return the process and all its descendants; empty where it is gone."""
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-async def _any(get: Callable[..., Any]) -> bool:
-    """Whether a message comes on that channel within 10 ms."""
-    try:
-        await get(timeout=0.01)
-    except queue.Empty:
-        return False
-    return True

@@ -1,0 +1,226 @@
+"""A live local kernel: its channels, what it is asked to run, interrupts, its death, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from jupyter_client import AsyncKernelClient, AsyncKernelManager
+
+from stepper.adapters import helper
+from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
+from stepper.adapters.memory import Guard, usage
+from stepper.adapters.outputs import OutputArea
+from stepper.adapters.provisioner import GONE
+from stepper.core.model import Limits, Outcome
+from stepper.errors import KernelError, KernelStartFailedError
+from stepper.ports import Death, Execution
+
+STDERR_CHARACTERS = 2000
+SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is kept of a kernel on disk: its record, what it writes to stderr, where it writes what runs when asked."""
+
+    record: Path
+    stderr: Path
+    stack: Path
+
+    @classmethod
+    def beside(cls, record: str) -> Files:
+        """Return the files of the kernel with that record."""
+        path = Path(record)
+        return cls(path, path.with_suffix(".stderr"), path.with_suffix(".stack"))
+
+    def forget(self) -> None:
+        """Remove the record of a kernel that is gone."""
+        self.record.unlink(missing_ok=True)
+        self.stack.unlink(missing_ok=True)
+
+
+class LocalKernel:
+    """A live kernel, its channels open."""
+
+    def __init__(self, manager: AsyncKernelManager, files: Files, python: str) -> None:
+        self.manager, self.files, self.python = manager, files, python
+        self.id = manager.kernel_id
+        self.pid: int = manager.provisioner.pid  # type: ignore[union-attr]  # set by start and attach
+        self.busy = False
+        self.banner = 0  # how many bytes of stderr are ipykernel's greeting
+        self.interrupted = ""  # why the running cell was interrupted
+        self.client: AsyncKernelClient = manager.client()
+
+    async def connect(self, seconds: float) -> None:
+        """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
+        if not self.client.channels_running:
+            self.client.start_channels(stdin=False, hb=False)
+        deadline = time.monotonic() + seconds
+        replied = heard = False
+        while not (replied and heard):
+            self.client.kernel_info()
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until and not (replied and heard):
+                replied = replied or await _any(self.client.get_shell_msg)
+                # iopub: once a status came through, the subscription stands and nothing will be missed
+                heard = heard or await _any(self.client.get_iopub_msg)
+            death = await self.death()
+            if death is not None:
+                missing = "No module named" in death.stderr and "ipykernel" in death.stderr
+                hint = add_ipykernel(self.python) if missing else ""
+                error = KernelError if missing else KernelStartFailedError
+                said = death.stderr or "it wrote nothing"
+                raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
+            if time.monotonic() > deadline:
+                raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.files.stderr}")
+        done = await self._housekeeping(helper.install(str(self.files.stack)), seconds)
+        if done.outcome is not Outcome.OK:
+            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
+            raise KernelError(f"stepper's helper can't be installed: {why}")
+
+    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
+
+        With `scratch` it gets no execution count and is in no history.
+        """
+        self.busy, self.interrupted = True, ""
+        guard = Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
+        try:
+            area = OutputArea(limits.max_output_bytes)
+            return await Running(self, area, time.monotonic() + timeout, guard).run(code, history=not scratch)
+        finally:
+            self.busy = False
+
+    async def facts(self) -> dict[str, Any]:
+        """Return the namespace in short, asked of the helper; empty where it does not tell."""
+        asked = await self._housekeeping(helper.ASK, GRACE_SECONDS)
+        found: dict[str, Any] = asked.facts.get("namespace") or {}
+        return found
+
+    async def _housekeeping(self, code: str, seconds: float) -> Execution:
+        """Run silent code of stepper's own, with a deadline."""
+        self.busy, self.interrupted = True, ""
+        try:
+            return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(
+                code, silent=True, history=False
+            )
+        finally:
+            self.busy = False
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now; `reason` is `deadline` or who asked."""
+        if self.busy:
+            self.interrupted = self.interrupted or reason
+            await self.manager.interrupt_kernel()
+
+    async def sample(self) -> str:
+        """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
+        try:
+            os.truncate(self.files.stack, 0)
+            os.kill(self.pid, signal.SIGURG)  # which a process without a handler ignores
+            until, size = time.monotonic() + SAMPLE_SECONDS, 0
+            while time.monotonic() < until:
+                await asyncio.sleep(0.02)
+                before, size = size, self.files.stack.stat().st_size
+                if size and size == before:  # all of it is written
+                    break
+            return self.files.stack.read_text("utf-8", "replace")[:SAMPLE_CHARACTERS]
+        except OSError:
+            return ""
+
+    async def death(self) -> Death | None:
+        """Return how the kernel ended, or None while it lives."""
+        assert self.manager.provisioner is not None
+        code = await self.manager.provisioner.poll()
+        if code is None:
+            return None
+        if code == GONE:
+            how = "its process is gone"
+        elif code < 0:
+            how = signal.Signals(-code).name
+        else:
+            how = f"exit code {code}"
+        return Death(how, self.stderr_tail())
+
+    async def wait_death(self, seconds: float) -> Death | None:
+        """Wait until the kernel is gone, at most `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            death = await self.death()
+            if death is not None:
+                return death
+            await asyncio.sleep(0.02)
+        return None
+
+    def stderr_tail(self) -> str:
+        """Return the last lines that the kernel's process wrote to stderr, without escapes."""
+        try:
+            data = self.files.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
+        except OSError:
+            return ""
+        return without_escapes(data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
+
+    async def shutdown(self) -> None:
+        """Kill the kernel with its process tree, close the channels, forget the record."""
+        family = _family(self.pid) if await self.death() is None else []
+        self.client.stop_channels()
+        assert self.manager.provisioner is not None
+        await self.manager.provisioner.kill()
+        for process in family:
+            with contextlib.suppress(psutil.Error):  # gone already
+                process.kill()
+        await self.wait_death(GRACE_SECONDS)
+        await self.manager.cleanup_resources()  # sockets, contexts, files
+        self.files.forget()
+
+    def detach(self) -> None:
+        """Close the channels and leave the kernel to the next daemon."""
+        self.client.stop_channels()
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the kernel's process tree in bytes."""
+        total = 0
+        for process in _family(self.pid):
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:
+                continue  # it ended meanwhile
+        return total
+
+
+def add_ipykernel(python: str) -> str:
+    """Return the command that adds ipykernel to the environment of an interpreter."""
+    home = Path(python).parent.parent
+    if (home.parent / "uv.lock").exists():
+        return "uv add --dev ipykernel"
+    if any(Path(python).parent.glob("pip*")):
+        return f"{python} -m pip install ipykernel"
+    return f"uv pip install --python {python} ipykernel"
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """Return the process and all its descendants; empty where it is gone."""
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+async def _any(get: Callable[..., Any]) -> bool:
+    """Whether a message comes on that channel within 10 ms."""
+    try:
+        await get(timeout=0.01)
+    except queue.Empty:
+        return False
+    return True
