@@ -262,14 +262,29 @@ def status(notebook: str | None, as_json: bool) -> None:
 @AS_JSON
 def run(notebook: str, everything: bool, as_json: bool) -> None:
     """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails."""
+    nothing = "nothing to run; every cell ran here already (--all runs them again)"
+    run_cells("run", as_json, nothing, notebook=notebook, all=everything)
+
+
+@main.command()
+@NOTEBOOK
+@AS_JSON
+def restore(notebook: str | None, as_json: bool) -> None:
+    """Run the cells that had ended well again, in a fresh kernel; exit 1 at the first that ends otherwise.
+
+    For a kernel that died. The cell that ended it is left out.
+    """
+    run_cells("restore", as_json, "nothing to restore; no cell of it had ended well", notebook=notebook)
+
+
+def run_cells(verb: str, as_json: bool, nothing: str, **arguments: Any) -> None:
+    """Have cells run and print what came of it; exit 1 where one failed."""
     from stepper.present import RunProgress
 
     with RunProgress(quiet=as_json) as progress:
-        ended = ask("run", progress, notebook=notebook, all=everything)
-    summary = f"{ended['notebook']}: {ended['ran']} of {ended['cells']} cells ran ok"
-    if not ended["cells"]:
-        summary = f"{ended['notebook']}: nothing to run; every cell ran here already (--all runs them again)"
-    show(as_json, ended, "\n".join(filter(None, [ended["report"], summary])))
+        ended = ask(verb, progress, **arguments)
+    summary = f"{ended['ran']} of {ended['cells']} cells ran ok" if ended["cells"] else nothing
+    show(as_json, ended, "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}"])))
     if not ended["ok"]:
         sys.exit(1)
 

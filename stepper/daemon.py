@@ -25,15 +25,17 @@ from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
-from stepper.engine import Caller, Session
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths
+from stepper.recovery import settle
+from stepper.session import Caller, Session
 from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 LOCK_SECONDS = 8.0  # less than a client waits
+LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 LARGE_BYTES = 1 << 20  # of a request, after which memory is given back
@@ -66,6 +68,7 @@ class Daemon:
                 Figures(os.path.join(self.paths.figures, store)),
                 ipython.transformer(),
             ),
+            settle,
         )
 
     async def serve(self) -> None:
@@ -80,9 +83,10 @@ class Daemon:
             loop.add_signal_handler(number, self.ending.set)
         write_private(self.paths.daemon_json, json.dumps(self.about))
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
-        watch = asyncio.create_task(self._watch())
+        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
         await self.ending.wait()
-        watch.cancel()
+        for task in tasks:
+            task.cancel()
         server.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
@@ -94,6 +98,27 @@ class Daemon:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.daemon_json)
         log.info("daemon ended")
+
+    async def _look(self) -> None:
+        """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
+        looks: dict[str, asyncio.Task[None]] = {}
+        with contextlib.suppress(StepperError, OSError):
+            for session in self.workspace.all_sessions():
+                await session.keeper.find()
+        while True:
+            for session in list(self.workspace.sessions.values()):
+                before = looks.get(session.name)
+                if before is None or before.done():  # one that waits for a long cell holds up no other
+                    looks[session.name] = asyncio.create_task(self._look_at(session))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look_at(self, session: Session) -> None:
+        try:
+            await session.look()
+        except StepperError as error:
+            log.info("%s: %s", session.name, error)
+        except Exception:
+            log.exception("looking at %s failed", session.name)
 
     async def _watch(self) -> None:
         """End kernels that were idle for long, and the daemon when there are none."""

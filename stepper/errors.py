@@ -43,10 +43,6 @@ class KernelStartFailedError(KernelError):
     stops = True
 
 
-class KernelBusyError(KernelError):
-    """The kernel runs a cell of a daemon that is gone."""
-
-
 class DaemonError(StepperError):
     """The daemon can't be reached or started, hangs, or failed on a request."""
 

@@ -8,17 +8,21 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from stepper import steering
+from stepper import engine, steering
 from stepper.adapters.notebook import load_json
 from stepper.core import brief, changes, gate, hookio, plan, report
 from stepper.core.model import Cell, CellEdit, FileWrite, StepStatus
-from stepper.engine import Caller, Session
 from stepper.errors import NotebookError, StepperError
+from stepper.session import Caller, Session
 from stepper.workspace import Workspace
 
 
 async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
-    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError."""
+    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
+
+    `PostToolUse again` is asked by a client whose daemon ended before it could answer.
+    """
+    event, _, again = event.partition(" ")
     try:
         payload = hookio.payload(load_json(hookio.lean(data)))
     except ValueError as error:
@@ -26,6 +30,8 @@ async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) ->
         return hookio.failed(event, StepperError(problem), accepted=False)
     handler = EVENTS.get(event)
     try:
+        if again and event == "PostToolUse":
+            return await after_tool(workspace, payload, caller, again=True)
         return await handler(workspace, payload, caller) if handler else hookio.SILENT
     except (hookio.PayloadError, StepperError) as error:
         return hookio.failed(event, error, accepted=False)
@@ -73,7 +79,7 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     return gate.stopped(state)
 
 
-async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller, again: bool = False) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
     change = hookio.change(payload)
     path = workspace.resolve(change.notebook)
@@ -81,9 +87,9 @@ async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Call
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
     if isinstance(change, CellEdit):
-        found = await session.edited(change, caller)
+        found = await engine.edited(session, change, caller, again)
     else:
-        found = await session.written(change, caller)
+        found = await engine.written(session, change, caller, again)
     if found is not None:
         workspace.make_current(session.name, change.session)
         workspace.turns.worked.add(change.session)

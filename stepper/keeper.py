@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.core.ledger import State
-from stepper.errors import KernelBusyError
-from stepper.ports import Kernel, KernelPlace, KernelProvider
+from stepper.core.model import Limits
+from stepper.ports import Death, Execution, Kernel, KernelPlace, KernelProvider
 
 
 def now() -> str:
@@ -30,8 +30,10 @@ class Keeper:
         self.provider, self.place, self.state, self.log = provider, place, state, log
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
+        self.foreign = False  # it is that kernel, and nobody has spoken to it yet
+        self.found_dead: Death | None = None  # how that kernel ended, until somebody has seen to it
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
-        self.starting = self.orphaned = False
+        self.starting = False
         self.news = ""
 
     @property
@@ -39,26 +41,38 @@ class Keeper:
         """Whether a cell runs in it now."""
         return self.kernel is not None and self.kernel.busy
 
-    async def find(self, insist: bool = False) -> Kernel | None:
-        """Return the kernel, which a former daemon may have left, or None where there is none.
-
-        One that is still busy with a former daemon's cell is left alone and not returned, unless with `insist`.
-        """
+    async def find(self) -> Kernel | None:
+        """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
         async with self.looking:
             if self.kernel is None and not self.looked:
-                try:
-                    self.kernel, why = await self.provider.attach(insist)
-                except KernelBusyError:
-                    self.orphaned = True
-                    return None
-                self.looked, self.orphaned = True, False
-                if self.kernel is None and why:
-                    self.lost(why)
+                found = await self.provider.attach()
+                self.looked = True
+                if isinstance(found, Death):
+                    self.found_dead = found
+                else:
+                    self.kernel, self.foreign = found, found is not None
         return self.kernel
+
+    async def adopt(self) -> None:
+        """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
+        kernel, self.foreign = self.kernel, False
+        if kernel is not None:
+            death = await kernel.adopt()
+            if death is not None:
+                self.kernel, self.found_dead = None, death
+
+    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+        """Return what came of a request that lost its daemon, when it is over; None where it never began.
+
+        Raise KernelError where the kernel does not answer.
+        """
+        assert self.kernel is not None
+        self.foreign = False
+        return await self.kernel.recall(request, seconds, limits)
 
     async def get(self, environ: Mapping[str, str]) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError."""
-        kernel = await self.find(insist=True)
+        kernel = self.kernel
         if kernel is not None:
             death = await kernel.death()
             if death is None:
@@ -84,6 +98,9 @@ class Keeper:
     async def end(self, why: str) -> bool:
         """End the kernel; return whether there was one."""
         kernel, self.kernel = self.kernel, None
+        if self.found_dead is not None:
+            self.found_dead = None
+            self.lost(why)
         if kernel is None:
             return False
         await kernel.shutdown()
@@ -103,7 +120,8 @@ class Keeper:
         """Return pid, state, memory and interpreter, as `stepper status --json` tells them."""
         kernel = self.kernel
         if kernel is None:
-            state = "starting" if self.starting else "busy" if self.orphaned else "none"
+            state = "starting" if self.starting else "none"
             return {"pid": None, "state": state, "rss_bytes": None, "python": None}
-        state = "dead" if await kernel.death() is not None else "busy" if kernel.busy else "idle"
+        busy = kernel.busy or self.state.running is not None
+        state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         return {"pid": kernel.pid, "state": state, "rss_bytes": kernel.rss_bytes(), "python": kernel.python}

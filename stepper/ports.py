@@ -50,10 +50,21 @@ class Kernel(Protocol):
     python: str
     busy: bool
 
-    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
+    async def execute(
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+    ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        With `scratch` it gets no execution count and is in no history.
+        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
+        """
+
+    async def adopt(self) -> Death | None:
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+
+    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+        """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+
+        It has that many seconds left. Raise KernelError where the kernel does not answer.
         """
 
     async def facts(self) -> dict[str, Any]:
@@ -81,11 +92,8 @@ class KernelProvider(Protocol):
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
 
-    async def attach(self, insist: bool) -> tuple[Kernel | None, str]:
-        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was).
-
-        Where it still runs a cell: with `insist` that is interrupted, else KernelBusyError raised.
-        """
+    async def attach(self) -> Kernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
 
 
 class Notebook(Protocol):

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from stepper.core import brief, changes, directive, gate, ledger, plan
 from stepper.core import report as reports
 from stepper.core.model import Cell, Plan, Step, StepStatus, Verdict
-from stepper.engine import Caller, Session
 from stepper.errors import NotebookError, StepperError, UsageError
 from stepper.keeper import now
-from stepper.ports import Progress
+from stepper.ports import Notebook, Progress
+from stepper.running import judged, run_cell
+from stepper.session import Caller, Session
 
 
 async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
-    async with session.lock:
-        await session.keeper.find(insist=True)
+    async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log({"event": "created", "at": now()})
         session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
@@ -28,8 +29,7 @@ async def create(session: Session, made: Plan) -> None:
 
 async def status(session: Session) -> dict[str, Any]:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
-    if not session.lock.locked():
-        await session.keeper.find()
+    await session.keeper.find()
     return {
         "notebook": session.name,
         "state": session.state.name,
@@ -40,7 +40,7 @@ async def status(session: Session) -> dict[str, Any]:
 
 def _step(session: Session, step: Step) -> dict[str, Any]:
     progress = session.state.of(step.id)
-    running = session.waits_for is not None and (session.state.running or {}).get("key") == step.id
+    running = (session.state.running or {}).get("key") == step.id
     return {
         "id": step.id,
         "title": step.title,
@@ -60,6 +60,8 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
     """Return a run with the report that the agent read, the last one by default; raise UsageError."""
     state = session.state
     number = state.last_report if number is None else number
+    if number and number not in state.reports:  # an old one: the journal has it
+        state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
     run: dict[str, Any] = next((run for run in state.runs if run["run"] == number), {})
     if not run and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
@@ -69,37 +71,86 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
 
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
-    async with session.lock:
+    async with session.turn():
         why = gate.stopped(session.state)
         if why:
             raise StepperError(f"nothing ran: {why}")
         document = session.read()
-        await session.keeper.find(insist=True)
-        if everything:
-            await session.keeper.end("it was restarted for a run of all cells")
-            session.state.lost = ""  # asked for: nobody need be told
         cells = changes.not_run_yet(document.cells, session.state.ran)
         if everything:
+            await _fresh(session, "it was restarted for a run of all cells")
             cells = changes.runnable(document.cells)
-        done, failed = 0, None
-        for position, cell in enumerate(cells, 1):
-            progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
-            ended = await session.run_cell(document, cell, caller, None, keep_time=False)
-            progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
-            found = session.kept(reports.of_run(ended), ended)
-            if ended.verdict is not Verdict.FINE:
-                failed = found
-                break
-            done += 1
-        skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
-        return {
-            "notebook": session.name,
-            "ok": failed is None,
-            "ran": done,
-            "cells": len(cells),
-            "skipped": skipped,
-            "report": failed.text if failed else "",
-        }
+        return await _run(session, document, cells, caller, progress)
+
+
+async def restore(session: Session, caller: Caller, progress: Progress) -> dict[str, Any]:
+    """Run the cells that had ended well again, in the notebook's order, in a fresh kernel; a stop is lifted.
+
+    It ends at the first that ends otherwise than before or was changed since. What did not end well when it ran last,
+    such as the cell that ended the kernel, is left out.
+    """
+    async with session.turn():
+        document, last = session.read(), {run["cell_id"]: run for run in session.state.runs}
+        well = {cell_id: run for cell_id, run in last.items() if run["verdict"] == Verdict.FINE.value}
+        cells, changed = list[Cell](), ""
+        for cell in document.cells:
+            if cell.id in well and changes.SKIP_TAG not in cell.tags:
+                if changes.source_hash(cell.source) != well[cell.id]["source_hash"]:
+                    changed = f"{reports.place(cell)} was changed since it ran"
+                    break
+                cells.append(cell)
+        session.log({"event": "restore", "at": now()})
+        await _fresh(session, "it was restarted to restore the notebook's state")
+        gone = len(well.keys() - {cell.id for cell in document.cells})
+        found = await _run(
+            session, document, cells, caller, progress, {key: run["outcome"] for key, run in well.items()}
+        )
+        if changed and found["ok"]:
+            found = {
+                **found,
+                "ok": False,
+                "report": f"stepper: {found['ran']} cells are restored; {changed}: it was NOT run",
+            }
+        return {**found, "gone": gone}
+
+
+async def _fresh(session: Session, why: str) -> None:
+    """End the kernel because it was asked for: nobody need be told that its state is gone."""
+    await session.keeper.end(why)
+    session.state.lost = ""
+
+
+async def _run(
+    session: Session,
+    document: Notebook,
+    cells: Sequence[Cell],
+    caller: Caller,
+    progress: Progress,
+    before: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run cells to the first failure, or to the first that ends otherwise than `before` says."""
+    done, failed = 0, None
+    for position, cell in enumerate(cells, 1):
+        progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
+        ended = await run_cell(session, document, cell, caller, keep_time=False)
+        progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
+        found = session.kept(reports.of_run(ended), ended)
+        if ended.verdict is not Verdict.FINE:
+            failed = found
+            break
+        done += 1
+        if before is not None and before[cell.id] != ended.outcome.value:
+            failed = replace(found, text=f"{found.text}\nIt ended otherwise than before ({before[cell.id]}).")
+            break
+    skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
+    return {
+        "notebook": session.name,
+        "ok": failed is None,
+        "ran": done,
+        "cells": len(cells),
+        "skipped": skipped,
+        "report": failed.text if failed else "",
+    }
 
 
 async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, Any]:
@@ -107,8 +158,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
 
     Raise StepperError where there is no kernel: there is nothing to look at.
     """
-    async with session.lock:
-        kernel = await session.keeper.find(insist=True)
+    async with session.turn():
+        kernel = session.keeper.kernel
         if kernel is None or await kernel.death() is not None:
             raise StepperError(
                 f"{session.name} has no live kernel: there is nothing to look at", f"stepper run {session.name}"
@@ -121,7 +172,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
         session.ended(execution, "`stepper eval`")
         cell, cells = Cell("eval", -1, 0, "code", source), list[Cell]()
         known = session.facts or known
-        fault, verdict = session.judged(cell, execution, known)
+        fault, verdict = judged(cell, execution, known)
         if fault is not None:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
@@ -151,9 +202,10 @@ def output(session: Session, name: str, page: int) -> dict[str, Any]:
 async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one."""
     await session.interrupt()
-    async with session.lock:
-        await session.keeper.find(insist=True)
+    async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
+        if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
+            session.log({"event": "continue", "at": now()})
         await session.keeper.get(caller.environ)
         return had
 
@@ -161,8 +213,7 @@ async def restart(session: Session, caller: Caller) -> bool:
 async def shutdown(session: Session, why: str) -> bool:
     """End the kernel; return whether there was one."""
     await session.interrupt()
-    async with session.lock:
-        await session.keeper.find(insist=True)
+    async with session.turn():
         return await session.keeper.end(why)
 
 
@@ -186,6 +237,8 @@ async def fix(session: Session) -> str:
 async def skip(session: Session, reason: str) -> str:
     """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
     key, reason = failed_key(session), " ".join(reason.split())
+    if session.state.stop is not None and session.state.stop.key is None:  # no cell is to blame
+        return await go_on(session)
     if key is None:
         key = session.state.open_step()
     if key is not None:
@@ -219,13 +272,14 @@ def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
 
 async def namespace(session: Session) -> tuple[dict[str, Any], bool]:
     """Return the kernel's namespace in short, and whether the kernel is alive."""
-    kernel = session.keeper.kernel if session.lock.locked() else await session.keeper.find()
+    kernel = await session.keeper.find()
     if kernel is None or await kernel.death() is not None:
         return {}, False
     if not session.facts and not session.lock.locked():
-        async with session.lock:
-            session.facts = await kernel.facts()
-    return session.facts, True
+        async with session.turn():
+            kernel = session.keeper.kernel
+            session.facts = session.facts or (await kernel.facts() if kernel else {})
+    return session.facts, kernel is not None
 
 
 async def context(session: Session) -> dict[str, Any]:
@@ -267,7 +321,7 @@ async def change_plan(session: Session, verb: str, arguments: dict[str, Any]) ->
         "remove": lambda: plan.removed(state, arguments["id"]),
         "move": lambda: plan.moved(state, arguments["id"], arguments["after"]),
     }
-    async with session.lock:
+    async with session.turn():
         try:
             changed = changes_of[verb]()
         except ValueError as error:

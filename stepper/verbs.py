@@ -11,9 +11,9 @@ from typing import Any
 from stepper import steering
 from stepper.core import gate
 from stepper.core import plan as plans
-from stepper.engine import Caller, Session
 from stepper.errors import StepperError, UsageError
 from stepper.ports import Progress
+from stepper.session import Caller, Session
 from stepper.workspace import Workspace, plan_of
 
 
@@ -73,6 +73,14 @@ async def run(request: Request) -> Any:
     request.workspace.make_current(session.name, request.owner)
     request.worked()
     return await steering.run(session, bool(request.arguments.get("all")), request.caller, request.progress)
+
+
+async def restore(request: Request) -> Any:
+    """Run the cells that had ended well again, in a fresh kernel."""
+    session = request.session
+    request.workspace.make_current(session.name, request.owner)
+    request.worked()
+    return await steering.restore(session, request.caller, request.progress)
 
 
 async def history(request: Request) -> Any:
@@ -170,6 +178,7 @@ COMMANDS: dict[str, Callable[[Request], Awaitable[Any]]] = {
     "output": output,
     "interrupt": interrupt,
     "restart": restart,
+    "restore": restore,
     "continue": go_on,
     "fix": fix,
     "skip": skip,

@@ -14,10 +14,10 @@ from stepper import steering
 from stepper.config import Config
 from stepper.core import plan as plans
 from stepper.core.model import Plan
-from stepper.engine import Session
 from stepper.errors import KernelError, UsageError
 from stepper.paths import Paths
 from stepper.ports import KernelPlace
+from stepper.session import Session
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 # What a kernel must not inherit: the agent's keys and settings are not the notebook's business.

@@ -397,25 +397,6 @@ def test_the_daemon_ends_where_nothing_needs_it(project: Project) -> None:
     assert "idle for" in notebook.insert("1")[1].text
 
 
-def test_a_kernel_that_runs_a_cell_outlives_its_daemon_too(project: Project) -> None:
-    notebook = project.new()
-    notebook.insert("x = 77")
-    payload = notebook.edited("insert", "import time\nfor _ in range(900): time.sleep(0.1)")
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
-    thread.start()
-    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-    status = project.json("status")
-    project.kill_daemon()
-    thread.join(20)
-    assert "may or may not have run" in answers[0].text
-    assert project.json("status")["kernel"]["state"] == "busy"  # looking does not touch it
-    _, answer = notebook.insert("print(x)")
-    assert "| 77" in answer.text
-    assert "run 2 " in answer.text and "lost its daemon" in answer.text
-    assert project.json("status")["kernel"]["pid"] == status["kernel"]["pid"]
-
-
 def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 import time
+from datetime import datetime
 from typing import Any, Protocol
 
 from jupyter_client import AsyncKernelClient
@@ -68,11 +69,18 @@ class Running:
         self.facts: dict[str, Any] = {}
         self.died: Death | None = None
 
-    async def run(self, code: str, silent: bool = False, history: bool = True) -> Execution:
-        """Execute the code and return what came of it; never raises for what the code does."""
+    async def run(self, code: str, silent: bool = False, history: bool = True, request: str = "") -> Execution:
+        """Execute the code and return what came of it; never raises for what the code does.
+
+        `request` is the message's id where the caller keeps one of its own.
+        """
         client = self.kernel.client
-        # stop_on_error=False: else requests that wait behind a failed one are aborted
-        self.msg_id = client.execute(code, silent=silent, store_history=history, allow_stdin=False, stop_on_error=False)
+        message = client.session.msg("execute_request", {
+            "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
+            "stop_on_error": False,  # else requests that wait behind a failed one are aborted
+        })  # fmt: skip
+        self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
+        client.shell_channel.send(message)
         looked = time.monotonic()
         while not (self.idle and self.reply):
             get = client.get_shell_msg if self.idle else client.get_iopub_msg
@@ -87,6 +95,17 @@ class Running:
                 if await self.over(looked, quiet):
                     break
         return await self.ended()
+
+    async def again(self, area: OutputArea, request: str, record: dict[str, Any]) -> Execution:
+        """Return what came of a request that ran while nobody listened, from the helper's record of it."""
+        self.area, self.msg_id, self.reply, self.replied_at, self.error, self.facts = area, request, None, 0.0, None, {}
+        for message in record["messages"]:
+            message["header"]["date"] = datetime.fromisoformat(message["header"]["date"])
+            self.take({**message, "parent_header": {"msg_id": request}})
+        ended = await self.ended()
+        if record["lost"]:
+            ended.notes.append(f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them")
+        return ended
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one message of the kernel's, from whichever channel."""

@@ -59,6 +59,13 @@ def sources(name: str, found: dict[str, str]) -> dict[str, str]:
 ORDERS = {part: list(sources(part, {})) for part in PARTS}
 SOURCES = {name: text for part in PARTS for name, text in sources(part, {}).items()}
 VERSION = hashlib.sha256("".join(SOURCES.values()).encode()).hexdigest()[:16]
+
+
+def recall(request: str) -> str:
+    """Return the code that asks for what a request published and how it ended."""
+    return f"__import__('sys').modules[{MODULE!r}].recall({request!r})"
+
+
 ASK = f"__import__('sys').modules[{MODULE!r}].tell()"
 
 

@@ -63,8 +63,16 @@ class LocalKernel:
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
+        self._open()
+        await self._reach(seconds)
+        await self._set_up(seconds)
+
+    def _open(self) -> None:
         if not self.client.channels_running:
             self.client.start_channels(stdin=False, hb=False)
+
+    async def _reach(self, seconds: float) -> None:
+        """Wait for an answer on both shell and iopub; raise KernelError."""
         deadline = time.monotonic() + seconds
         replied = heard = False
         while not (replied and heard):
@@ -83,23 +91,71 @@ class LocalKernel:
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
                 raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.files.stderr}")
+
+    async def _set_up(self, seconds: float) -> None:
+        """Install the helper where it is not there; raise KernelError."""
         done = await self._housekeeping(helper.install(str(self.files.stack)), seconds)
         if done.outcome is not Outcome.OK:
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
-    async def execute(self, code: str, timeout: float, limits: Limits, scratch: bool = False) -> Execution:
+    async def execute(
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+    ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        With `scratch` it gets no execution count and is in no history.
+        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
         """
         self.busy, self.interrupted = True, ""
-        guard = Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
         try:
             area = OutputArea(limits.max_output_bytes)
-            return await Running(self, area, time.monotonic() + timeout, guard).run(code, history=not scratch)
+            running = Running(self, area, time.monotonic() + timeout, self._guard(limits))
+            return await running.run(code, history=not scratch, request=request)
         finally:
             self.busy = False
+
+    def _guard(self, limits: Limits) -> Guard:
+        return Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
+
+    async def adopt(self) -> Death | None:
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+        for again in (True, False):
+            try:
+                await self.connect(GRACE_SECONDS)
+                return None
+            except KernelError as error:
+                death, why = await self.death(), error.message
+            if death is not None:
+                break
+            if again:
+                await self.manager.interrupt_kernel()
+        await self.shutdown()
+        return death or Death(f"it did not answer, not even to an interrupt: {why}")
+
+    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+        """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+
+        It has that many seconds left. What it published is in the helper's record: nothing is listened to meanwhile.
+        Raise KernelError where the kernel does not answer.
+        """
+        waiting = Running(self, OutputArea(10000), time.monotonic() + max(0.0, seconds), self._guard(limits))
+        self.busy, self.interrupted = True, ""
+        try:
+            self._open()
+            ended = await waiting.run("", silent=True, history=False)  # it is served behind what runs
+        finally:
+            self.busy = False
+        if ended.death is not None:
+            return ended
+        why = self.interrupted
+        await self._reach(GRACE_SECONDS)
+        told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
+        await self._set_up(GRACE_SECONDS)
+        record = told.facts.get("record")
+        if not record:
+            return None
+        self.interrupted = why
+        return await waiting.again(OutputArea(limits.max_output_bytes), request, record)
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""

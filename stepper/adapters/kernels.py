@@ -12,13 +12,11 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
-from stepper.adapters.execution import GRACE_SECONDS
 from stepper.adapters.kernel import Files, LocalKernel
-from stepper.errors import KernelBusyError, KernelError
+from stepper.errors import KernelError
 from stepper.ports import Death, KernelPlace
 
 START_SECONDS = 60.0
-LOOK_SECONDS = 1.0  # for a kernel found again to answer a question that is not worth an interrupt
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -88,20 +86,17 @@ class LocalKernels:
             raise
         return kernel
 
-    async def attach(self, insist: bool) -> tuple[LocalKernel | None, str]:
-        """Return the kernel that a former daemon left, or None and why it is gone ('' where none was).
-
-        It may still run a cell that lost its daemon. With `insist` that is interrupted, else KernelBusyError raised.
-        """
+    async def attach(self) -> LocalKernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(self.files.record.read_text())
             connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
             python, kernel_id, provisioner = told["python"], told["kernel"], told["provisioner"]
             banner = int(told["banner"])
         except FileNotFoundError:
-            return None, ""
+            return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return None, f"the record {self.files.record} can't be read ({error})"
+            return Death(f"the record {self.files.record} can't be read: {error}")
         manager = self._manager(python)
         manager.kernel_id = kernel_id
         manager.load_connection_info(connection)
@@ -112,26 +107,9 @@ class LocalKernels:
         kernel = LocalKernel(manager, self.files, python)
         kernel.banner = banner
         death = await kernel.death()
-        for again in (True, False) if death is None else ():
-            try:
-                await kernel.connect(GRACE_SECONDS if insist else LOOK_SECONDS)
-                return kernel, ""
-            except KernelError as error:
-                death = await kernel.death()
-                if death is None and not insist:
-                    kernel.detach()
-                    raise KernelBusyError(
-                        f"the kernel (pid {kernel.pid}) is busy with a cell that lost its daemon"
-                    ) from None
-                if death is None and again:
-                    await manager.interrupt_kernel()  # nobody waits for that cell any more
-                    continue
-                death = death or Death(f"it did not answer, not even to an interrupt: {error.message}")
-                await kernel.shutdown()
-                break
-        self.files.forget()
-        assert death is not None
-        return None, f"the kernel ended while no daemon of stepper's was there ({death.how})"
+        if death is not None:
+            await kernel.shutdown()
+        return death or kernel
 
 
 def _private(path: str, flags: int) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepper.core.ledger import Key, State
-from stepper.core.model import Cell, Step, StepStatus
-from stepper.core.report import clean, one_line, place, quote, seconds, step_name
+from stepper.core.ledger import Key, State, Stop
+from stepper.core.model import Cell, Step, StepStatus, Verdict
+from stepper.core.report import Report, bounded, clean, one_line, place, quote, seconds, step_name
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -97,6 +97,44 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
         " NotebookEdit needs a Read of it first in this session."
     )
     return "\n".join(lines)
+
+
+def built(state: State) -> str:
+    """Return which steps and cells had built the state of the present kernel, and how it is had again; '' for none."""
+    steps = [step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran]
+    loose = len(state.ran) - len(steps)
+    if not state.ran:
+        return ""
+    named = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"] if steps else []
+    named += [counted(loose, "cell in no step" if loose == 1 else "cell")] if loose else []
+    return f"lost is what {' and '.join(named)} had built; `stepper restore` runs them again in a fresh kernel"
+
+
+def stop_of_death(message: str, stderr: str) -> str:
+    """Return the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
+    said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
+    return "\n".join(
+        [
+            "❌ Execution stopped: the kernel died",
+            "Error Type: KernelDied",
+            f"Error Message: {one_line(message + said)}",
+            "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
+        ]
+    )
+
+
+def of_journaled(run: Mapping[str, Any], text: str | None, stop: Stop | None) -> Report:
+    """Return the report on a run as the journal has it; without its text, what is known of it."""
+    fine, fault = run["verdict"] == Verdict.FINE.value, run.get("fault")
+    what = f"{fault['ename']}: {fault['evalue']}" if fault else run["outcome"]
+    line = one_line(f"{'✓' if fine else '✗'} run {run['run']} · {what}", 200)
+    if text is None:
+        where = f"cell {run.get('number', '?')} (id {run['cell_id']})"
+        text = (
+            f"stepper: run {run['run']}, {where}, ended: {one_line(what)}."
+            " Its daemon ended before it could tell more; its outputs are in the notebook."
+        )
+    return Report(bounded(text), line, stop.block if stop and not fine else "", ok=fine)
 
 
 def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:

@@ -45,15 +45,30 @@ class Begun:
     clock: float
     tool_use_id: str | None
     repeat: int
+    request: str = ""  # by which the kernel knows it
+    timeout: float = 0.0  # seconds
 
     @property
     def wall_ns(self) -> int:
         """When it began, in nanoseconds of the clock that files are stamped by."""
         return int(datetime.fromisoformat(self.at.replace("Z", "+00:00")).timestamp() * 1e9)
 
-    def event(self) -> dict[str, Any]:
-        """Return what the journal tells of it."""
-        return {"event": "start", "run": self.number, "key": self.key, "at": self.at, "tool_use_id": self.tool_use_id}
+    def event(self, cell: Cell) -> dict[str, Any]:
+        """Return what the journal tells of it: all that a daemon needs which finds it unfinished."""
+        return {
+            "event": "start",
+            "run": self.number,
+            "key": self.key,
+            "at": self.at,
+            "tool_use_id": self.tool_use_id,
+            "request": self.request,
+            "timeout": self.timeout,
+            "cell_id": cell.id,
+            "number": cell.number,
+            "index": cell.index,
+            "source": cell.source,
+            "tags": cell.tags,
+        }
 
     def run(
         self, cell: Cell, outcome: Outcome, fault: Fault | None, verdict: Verdict, kernel: str, clock: float

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.core import plan as plans
-from stepper.core.model import Kind, Plan, StepStatus, Verdict
+from stepper.core.model import Kind, Outcome, Plan, StepStatus, Verdict
 
 Key = int | str  # a step's id, or the id of a cell in no step
 
+KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
 HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
+
+# What is kept in memory of an older run.
+SLIM = ("run", "cell_id", "key", "step", "source_hash", "started_at", "duration_s", "outcome", "verdict", "tool_use_id")
 
 # How a run's end moves a step. A cancelled run leaves the step where it was.
 AFTER_RUN = {
@@ -42,9 +46,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Stop:
-    """The state in which no further cell of the notebook runs until the person says so."""
+    """The state in which no further cell of the notebook runs until the person says so.
 
-    key: Key
+    `key` is None where no cell is to blame: the kernel died while nothing ran.
+    """
+
+    key: Key | None
     cell_id: str
     block: str
 
@@ -68,6 +75,7 @@ class State:
     counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
+    unwritten: dict[str, dict[str, Any]] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
     unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
 
     def of(self, key: Key) -> Progress:
@@ -158,6 +166,11 @@ def _start(state: State, event: dict[str, Any]) -> None:
 def _run(state: State, event: dict[str, Any]) -> None:
     state.running = None
     state.runs.append(event)
+    state.unwritten.pop(event["cell_id"], None)
+    if len(state.runs) > KEPT:
+        old = state.runs[-KEPT - 1]
+        state.reports.pop(old["run"], None)
+        state.runs[-KEPT - 1] = {name: old.get(name) for name in SLIM}
     state.next_run = max(state.next_run, event["run"] + 1)
     cell_id, source = event["cell_id"], event["source_hash"]
     state.seconds += event["duration_s"]
@@ -180,6 +193,25 @@ def _run(state: State, event: dict[str, Any]) -> None:
     progress.status = AFTER_RUN[verdict]
     progress.failing = verdict is not Verdict.FINE
     progress.cell_id, progress.index = cell_id, event["index"]
+
+
+def _void(state: State, event: dict[str, Any]) -> None:
+    """A run that was to begin and never did: the call may yet run it."""
+    state.running = None
+    state.tool_use_ids.discard(event.get("tool_use_id") or "")
+
+
+def _unwritten(state: State, event: dict[str, Any]) -> None:
+    state.unwritten[event["cell_id"]] = event
+
+
+def _written(state: State, event: dict[str, Any]) -> None:
+    state.unwritten.pop(event["cell_id"], None)
+
+
+def outcome_of(state: State, run: int) -> Outcome:
+    """Return how a run ended, as far as it is known."""
+    return next((Outcome(one["outcome"]) for one in reversed(state.runs) if one["run"] == run), Outcome.OK)
 
 
 def _report(state: State, event: dict[str, Any]) -> None:
@@ -231,7 +263,11 @@ HANDLERS = {
     "kernel": _kernel,
     "stop": _stop,
     "report": _report,
+    "void": _void,
+    "unwritten": _unwritten,
+    "written": _written,
     "continue": _lift,
+    "restore": _lift,
     "fix": _fix,
     "skip": _skip,
 }

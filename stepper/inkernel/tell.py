@@ -13,6 +13,7 @@ import signal
 import sys
 import types
 
+from . import record
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember, scratch
 from .kept import keep
@@ -108,6 +109,12 @@ def tell(error=None, ran=False, **facts):
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message)
 
 
+def recall(request):
+    """For a daemon that was not there: what a run published, and its reply."""
+    told = {"record": record.of(request)}
+    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", told, parent=parent())
+
+
 def on_pre_run(info):
     guarded(before_run, info)
 
@@ -120,16 +127,18 @@ def begin(version, stack, load):
     parts["load"] = load
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(version=version, recent=recent, tell=tell, end=end)
+    vars(sys.modules[name]).update(version=version, recent=recent, tell=tell, recall=recall, end=end)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
+    guarded(record.begin)
 
 
 def end():
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
+    guarded(record.end)
     if "figures" in parts:
         guarded(parts["figures"].end)
 

@@ -29,8 +29,10 @@ from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.core.model import CellEdit, Limits, Outcome
 from stepper.core.report import Report
-from stepper.engine import Caller, Session
+from stepper.engine import edited
 from stepper.ports import Execution, Kernel, KernelPlace
+from stepper.recovery import settle
+from stepper.session import Caller, Session
 
 HERE = Path(__file__).parent
 PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "vega_datasets")
@@ -135,8 +137,8 @@ class Kept:
             self.kernel.execute = watched
         return self.kernel
 
-    async def attach(self, insist: bool) -> tuple[None, str]:
-        return None, ""
+    async def attach(self) -> None:
+        return None
 
 
 class Bench:
@@ -170,7 +172,7 @@ class Bench:
         session = Session(
             "notebooks/fault.ipynb", IpynbFile(str(notebook)), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
             lambda: limits, lambda environ: place,
-            Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()),
+            Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()), settle,
         )  # fmt: skip
         cells: list[dict[str, Any]] = []
         kernel = await self.provider.start(place)
@@ -179,14 +181,14 @@ class Bench:
         for source in case.unrun:
             self.add(notebook, cells, source)
         for number, source in enumerate(case.prepare):
-            report = await session.edited(self.add(notebook, cells, source), Caller())
+            report = await edited(session, self.add(notebook, cells, source), Caller())
             doubts += [line for line in report.text.splitlines() if line.startswith("Doubt: ")] if report else []
             if report is None or not report.ok:
                 stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
         if case.ename == "MemoryLimit":  # what this machine passes when the kernel takes 120 MB more than now
             now = usage(kernel.pid)
             limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
-        report = await session.edited(self.add(notebook, cells, case.cell), Caller())
+        report = await edited(session, self.add(notebook, cells, case.cell), Caller())
         held = not session.state.runs or session.state.runs[-1]["cell_id"] != cells[-1]["id"]
         fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
         return Seen(
