@@ -32,7 +32,7 @@ def ask(verb: str, progress: Any = None, launch: bool = True, **arguments: Any) 
     paths = project()
 
     def told(body: bytes) -> None:
-        if progress:
+        if body and progress:
             progress(json.loads(body))
 
     body = client.ask(paths, verb.encode(), json.dumps(arguments).encode(), told, launch)

@@ -27,6 +27,10 @@ NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 DAEMON_ENVIRON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER")
 
 
+class GoneError(DaemonError):
+    """The daemon ended while it was asked."""
+
+
 class Connection:
     """One request to the daemon on a connected socket."""
 
@@ -63,7 +67,7 @@ class Connection:
             except ConnectionResetError:
                 data = b""
             if not data:
-                raise DaemonError(
+                raise GoneError(
                     "the stepper daemon went away" + (" while the cell ran" if self.accepted else ""),
                     f"see {self.paths.log}; the next call starts it again",
                 )
@@ -164,11 +168,11 @@ def ask(
 ) -> bytes | None:
     """Ask the daemon and return the answer's bytes.
 
-    `progress` is called with the bytes of each interim answer. With `launch=False` a daemon that is not
-    running is not started and None comes back. Raise StepperError as the daemon reports it, DaemonError where
-    it can't be reached.
+    `progress` is called with the bytes of each interim answer, none at a mere beat. With `launch=False` a daemon
+    that is not running is not started and None comes back. Raise StepperError as the daemon reports it,
+    DaemonError where it can't be reached.
     """
-    for _ in range(3):
+    for left in (2, 1, 0):
         connection = connect(paths)
         if connection is None:
             if not launch:
@@ -182,11 +186,13 @@ def ask(
         try:
             kind, body = connection.answer()
             while kind == wire.PROGRESS:
-                if body and progress:
+                if progress:
                     progress(body)
                 kind, body = connection.answer()
         except DaemonError as error:
             error.accepted = connection.accepted
+            if left and isinstance(error, GoneError) and not error.accepted:
+                continue  # one that dies may still take a connection, and had not begun
             raise
         finally:
             connection.sock.close()
@@ -219,6 +225,46 @@ def failure(body: bytes) -> StepperError:
     return error
 
 
+def forward(paths: Paths, event: str, payload: bytes) -> bytes | None:
+    """Return the daemon's answer to an event; raise as `ask` does.
+
+    Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
+    """
+    verb, look = b"hook " + event.encode(), leaving()
+    try:
+        return ask(paths, verb, payload, look, event not in NEVER_LAUNCH)
+    except GoneError as error:
+        if event != "PostToolUse":
+            raise
+        gone = error
+    try:
+        answer = ask(paths, verb + b" again", payload, look)
+    except StepperError as error:
+        error.accepted = error.accepted or gone.accepted
+        raise
+    if not answer:
+        raise gone
+    return answer
+
+
+def leaving() -> Callable[[bytes], None]:
+    """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell.
+
+    A client that is killed closes nothing politely: only its end of our standard output is gone, or our parent.
+    """
+    parent = os.getppid()
+
+    def look(_: bytes) -> None:
+        import select
+
+        poll = select.poll()
+        poll.register(1, 0)  # POLLERR and POLLHUP come unasked
+        if os.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
+            os._exit(0)
+
+    return look
+
+
 def hook() -> None:
     """The hook process: forward standard input, print the answer. It never fails the person's edit.
 
@@ -231,7 +277,7 @@ def hook() -> None:
         paths = Paths(root)
         answer: bytes | None = b""
         if event not in ONLY_UNDER_WAY or os.path.exists(paths.active):
-            answer = ask(paths, b"hook " + event.encode(), payload, launch=event not in NEVER_LAUNCH)
+            answer = forward(paths, event, payload)
         if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
             from stepper.core import hookio
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stepper import wire
 from stepper.core import hookio
 from stepper.paths import Paths, fnv1a
-from tests.conftest import ROOT, Project
+from tests.conftest import CLIENT, ROOT, Project
 
 FORBIDDEN = (
     "asyncio",
@@ -175,3 +181,80 @@ def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
             each["tool_response"].pop("updated_file", None)
             each["tool_response"].pop("original_file", None)
     assert lean == whole
+
+
+def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition; the time is a bound of hangs only."""
+    until = time.monotonic() + seconds
+    while not come():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def command(project: Project) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(project.folder), "PostToolUse"]
+
+
+def sleeping(project: Project) -> bytes:
+    """The payload of a cell that runs for long, below one that ran."""
+    notebook = project.new("One", "Sleep")
+    notebook.insert("x = 1")
+    return json.dumps(notebook.edited("insert", "import time\nfor _ in range(6000): time.sleep(0.1)")).encode()
+
+
+def was_cancelled(project: Project) -> None:
+    """Assert that the cell ends by itself, without an attempt, and that the kernel's state is there."""
+    wait_until(lambda: len(project.json("history")) == 2)
+    assert project.json("history")[-1]["outcome"] == "cancelled"
+    assert project.json("status")["steps"][1]["attempts"] == 0
+    assert project.json("eval", "x")["text"].endswith("1")
+
+
+@pytest.mark.parametrize("pair", [os.pipe, socket.socketpair])
+def test_a_hook_whose_output_nobody_reads_any_more_ends(project: Project, pair: Callable[[], tuple[Any, Any]]) -> None:
+    payload = sleeping(project)
+    ours, theirs = pair()
+    with subprocess.Popen(command(project), stdin=subprocess.PIPE, stdout=theirs) as hook:
+        close(theirs)
+        hook.stdin.write(payload)
+        hook.stdin.close()
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        assert hook.poll() is None
+        close(ours)
+        assert hook.wait(20) == 0
+    was_cancelled(project)
+
+
+def close(end: Any) -> None:
+    os.close(end if isinstance(end, int) else end.detach())
+
+
+def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "payload").write_bytes(sleeping(project))
+    text = '"$@" <payload >said & wait'
+    with subprocess.Popen(["sh", "-c", text, "sh", *command(project)], cwd=tmp_path) as parent:
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        parent.kill()
+    was_cancelled(project)
+    assert (tmp_path / "said").read_bytes() == b""
+
+
+def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) -> None:
+    notebook = project.new()
+    project.stepper("shutdown")
+    payload = notebook.edited("insert", "print('ran', 'once')")
+    project.paths.make_runtime()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(project.paths.socket)
+        listener.listen()
+
+        def die() -> None:
+            taken, _ = listener.accept()
+            os.unlink(project.paths.socket)
+            taken.close()
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        answer = project.hook("PostToolUse", payload)
+        thread.join()
+    assert "| ran once" in answer.text

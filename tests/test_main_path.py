@@ -237,8 +237,9 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
-def test_a_client_that_goes_away_cancels_its_cell(project: Project) -> None:
-    notebook = project.new()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_client_that_goes_away_cancels_its_cell(project: Project, number: signal.Signals) -> None:
+    notebook = project.new("One", "Sleep")
     notebook.insert("x = 1")
     payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
     command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(project.folder), "PostToolUse"]
@@ -246,10 +247,11 @@ def test_a_client_that_goes_away_cancels_its_cell(project: Project) -> None:
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
-        hook.terminate()
+        hook.send_signal(number)
     wait_until(lambda: len(project.json("history")) == 2)
     wait_until(lambda: not (project.folder / ".stepper" / "batch").exists())  # PostToolBatch won't come
     assert project.json("history")[-1]["outcome"] == "cancelled"
+    assert project.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
 
