@@ -210,7 +210,7 @@ class Session:
     def log(self, event: dict[str, Any], sync: bool = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
         try:
-            self.journal.append(event, sync)
+            self.journal.append(event, sync, keep=event["event"] != "start")
         except OSError as error:
             why = f"the journal can't be written ({error.strerror}): a restart forgets what runs now"
             if event["event"] == "start":  # nothing ran yet
