@@ -144,8 +144,18 @@ class Journal(Protocol):
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
 
-    def append(self, event: dict[str, Any], sync: bool = True) -> None:
-        """Write one event; with `sync` it is on disk when this returns. Raise OSError."""
+    @property
+    def waiting(self) -> int:
+        """How many events could not be written yet."""
+
+    def append(self, event: dict[str, Any], sync: bool = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns.
+
+        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
+        """
+
+    def flush(self, sync: bool = True) -> None:
+        """Write the events that wait, all or none; raise OSError."""
 
 
 class Surroundings(Protocol):

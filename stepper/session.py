@@ -199,16 +199,15 @@ class Session:
 
     def log(self, event: dict[str, Any], sync: bool = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
+        beginning = event["event"] == "start"  # nothing ran yet
         try:
-            self.journal.append(event, sync)
+            self.journal.append(event, sync, keep=not beginning)
         except OSError as error:
             why = f"the journal can't be written ({error.strerror})"
-            if event["event"] == "start":  # nothing ran yet
-                with contextlib.suppress(OSError):
-                    self.journal.append({"event": "void", "run": event["run"]}, sync=False)
+            if beginning:
                 raise StepperError(why, "df -h .stepper; ls -l .stepper/journal") from error
-            self.troubles = [*(one for one in self.troubles if not one.startswith(why)),
-                             f"{why}: a restart of the daemon forgets what ran since"]  # fmt: skip
+            told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
+            self.troubles = [*(one for one in self.troubles if not one.startswith(why)), told]
         if event["event"] == "kernel":
             self.facts = {}
         ledger.apply(self.state, event)

@@ -1,13 +1,22 @@
-"""The journal as JSON lines: one event a line, fsynced. A torn last line is reported and left behind."""
+"""The journal as JSON lines: one event a line, fsynced. What can't be written now waits and is written first, in order.
+
+A line is on disk whole or not at all: one that the disk took in part, or did not promise to keep, is cut off again.
+A torn last line (the machine lost power) is told and left behind. An unreadable journal is moved aside, never written
+over. A journal that somebody deletes is begun anew with the next line: this daemon still knows what stood in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import orjson
+
+from stepper.adapters.notebook import load_json
 
 
 class JsonLines:
@@ -16,45 +25,87 @@ class JsonLines:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._torn = False
+        self._waiting: list[bytes] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many lines could not be written yet."""
+        return len(self._waiting)
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
-        """Return all events, and a sentence about lines that could not be read ('' where all could)."""
+        """Return all events, and a sentence about what could not be read ('' where all could)."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return [], ""
         except OSError as error:
-            return (
-                [],
-                f"the journal {self.path} can't be read ({error.strerror}): what ran before is not known",
-            )
+            return [], self._set_aside(error)
         self._torn = bool(data) and not data.endswith(b"\n")
-        events, bad = [], 0
-        for line in data.split(b"\n"):
-            if not line.strip():
-                continue
-            try:
-                event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                event = None
-            if isinstance(event, dict):
-                events.append(event)
-            else:
-                bad += 1
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        events = [event for event in map(_event, lines) if event is not None]
+        bad = len(lines) - len(events)
         return events, f"{bad} unreadable line(s) of the journal {self.path} were left out" if bad else ""
 
-    def append(self, event: dict[str, Any], sync: bool = True) -> None:
-        """Write one event; with `sync` it is on disk when this returns. Raise OSError."""
-        line = orjson.dumps(event, default=str) + b"\n"
-        if self._torn:
-            line, self._torn = b"\n" + line, False
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def append(self, event: dict[str, Any], sync: bool = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns.
+
+        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
+        """
+        self._waiting.append(_line(event))
         try:
-            if os.write(handle, line) < len(line):
-                self._torn = True  # the disk is full
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if sync:
-                os.fsync(handle)
+            self.flush(sync)
+        except OSError:
+            if not keep:
+                self._waiting.pop()
+            raise
+
+    def flush(self, sync: bool = True) -> None:
+        """Write the lines that wait, all or none; raise OSError."""
+        if not self._waiting:
+            return
+        data = b"\n" * self._torn + b"".join(self._waiting)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            try:
+                if os.write(handle, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if sync:
+                    os.fsync(handle)
+            except OSError:
+                self._torn = True  # unless it can be cut off: then the file ends as it did
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, size)
+                    self._torn = data.startswith(b"\n")
+                raise
         finally:
             os.close(handle)
+        self._torn, self._waiting = False, []
+
+    def _set_aside(self, why: OSError) -> str:
+        """Give an unreadable journal another name, so that it is not written over; return what to tell."""
+        number = 1
+        while os.path.lexists(aside := f"{self.path}.unreadable-{number}"):
+            number += 1
+        told = f"the journal {self.path} can't be read ({why.strerror}): what ran before is not known"
+        try:
+            os.rename(self.path, aside)
+        except OSError as error:
+            return f"{told}; it can't be moved aside either ({error.strerror})"
+        return f"{told}. It was moved to {aside}; a new one begins"
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = load_json(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event, default=str) + b"\n"
+    except TypeError:  # lone surrogates, integers of more than 64 bits, keys that are no strings
+        return json.dumps(event, default=str).encode() + b"\n"

@@ -1,0 +1,181 @@
+"""The journal on a disk that is full, unreadable or torn: no event is lost, no line stands there twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.adapters.journal import JsonLines
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes: unlike a folder's mode that stops root too."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@contextlib.contextmanager
+def somebody() -> Iterator[Path]:
+    """Be a user whom modes stop, with a folder of one's own."""
+    with tempfile.TemporaryDirectory() as name:
+        root = os.geteuid() == 0
+        if root:
+            os.chown(name, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+def numbers(path: Path) -> list[int]:
+    """The events in the file, each line of which must be whole."""
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+def test_what_a_full_disk_refuses_is_written_in_order_before_the_next_line(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    journal = JsonLines(str(path))
+    journal.append({"n": 1})
+    with full_disk(path.stat().st_size + 4):  # room for a part of a line
+        for n in (2, 3):
+            with pytest.raises(OSError):
+                journal.append({"n": n})
+        with pytest.raises(OSError):
+            journal.append({"n": 99}, keep=False)
+        assert (journal.waiting, numbers(path)) == (2, [1])
+    journal.append({"n": 4}, sync=False)
+    assert (journal.waiting, numbers(path)) == (0, [1, 2, 3, 4])
+    assert JsonLines(str(path)).load()[1] == ""
+
+
+def test_flush_writes_what_waits(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    journal = JsonLines(str(tmp_path / "folder" / "n.jsonl"))
+    with pytest.raises(OSError):
+        journal.append({"n": 1})
+    with pytest.raises(OSError):
+        journal.flush()
+    (tmp_path / "folder").unlink()
+    journal.flush()
+    assert (journal.waiting, numbers(journal.path)) == (0, [1])
+    journal.flush()
+    assert numbers(journal.path) == [1]
+
+
+def test_a_read_only_journal_keeps_its_lines_until_it_may_be_written() -> None:
+    with somebody() as folder:
+        path = folder / "n.jsonl"
+        journal = JsonLines(str(path))
+        journal.append({"n": 1})
+        path.chmod(0o400)
+        with pytest.raises(PermissionError):
+            journal.append({"n": 2})
+        path.chmod(0o600)
+        journal.append({"n": 3})
+        assert numbers(path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"n": 2', b'{"n": 2}garbage\n', b"\0" * 40, b"\xff\xfe\n", b'["n"]\n', b"12\n"], ids=repr
+)
+def test_a_torn_or_invalid_line_is_told_and_left_behind(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b'{"n":1}\n' + tail)
+    journal = JsonLines(str(path))
+    events, told = journal.load()
+    assert events == [{"n": 1}]
+    assert told == f"1 unreadable line(s) of the journal {path} were left out"
+    journal.append({"n": 3})
+    assert JsonLines(str(path)).load()[0] == [{"n": 1}, {"n": 3}]
+    assert path.read_bytes().startswith(b'{"n":1}\n' + tail)
+
+
+def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b'{"n":1}\n{"n":2}')
+    journal = JsonLines(str(path))
+    assert journal.load() == ([{"n": 1}, {"n": 2}], "")
+    with full_disk(path.stat().st_size + 3), pytest.raises(OSError):
+        journal.append({"n": 3})
+    journal.append({"n": 4})
+    assert numbers(path) == [1, 2, 3, 4]
+
+
+def test_an_unreadable_journal_is_moved_aside_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    for number in (1, 2):
+        path.mkdir()
+        (path / "kept").touch()
+        journal = JsonLines(str(path))
+        events, told = journal.load()
+        assert events == []
+        assert told == (
+            f"the journal {path} can't be read (Is a directory): what ran before is not known. "
+            f"It was moved to {path}.unreadable-{number}; a new one begins"
+        )
+        assert Path(f"{path}.unreadable-{number}", "kept").exists()
+        journal.append({"n": 1})
+        assert numbers(path) == [1]
+        path.unlink()
+
+
+def test_a_journal_that_may_not_be_read_keeps_its_bytes() -> None:
+    with somebody() as folder:
+        path = folder / "n.jsonl"
+        path.write_text('{"n":1}\n')
+        path.chmod(0o200)  # to be written, not to be read
+        journal = JsonLines(str(path))
+        assert "Permission denied" in journal.load()[1]
+        journal.append({"n": 2})
+        aside = folder / "n.jsonl.unreadable-1"
+        aside.chmod(0o600)
+        assert (numbers(aside), numbers(path)) == ([1], [2])
+
+
+def test_one_that_can_be_neither_read_nor_moved_makes_the_lines_wait() -> None:
+    with somebody() as folder:
+        path = folder / "journal" / "n.jsonl"
+        path.parent.mkdir()
+        path.write_text('{"n":1}\n')
+        path.parent.chmod(0o000)
+        journal = JsonLines(str(path))
+        assert "can't be moved aside either" in journal.load()[1]
+        with pytest.raises(PermissionError):
+            journal.append({"n": 2})
+        path.parent.chmod(0o700)
+        journal.append({"n": 3})
+        assert numbers(path) == [1, 2, 3]
+
+
+def test_a_deleted_journal_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "n.jsonl"
+    journal = JsonLines(str(path))
+    journal.append({"n": 1})
+    path.unlink()
+    path.parent.rmdir()
+    journal.append({"n": 2})
+    assert (numbers(path), path.stat().st_mode & 0o777) == ([2], 0o600)
+
+
+@pytest.mark.parametrize("value", ["\ud800", 10**30, {1: "a"}], ids=repr)
+def test_what_orjson_refuses_is_journaled_all_the_same(tmp_path: Path, value: object) -> None:
+    journal = JsonLines(str(tmp_path / "n.jsonl"))
+    journal.append({"value": value})
+    (event,), told = journal.load()
+    assert (event["value"], told) == (json.loads(json.dumps(value)), "")
