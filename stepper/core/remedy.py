@@ -13,6 +13,10 @@ NETWORK = "see whether the network and the server are there, then /fix"
 # By the words of classify.words, classes without their module. The first row whose word the fault has decides.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then /fix"),
+    (
+        "OutOfMemory",
+        "let the cell work on less data at a time, then /fix and run the steps before it again: `stepper run`",
+    ),
     ("KernelDied", "change the cell that ended the kernel, then /fix and run the steps before it again: `stepper run`"),
     ("MemoryLimit", "let the cell work on less data at a time, or raise max_memory_percent, then /fix"),
     ("MemoryError", "let the cell work on less data at a time, then /fix"),
