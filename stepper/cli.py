@@ -324,8 +324,9 @@ def shutdown() -> None:
     pid = daemon_pid(paths)
     try:
         ended = ask("shutdown", launch=False)
-        if ended is None and kernels_on_record(paths):
-            pid, ended = None, ask("shutdown")
+        if ended is None:
+            pid = None  # of one that is gone: another process may have it now
+            ended = ask("shutdown") if kernels_on_record(paths) else None
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         from stepper.force import end_by_force
 

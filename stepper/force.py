@@ -9,34 +9,36 @@ from pathlib import Path
 
 import psutil
 
+from stepper.adapters.process import Identity, clear
 from stepper.paths import Paths
 
 
 def end_by_force(paths: Paths) -> int:
-    """Kill the project's daemon and its kernels with all their children; return how many kernels there were."""
+    """Kill the project's daemon and its kernels with all that they started; return how many kernels there were."""
     kernels = 0
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        if (process.info["cmdline"] or [])[-3:] == ["-m", "stepper.daemon", paths.project]:
-            _kill(process)
+    daemons = daemons_of(paths)
+    for daemon in daemons:
+        with contextlib.suppress(psutil.Error):  # gone already
+            daemon.kill()
+    psutil.wait_procs(daemons, timeout=5)
     for record in Path(paths.kernels).rglob("*.json"):
-        try:
-            told = json.loads(record.read_text())["provisioner"]
-            process = psutil.Process(told["pid"])
-            if abs(process.create_time() - told["created"]) < 1.0:  # else another process has that pid now
-                _kill(process)
-                kernels += 1
-        except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-            pass  # unreadable, or gone already
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
+            told = json.loads(record.read_text())
+            root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
+            kernels += clear(str(told["kernel"]), root) > 0
         record.unlink(missing_ok=True)
-    for leftover in (paths.socket, paths.daemon_json):
+    for leftover in (paths.socket, paths.daemon_json, *map(str, Path(paths.runtime).glob("k*"))):
         if os.path.exists(leftover):
             os.unlink(leftover)
     return kernels
 
 
-def _kill(process: psutil.Process) -> None:
-    family = [process, *process.children(recursive=True)]
-    for member in family:
-        with contextlib.suppress(psutil.Error):  # gone already
-            member.kill()
-    psutil.wait_procs(family, timeout=5)
+def daemons_of(paths: Paths) -> list[psutil.Process]:
+    """Return the processes that are this user's daemon of the project; what was written down is not asked."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            ours = process.cmdline()[-3:] == ["-m", "stepper.daemon", paths.project]
+            if ours and process.uids().real == os.getuid():
+                found.append(process)
+    return found

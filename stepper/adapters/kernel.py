@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import os
 import queue
 import signal
@@ -16,10 +16,11 @@ from typing import Any
 import psutil
 from jupyter_client import AsyncKernelClient, AsyncKernelManager
 
-from stepper.adapters import helper
+from stepper.adapters import helper, process
 from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
-from stepper.adapters.memory import Guard, usage
+from stepper.adapters.memory import Guard, OomKills, usage
 from stepper.adapters.outputs import OutputArea
+from stepper.adapters.process import Identity
 from stepper.adapters.provisioner import GONE
 from stepper.core.model import Limits, Outcome
 from stepper.errors import KernelError, KernelStartFailedError
@@ -27,6 +28,7 @@ from stepper.ports import Death, Execution
 
 STDERR_CHARACTERS = 2000
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
+OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class Files:
         """Return the files of the kernel with that record."""
         path = Path(record)
         return cls(path, path.with_suffix(".stderr"), path.with_suffix(".stack"))
+
+    def note(self, told: dict[str, Any]) -> None:
+        """Write the record: whole, or not at all."""
+        new = self.record.with_suffix(".new")
+        with open(new, "w", opener=private) as stream:
+            json.dump(told, stream, default=bytes.decode)  # the connection's key is bytes
+        new.replace(self.record)
 
     def forget(self) -> None:
         """Remove the record of a kernel that is gone."""
@@ -60,6 +69,9 @@ class LocalKernel:
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
         self.client: AsyncKernelClient = manager.client()
+        self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
+        self.oom_kills = OomKills(self.pid)
+        self.ended: Death | None = None
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
@@ -107,12 +119,14 @@ class LocalKernel:
         `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
         """
         self.busy, self.interrupted = True, ""
+        self.oom_kills.forget()
         try:
             area = OutputArea(limits.max_output_bytes)
             running = Running(self, area, time.monotonic() + timeout, self._guard(limits))
             return await running.run(code, history=not scratch, request=request)
         finally:
             self.busy = False
+            self.oom_kills.forget()  # what a cell started may have been killed
 
     def _guard(self, limits: Limits) -> Guard:
         return Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
@@ -183,7 +197,7 @@ class LocalKernel:
         """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
         try:
             os.truncate(self.files.stack, 0)
-            os.kill(self.pid, signal.SIGURG)  # which a process without a handler ignores
+            self.manager.provisioner.process.send_signal(signal.SIGURG)  # type: ignore[union-attr]  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:
                 await asyncio.sleep(0.02)
@@ -195,18 +209,21 @@ class LocalKernel:
             return ""
 
     async def death(self) -> Death | None:
-        """Return how the kernel ended, or None while it lives."""
-        assert self.manager.provisioner is not None
-        code = await self.manager.provisioner.poll()
-        if code is None:
-            return None
-        if code == GONE:
-            how = "its process is gone"
-        elif code < 0:
-            how = signal.Signals(-code).name
-        else:
-            how = f"exit code {code}"
-        return Death(how, self.stderr_tail())
+        """Return how the kernel ended, or None while it lives. What it started goes with it."""
+        if self.ended is None:
+            assert self.manager.provisioner is not None
+            code = await self.manager.provisioner.poll()
+            if code is None:
+                return None
+            if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
+                how = OUT_OF_MEMORY
+            elif code == GONE:
+                how = "its process is gone"
+            else:
+                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            self.ended = Death(how, self.stderr_tail())
+            await asyncio.to_thread(process.clear, self.id)
+        return self.ended
 
     async def wait_death(self, seconds: float) -> Death | None:
         """Wait until the kernel is gone, at most `seconds`."""
@@ -228,13 +245,8 @@ class LocalKernel:
 
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
-        family = _family(self.pid) if await self.death() is None else []
         self.client.stop_channels()
-        assert self.manager.provisioner is not None
-        await self.manager.provisioner.kill()
-        for process in family:
-            with contextlib.suppress(psutil.Error):  # gone already
-                process.kill()
+        await asyncio.to_thread(process.clear, self.id, self.identity)
         await self.wait_death(GRACE_SECONDS)
         await self.manager.cleanup_resources()  # sockets, contexts, files
         self.files.forget()
@@ -246,9 +258,9 @@ class LocalKernel:
     def rss_bytes(self) -> int:
         """Return the resident memory of the kernel's process tree in bytes."""
         total = 0
-        for process in _family(self.pid):
+        for member in process.tree(self.id, self.identity):
             try:
-                total += process.memory_info().rss
+                total += member.memory_info().rss
             except psutil.Error:
                 continue  # it ended meanwhile
         return total
@@ -264,13 +276,9 @@ def add_ipykernel(python: str) -> str:
     return f"uv pip install --python {python} ipykernel"
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """Return the process and all its descendants; empty where it is gone."""
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return []
+def private(path: str, flags: int) -> int:
+    """Open a file that is the user's alone."""
+    return os.open(path, flags, 0o600)
 
 
 async def _any(get: Callable[..., Any]) -> bool:

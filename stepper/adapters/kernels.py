@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
-from stepper.adapters.kernel import Files, LocalKernel
+from stepper.adapters import process
+from stepper.adapters.kernel import Files, LocalKernel, private
 from stepper.errors import KernelError
 from stepper.ports import Death, KernelPlace
 
@@ -58,59 +59,77 @@ class LocalKernels:
         # A file of its own for each kernel: a manager that is collected later removes the one it wrote.
         manager.ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
         manager.connection_file = manager.ip + ".json"
-        with open(self.files.stderr, "wb", opener=_private) as stderr, open(self.files.stack, "wb", opener=_private):
+        # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
+        self.files.note({"kernel": manager.kernel_id})
+        with open(self.files.stderr, "wb", opener=private) as stderr, open(self.files.stack, "wb", opener=private):
             try:
                 # independent: the kernel must live on when the daemon dies
                 await manager.start_kernel(
-                    independent=True, cwd=place.cwd, env=dict(place.environ), stdout=stderr, stderr=stderr
+                    independent=True,
+                    cwd=place.cwd,
+                    env={**place.environ, process.MARKER: manager.kernel_id},
+                    stdout=stderr,
+                    stderr=stderr,
                 )
-            except OSError as error:
-                raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
+            except BaseException as error:
+                await self._clear(manager.kernel_id)
+                if isinstance(error, OSError):
+                    raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
+                raise
         kernel = LocalKernel(manager, self.files, place.python)
         try:
             await kernel.connect(START_SECONDS)
             assert manager.provisioner is not None
-            told: dict[str, Any] = {
-                "kernel": kernel.id,
-                "python": place.python,
-                "connection": manager.get_connection_info(),
-                "provisioner": await manager.provisioner.get_provisioner_info(),
-                "banner": self.files.stderr.stat().st_size,
-            }
-            kernel.banner = told["banner"]
-            with open(self.files.record, "w", opener=_private) as stream:
-                json.dump(told, stream, default=bytes.decode)  # the connection's key is bytes
+            kernel.banner = self.files.stderr.stat().st_size
+            self.files.note(
+                {
+                    "kernel": kernel.id,
+                    "python": place.python,
+                    "connection": manager.get_connection_info(),
+                    "provisioner": await manager.provisioner.get_provisioner_info(),
+                    "banner": kernel.banner,
+                }
+            )
             manager.cleanup_connection_file()  # the kernel has read it, the record holds it
         except BaseException:
             await kernel.shutdown()
             raise
         return kernel
 
+    async def _clear(self, kernel: str) -> None:
+        """End what there is of a kernel that never came to be, and forget it."""
+        await asyncio.to_thread(process.clear, kernel)
+        for path in Path(self.runtime).glob(f"k{kernel[:8]}*"):
+            path.unlink(missing_ok=True)
+        self.files.forget()
+
     async def attach(self) -> LocalKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(self.files.record.read_text())
-            connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
-            python, kernel_id, provisioner = told["python"], told["kernel"], told["provisioner"]
-            banner = int(told["banner"])
+            if "connection" not in told:  # its daemon died while it started it: nothing has run in it
+                await self._clear(uuid.UUID(told["kernel"]).hex)
+                return None
+            kernel = await self._taken_over(told)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return Death(f"the record {self.files.record} can't be read: {error}")
-        manager = self._manager(python)
-        manager.kernel_id = kernel_id
-        manager.load_connection_info(connection)
-        manager.provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(
-            kernel_id, manager.kernel_spec, parent=manager
-        )
-        await manager.provisioner.load_provisioner_info(provisioner)
-        kernel = LocalKernel(manager, self.files, python)
-        kernel.banner = banner
         death = await kernel.death()
         if death is not None:
             await kernel.shutdown()
         return death or kernel
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    async def _taken_over(self, told: dict[str, Any]) -> LocalKernel:
+        """Return the kernel that a record tells of, not connected; raise KeyError, TypeError or ValueError."""
+        manager = self._manager(told["python"])
+        manager.kernel_id = told["kernel"]
+        connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
+        manager.load_connection_info(connection)
+        manager.provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(
+            manager.kernel_id, manager.kernel_spec, parent=manager
+        )
+        await manager.provisioner.load_provisioner_info(told["provisioner"])
+        kernel = LocalKernel(manager, self.files, told["python"])
+        kernel.banner = int(told["banner"])
+        return kernel

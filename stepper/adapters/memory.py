@@ -1,14 +1,19 @@
-"""The memory guard: the machine's memory or, where there is one, the cgroup's, looked at while a cell runs."""
+"""The memory guard: the machine's memory or, where there is one, the cgroup's, looked at while a cell runs.
+
+What passes from little to all between two looks is the system's to kill: the kernel goes first, and that is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
+FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
 GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 
@@ -35,28 +40,34 @@ def usage(pid: int) -> Usage:
     return max(found, key=lambda one: one.percent)
 
 
-def cgroups(pid: int, root: Path = CGROUPS, proc: Path = Path("/proc")) -> list[Usage]:
+def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
+    found = []
+    for level, unified in _groups(pid, root, proc):
+        if unified:
+            found += _level(level, "memory.max", "memory.current", "inactive_file")
+        else:
+            found += _level(level, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return found
+
+
+def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of a process's memory cgroups, innermost first, and whether each is of cgroup v2."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return []
-    found = []
+        return
     for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        if number == "0" and not controllers:
-            folder, names = root, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            folder = root / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
+        unified = number == "0" and not controllers
+        if not unified and "memory" not in controllers.split(","):
             continue
+        folder = root if unified else root / "memory"
         # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
         group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
         for level in (group, *group.parents):
             if level == folder.parent:
                 break
-            found += _level(level, *names)
-    return found
+            yield level, unified
 
 
 def _level(folder: Path, maximum: str, current: str, cache: str) -> list[Usage]:
@@ -98,3 +109,38 @@ class Guard:
             f"memory reached {now.percent:.0f} % of {now.where} (the limit is {self.percent:g} %);"
             f" this kernel holds {share / 1e6:,.0f} MB of {now.total / 1e6:,.0f} MB"
         )
+
+
+def first_to_go(pid: int) -> None:
+    """Have the system kill a process, or what it starts, before others where memory runs out."""
+    with contextlib.suppress(OSError, ValueError):  # no Linux, or not allowed: the system chooses alone
+        own = int((PROC / "self/oom_score_adj").read_text())
+        (PROC / str(pid) / "oom_score_adj").write_text(str(min(1000, own + FIRST_TO_GO)))
+
+
+class OomKills:
+    """Tells the system's kill for want of memory from any other SIGKILL, by the counter that it raises.
+
+    That of the process's cgroup where there is one, else the machine's. It counts from the last `forget`.
+    """
+
+    def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
+        names = [level / ("memory.events" if v2 else "memory.oom_control") for level, v2 in _groups(pid, root, proc)]
+        self.counters = [*names, proc / "vmstat"]
+        self.before = self._count()
+
+    def _count(self) -> int:
+        for path in self.counters:
+            with contextlib.suppress(OSError, ValueError):
+                for line in path.read_text().splitlines():
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        return 0
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self.before = self._count()
+
+    def any(self) -> bool:
+        """Whether the system has killed for want of memory since."""
+        return self._count() > self.before

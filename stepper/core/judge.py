@@ -12,6 +12,7 @@ from stepper.core.model import Cell, Fault, Outcome, Run, Verdict
 
 KEPT = "the kernel's state is kept"
 LOST = "all variables are lost"
+DEATHS = {"exit()": "SystemExit", "out of memory": "OutOfMemory"}  # a word of how a kernel died → its class
 
 
 def judge(
@@ -25,7 +26,7 @@ def judge(
         return Fault("MemoryLimit", f"{memory}; {LOST if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
         said = f"kernel died ({death}): {LOST}" + (f"\n{stderr}" if stderr else "")
-        classes = ("KernelDied", "SystemExit") if "exit()" in death else ("KernelDied",)
+        classes = ("KernelDied", *(name for word, name in DEATHS.items() if word in death))
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:

@@ -14,6 +14,10 @@ NETWORK = "see whether the network and the server are there, then /fix"
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then /fix"),
     (
+        "OutOfMemory",
+        "let the cell work on less data at a time, then /fix; `stepper restore` runs the steps before it again",
+    ),
+    (
         "KernelDied",
         "change the cell that ended the kernel, then /fix; `stepper restore` runs the steps before it again",
     ),
