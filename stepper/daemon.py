@@ -199,7 +199,6 @@ class Daemon:
         try:
             verb, _, event = verb.partition(" ")
             if verb == "hook":
-                event = event.removesuffix(" again")  # asked anew after a daemon's end: a call is never run twice
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
             command = COMMANDS.get(verb)
             if command is None:

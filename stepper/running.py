@@ -102,7 +102,7 @@ async def conclude(
     """Judge an execution, put its outputs away and journal the run; `known` are the facts of before it."""
     state, cell, key = session.state, work.cell, work.key
     known = session.facts or known  # a kernel that died tells no more
-    fault, verdict = judged(cell, execution, known)
+    fault, verdict = judged(cell, execution, known, brief.built(state))
     if fault is not None:
         look = execution.facts.get("look") or {}
         fault = await asyncio.to_thread(
@@ -115,8 +115,6 @@ async def conclude(
         work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
     if verdict is Verdict.RECOVERABLE:
         work.notes += progress.same_error(state, key, run)
-    if execution.death is not None and verdict is not Verdict.CANCELLED:
-        work.notes += filter(None, [brief.built(state)])
     counted = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
     session.log({"event": "run", **asdict(run), **counted, "request": begin.request})
     session.ended(execution, f"cell {cell.number}")
@@ -139,11 +137,14 @@ async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     return ended
 
 
-def judged(cell: Cell, execution: Execution, facts: dict[str, object]) -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution and what follows; `facts` are what the kernel told last."""
+def judged(cell: Cell, execution: Execution, facts: dict[str, object], built: str = "") -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution and what follows; `facts` are what the kernel told last.
+
+    `built` tells what had built the variables, for a kernel that died.
+    """
     how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
     memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
-    return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory)
+    return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory, built)
 
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:

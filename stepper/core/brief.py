@@ -100,14 +100,14 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
 
 
 def built(state: State) -> str:
-    """Return which steps and cells had built the state of the present kernel, and how it is had again; '' for none."""
+    """Return which steps and cells had built the present kernel's variables, and how to have them again; '' for none."""
     steps = [step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran]
     loose = len(state.ran) - len(steps)
     if not state.ran:
         return ""
     named = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"] if steps else []
     named += [counted(loose, "cell in no step" if loose == 1 else "cell")] if loose else []
-    return f"lost is what {' and '.join(named)} had built; `stepper restore` runs them again in a fresh kernel"
+    return f"{' and '.join(named)} had built them; `stepper restore` runs that again in a fresh kernel"
 
 
 def stop_of_death(message: str, stderr: str) -> str:

@@ -16,16 +16,24 @@ DEATHS = {"exit()": "SystemExit", "out of memory": "OutOfMemory"}  # a word of h
 
 
 def judge(
-    outcome: Outcome, fault: Fault | None, tags: tuple[str, ...], death: str = "", stderr: str = "", memory: str = ""
+    outcome: Outcome,
+    fault: Fault | None,
+    tags: tuple[str, ...],
+    death: str = "",
+    stderr: str = "",
+    memory: str = "",
+    built: str = "",
 ) -> tuple[Fault | None, Verdict]:
     """Return the fault, with classes of its own for what is no exception, and what follows.
 
-    `death` tells how the kernel ended ('' while it lives), `stderr` what it wrote last, `memory` what the guard saw.
+    `death` tells how the kernel ended ('' while it lives), `stderr` what it wrote last, `memory` what the guard saw,
+    `built` what had built the variables that are lost with it.
     """
+    lost = f"{LOST}; {built}" if built else LOST
     if outcome is Outcome.MEMORY:
-        return Fault("MemoryLimit", f"{memory}; {LOST if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
+        return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
-        said = f"kernel died ({death}): {LOST}" + (f"\n{stderr}" if stderr else "")
+        said = f"kernel died ({death}): {lost}" + (f"\n{stderr}" if stderr else "")
         classes = ("KernelDied", *(name for word, name in DEATHS.items() if word in death))
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE

@@ -166,7 +166,8 @@ def _start(state: State, event: dict[str, Any]) -> None:
 def _run(state: State, event: dict[str, Any]) -> None:
     state.running = None
     state.runs.append(event)
-    state.unwritten.pop(event["cell_id"], None)
+    if state.unwritten.get(event["cell_id"], event)["run"] != event["run"]:
+        del state.unwritten[event["cell_id"]]  # an older run's
     if len(state.runs) > KEPT:
         old = state.runs[-KEPT - 1]
         state.reports.pop(old["run"], None)

@@ -1,0 +1,475 @@
+"""Nothing lost: daemons and kernels that are killed at every point, files that can't be written, many callers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Answer, Notebook, Project, code, text_of
+from tests.test_main_path import wait_until
+
+# A real daemon that kills itself as `kill -9` does, at a named point of a run, once.
+SUICIDAL = """
+import os, sys
+point = sys.argv.pop(2)
+from stepper import daemon
+from stepper.adapters.journal import JsonLines
+from stepper.adapters.notebook import IpynbFile
+append, put = JsonLines.append, IpynbFile.put
+
+def die():
+    os.kill(os.getpid(), 9)
+
+def appending(self, event, *given, **named):
+    if point == "between write and journal" and event["event"] == "run":
+        die()
+    append(self, event, *given, **named)
+    if point == "before the kernel has it" and event["event"] == "start":
+        die()
+    if point == "between journal and report" and event["event"] == "run":
+        die()
+
+def putting(self, *given, **named):
+    if point == "between run and write":
+        die()
+    return put(self, *given, **named)
+
+JsonLines.append, IpynbFile.put = appending, putting
+daemon.main()
+"""
+
+
+def suicidal_daemon(project: Project, point: str) -> None:
+    """Replace the project's daemon by one that will die at that point."""
+    project.kill_daemon()
+    subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point]).returncode = 0
+    wait_until(lambda: json.loads(Path(project.paths.daemon_json).read_text())["pid"] != 0 and _listens(project))
+
+
+def _listens(project: Project) -> bool:
+    about = json.loads(Path(project.paths.daemon_json).read_text())
+    return psutil.pid_exists(about["pid"]) and project.json("status")["daemon"]["pid"] == about["pid"]
+
+
+def times(project: Project, name: str) -> int:
+    """How often a cell that leaves a line in a file ran."""
+    path = project.folder / "notebooks" / name
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def leaves(name: str) -> str:
+    return f"open({name!r}, 'a').write('ran\\n')\n"
+
+
+def in_background(project: Project, payload: dict) -> tuple[threading.Thread, list[Answer]]:
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload)))
+    thread.start()
+    return thread, answers
+
+
+WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('over')\n"
+
+
+def busy(project: Project) -> bool:
+    return project.json("status")["kernel"]["state"] == "busy"
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before the kernel has it",
+        "between run and write",
+        "between write and journal",
+        "between journal and report",
+    ],
+)
+def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
+    notebook = project.new("Load", "Go on")
+    notebook.insert("x = 20")
+    kernel = project.json("status")["kernel"]["pid"]
+    suicidal_daemon(project, point)
+    cell_id, answer = notebook.insert(leaves("count") + "print('hello'); x += 1; x + 1")
+    assert times(project, "count") == 1  # whatever happened, never twice
+    assert "ok" in answer.text.splitlines()[0] and answer.line.startswith("✓"), answer.text
+    assert text_of(notebook.cell(cell_id)) == "hello\n"
+    assert notebook.cell(cell_id)["outputs"][-1]["data"]["text/plain"] == ["22"]
+    history = project.json("history")
+    assert [run["outcome"] for run in history] == ["ok", "ok"] and history[1]["cell_id"] == cell_id
+    assert project.json("status")["kernel"]["pid"] == kernel
+    _, answer = notebook.insert("print(x)")
+    assert "| 21" in answer.text and "lost" not in answer.text
+
+
+def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("x = 77", after=None)
+    payload = notebook.edited("insert", leaves("count") + WAITS + "x + 1", notebook.raw["cells"][0]["id"])
+    cell_id = payload["tool_response"]["cell_id"]
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    before = project.json("status")["kernel"]["pid"]
+    project.kill_daemon()
+    status = project.json("status")
+    assert status["kernel"] | {"rss_bytes": 0, "python": ""} == {
+        "pid": before,
+        "state": "busy",
+        "rss_bytes": 0,
+        "python": "",
+    }
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(30)
+    assert "ran ok" in answers[0].text and "lost its daemon and went on" in answers[0].text
+    assert "| begun\n| over\n| 78" in answers[0].text
+    assert text_of(notebook.cell(cell_id)) == "begun\nover\n"
+    assert times(project, "count") == 1
+    assert [run["outcome"] for run in project.json("history")] == ["ok", "ok"]
+
+
+def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -> None:
+    notebook = project.new("Load", "Next")
+    notebook.insert("x = 1")
+    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    cell_id = payload["tool_response"]["cell_id"]
+    made = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()",
+         str(Path(__file__).parent.parent), str(project.folder), "PostToolUse"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
+    made.stdin.write(json.dumps(payload).encode())
+    made.stdin.close()
+    wait_until(lambda: busy(project))
+    daemon = psutil.Process(project.json("status")["daemon"]["pid"])
+    daemon.suspend()  # it must not see its client go
+    made.kill()
+    made.wait()
+    daemon.kill()
+    (project.folder / "notebooks" / "go").touch()
+    _, answer = notebook.insert("print(x)")
+    assert "Note: run 2 (cell 2) lost its daemon and went on: it ran ok" in answer.text
+    assert text_of(notebook.cell(cell_id)) == "begun\nover\n" and times(project, "count") == 1
+    assert "lost its daemon" not in notebook.insert("1")[1].text
+
+
+def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    payload = notebook.edited("insert", "# stepper: timeout=4\nwhile True: pass", notebook.raw["cells"][-1]["id"])
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    project.kill_daemon()
+    thread.join(60)
+    assert "FAILED" in answers[0].text and "Timeout" in answers[0].text, answers[0].text
+    assert "| 1" in notebook.insert("print(x)")[1].text
+
+
+def test_a_write_whose_daemon_dies_goes_on_with_the_rest(project: Project) -> None:
+    notebook = project.notebook("w.ipynb")
+    cells = [code(leaves("first"), "a"), code(leaves("second") + WAITS, "b"), code(leaves("third") + "print(7)", "c")]
+    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notebook.path.write_text(text)
+    given = {"file_path": str(notebook.path), "content": text}
+    answered = {"type": "create", "filePath": str(notebook.path), "content": text}
+    thread, answers = in_background(project, notebook.payload("PostToolUse", "Write", given, tool_response=answered))
+    wait_until(lambda: times(project, "second") == 1)
+    project.kill_daemon()
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(40)
+    assert [times(project, name) for name in ("first", "second", "third")] == [1, 1, 1]
+    assert "| over" in answers[0].text and "| 7" in answers[0].text
+    assert [run["outcome"] for run in project.json("history", "w")] == ["ok"] * 3
+
+
+KILLERS = {
+    "SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "exit code 1": "import os; os._exit(1)",
+    "exit() or quit()": "exit()",
+    "SIGSEGV": "import ctypes; ctypes.string_at(0)",
+}
+
+
+@pytest.mark.parametrize("how", KILLERS)
+def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Project, how: str) -> None:
+    notebook = project.new("Load", "Transform", "Break", "Plot")
+    notebook.insert(leaves("load") + "x = 5")
+    notebook.insert(leaves("transform") + "y = x * 2")
+    began = time.monotonic()
+    _, answer = notebook.insert(leaves("break") + KILLERS[how])
+    assert time.monotonic() - began < 60  # a bound of hangs; 3 s on a machine that does nothing else
+    assert (
+        "FAILED" in answer.text
+        and f"KernelDied: kernel died ({'ended by ' if 'exit()' in how else ''}{how})" in answer.text
+    )
+    assert "lost is what steps 1, 2 had built" in answer.text and "`stepper restore`" in answer.text
+    assert "Execution stopped" in answer.stop
+    assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
+    assert [times(project, name) for name in ("load", "transform", "break")] == [1, 1, 1]  # nothing is replayed unasked
+    restored = project.json("restore")
+    assert restored["ok"] and restored["ran"] == restored["cells"] == 2
+    assert [times(project, name) for name in ("load", "transform", "break")] == [2, 2, 1]
+    cell_id = notebook.raw["cells"][-1]["id"]
+    assert "| 10" in notebook.replace(cell_id, "print(y)").text
+
+
+def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
+    notebook = project.new()
+    _, answer = notebook.insert(
+        "import os, sys\nos.write(2, b'the last words\\n')\nimport time; time.sleep(0.3)\nos.abort()"
+    )
+    assert "SIGABRT" in answer.stop and "the last words" in answer.stop
+
+
+def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert(leaves("load") + "x = 5")
+    pid = project.json("status")["kernel"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: project.json("status")["state"] == "stopped")
+    denied = notebook.before("insert", "print(x)", notebook.raw["cells"][-1]["id"]).denied
+    assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
+    _, answer = notebook.insert(leaves("second") + "print(x)")
+    assert "NOT run" in answer.text and times(project, "second") == 0
+    assert project.json("restore")["ran"] == 1
+    assert project.json("status")["state"] == "ready"
+    assert "| 5" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
+
+
+@pytest.mark.parametrize("mend", [("continue",), ("skip",), ("fix",), ("restart",)])
+def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Project, mend: tuple[str, ...]) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("x = 5")
+    os.kill(project.json("status")["kernel"]["pid"], signal.SIGKILL)
+    wait_until(lambda: project.json("status")["state"] == "stopped")
+    project.stepper(*mend)
+    assert project.json("status")["state"] == "ready"
+    assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
+    assert "| False" in notebook.insert("print('x' in globals())")[1].text
+
+
+def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("1 / 0")
+    os.kill(project.json("status")["kernel"]["pid"], signal.SIGKILL)
+    cell_id = notebook.raw["cells"][-1]["id"]
+    assert "ran ok" in notebook.replace(cell_id, "x = 1").text
+
+
+def test_daemon_and_kernel_killed_together(project: Project) -> None:
+    notebook = project.new("Load", "Wait")
+    notebook.insert("x = 5")
+    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    os.kill(project.json("status")["kernel"]["pid"], signal.SIGSTOP)  # so that the daemon does not see it die first
+    kernel = project.json("status")["kernel"]["pid"]
+    project.kill_daemon()
+    os.kill(kernel, signal.SIGKILL)
+    thread.join(40)
+    assert "KernelDied" in answers[0].text and "lost its daemon" in answers[0].text, answers[0].text
+    assert times(project, "count") == 1 and project.json("status")["state"] == "stopped"
+
+
+def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
+    notebook = project.new("Load", "Transform", "Plot")
+    notebook.insert("x = 1")
+    notebook.insert("import os\nassert not os.path.exists('changed')")
+    notebook.insert(leaves("third"))
+    project.stepper("restart")
+    (project.folder / "notebooks" / "changed").touch()
+    done = project.json("restore", check=1)
+    assert not done["ok"] and done["ran"] == 1 and "AssertionError" in done["report"]
+    assert times(project, "third") == 1
+
+
+def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
+    notebook = project.new("Load", "Transform")
+    notebook.insert("x = 1")
+    changed, _ = notebook.insert("y = 1")
+    raw = notebook.raw
+    raw["cells"][1]["source"] = leaves("changed")
+    notebook.path.write_text(json.dumps(raw))
+    done = project.json("restore", check=1)
+    assert done["ran"] == 1 and "was changed since it ran" in done["report"] and times(project, "changed") == 0
+    assert changed
+
+
+ENDLESS = {
+    "a loop": "while True: pass",
+    "a loop that swallows the interrupt": "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass",
+    "a regular expression": "import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')",
+    "a sleep": "import time; time.sleep(1000)",
+    "a loop in C that no signal ends": "import itertools\nall(itertools.repeat(True))",
+}
+DEAF = ("a loop that swallows the interrupt", "a loop in C that no signal ends")
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_never_ends_is_interrupted_or_killed_while_status_answers(project: Project, what: str) -> None:
+    notebook = project.new()
+    notebook.insert("x = 6")
+    payload = notebook.edited("insert", f"# stepper: timeout=1\n{ENDLESS[what]}", notebook.raw["cells"][-1]["id"])
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    asked = 0
+    while thread.is_alive():
+        assert project.json("status")["kernel"]["state"] in ("busy", "idle", "none", "dead")
+        asked += 1
+    assert asked
+    if what in DEAF:
+        assert "killed by stepper: the interrupt had no effect for 5 s" in answers[0].text
+        assert project.json("status")["state"] == "stopped"
+    else:
+        assert "Timeout: interrupted after 1 s (its deadline)" in answers[0].text
+        assert "| 6" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system can't be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def on_disk(project: Project, disk: Path) -> None:
+    """Put the notebooks' folder on another file system."""
+    (project.folder / "notebooks").rmdir()
+    project.config("notebooks_dir: notebooks\nkernel_cwd: project\n")
+    subprocess.run(["mount", "--bind", "--mkdir", str(disk), str(project.folder / "notebooks")], check=True)
+
+
+def test_a_full_disk_keeps_the_old_file_and_the_outputs_wait(project: Project, small_disk: Path) -> None:
+    on_disk(project, small_disk)
+    try:
+        notebook = project.new("Load", "Fill")
+        notebook.insert("x = 1")
+        cell_id, _ = notebook.insert("'first'")
+        payload = notebook.edited("replace", "print('much ' * 20)", cell_id)
+        fill = project.folder / "notebooks" / "fill"
+        with open(fill, "wb", 0) as stream, pytest.raises(OSError):
+            while True:
+                stream.write(b"x" * 4096)
+        before = notebook.path.read_bytes()
+        answer = project.hook("PostToolUse", payload)
+        assert "ran ok" in answer.text and "| much much" in answer.text
+        assert "could not be written" in answer.text and "they wait in the journal" in answer.text
+        assert notebook.path.read_bytes() == before
+        assert not list(notebook.path.parent.glob(".*.tmp"))
+        project.kill_daemon()  # they wait in the journal, not in a daemon
+        fill.unlink()
+        project.json("status")
+        wait_until(lambda: "much" in text_of(notebook.cell(cell_id)))
+        assert "are in the notebook now" in notebook.insert("1")[1].text
+    finally:
+        project.stepper("shutdown", check=None)
+        subprocess.run(["umount", "-l", str(project.folder / "notebooks")], check=True)
+
+
+@pytest.mark.parametrize("how", ["deleted", "invalid", "replaced by a folder"])
+def test_a_notebook_that_is_gone_while_its_cell_runs_gets_its_outputs_when_it_is_back(
+    project: Project, how: str
+) -> None:
+    notebook = project.new("Load")
+    payload = notebook.edited("insert", WAITS, None)
+    cell_id = payload["tool_response"]["cell_id"]
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    text = notebook.path.read_text()
+    notebook.path.unlink()
+    if how == "invalid":
+        notebook.path.write_text(text[:-30])
+    elif how == "replaced by a folder":
+        notebook.path.mkdir()
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(40)
+    assert "ran ok" in answers[0].text and "they wait in the journal" in answers[0].text
+    if how == "replaced by a folder":
+        notebook.path.rmdir()
+    notebook.path.write_text(text)
+    wait_until(lambda: text_of(notebook.cell(cell_id)) == "begun\nover\n")
+
+
+def test_a_notebook_replaced_by_another_gets_no_foreign_outputs(project: Project) -> None:
+    notebook = project.new("Load")
+    payload = notebook.edited("insert", WAITS, None)
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    other = json.dumps({"cells": [code("print(1)", "other")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notebook.path.write_text(other)
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(40)
+    assert "changed or deleted while it ran" in answers[0].text
+    assert notebook.path.read_text() == other
+
+
+def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("seen = []")
+    first = notebook.raw["cells"][-1]["id"]
+    payloads = []
+    for number in range(20):
+        source = f"seen.append({number}); print('cell {number}', len(seen))"
+        payloads.append(notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]))
+    assert first
+    with ThreadPoolExecutor(26) as pool:
+        answers = [pool.submit(project.hook, "PostToolUse", payload) for payload in payloads]
+        looks = [pool.submit(project.json, "status") for _ in range(3)]
+        evals = [pool.submit(project.stepper, "eval", "len(seen)", check=None) for _ in range(3)]
+        texts = [answer.result().text for answer in answers]
+        assert all(look.result()["kernel"]["state"] in ("idle", "busy") for look in looks)
+        assert all(one.result().returncode == 0 for one in evals)
+    for number, (payload, text) in enumerate(zip(payloads, texts, strict=True)):
+        assert f"| cell {number} " in text
+        assert text_of(notebook.cell(payload["tool_response"]["cell_id"])).startswith(f"cell {number} ")
+    assert "| 20" in notebook.insert("print(len(set(seen)))")[1].text
+    assert len({run["run"] for run in project.json("history")}) == 22
+    assert len(psutil.Process(project.json("status")["daemon"]["pid"]).children()) == 1
+
+
+def test_eight_notebooks_at_once_have_eight_kernels(project: Project) -> None:
+    books = [project.notebook(f"n{number}.ipynb") for number in range(8)]
+
+    def work(number: int, book: Notebook) -> list[str]:
+        return [book.insert(f"mine = {number}")[1].text, book.insert("print('mine is', mine)")[1].text]
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, texts in enumerate(pool.map(work, range(8), books)):
+            assert f"| mine is {number}" in texts[1]
+    pids = {project.json("status", f"n{number}")["kernel"]["pid"] for number in range(8)}
+    assert len(pids) == 8
+
+
+def test_a_clock_set_back_changes_no_deadline_and_no_order(project: Project) -> None:
+    notebook = project.new("Load", "Wait")
+    notebook.insert("x = 1")
+    payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
+    thread, answers = in_background(project, payload)
+    wait_until(lambda: busy(project))
+    project.kill_daemon()
+    journal = next(
+        Path(project.paths.journals).glob("*.jsonl")
+    )  # the run began "tomorrow": as if the clock had been set back
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line.get("at"):
+            line["at"] = f"2199{line['at'][4:]}"
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(40)
+    assert times(project, "count") == 1 and "ran ok" in answers[0].text
+    assert [run["run"] for run in project.json("history")] == [1, 2]
