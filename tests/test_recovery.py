@@ -204,13 +204,10 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Pr
     notebook.insert(leaves("transform") + "y = x * 2")
     began = time.monotonic()
     _, answer = notebook.insert(leaves("break") + KILLERS[how])
-    assert time.monotonic() - began < 60  # a bound of hangs; 3 s on a machine that does nothing else
-    assert (
-        "FAILED" in answer.text
-        and f"KernelDied: kernel died ({'ended by ' if 'exit()' in how else ''}{how})" in answer.text
-    )
-    assert "lost is what steps 1, 2 had built" in answer.text and "`stepper restore`" in answer.text
-    assert "Execution stopped" in answer.stop
+    assert time.monotonic() - began < 60  # a bound of hangs
+    died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
+    assert "Error Type: KernelDied" in answer.stop
+    assert f"Error Message: {died}; steps 1, 2 had built them; `stepper restore` runs" in answer.stop
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
     assert [times(project, name) for name in ("load", "transform", "break")] == [1, 1, 1]  # nothing is replayed unasked
     restored = project.json("restore")
@@ -274,7 +271,7 @@ def test_daemon_and_kernel_killed_together(project: Project) -> None:
     project.kill_daemon()
     os.kill(kernel, signal.SIGKILL)
     thread.join(40)
-    assert "KernelDied" in answers[0].text and "lost its daemon" in answers[0].text, answers[0].text
+    assert "KernelDied" in answers[0].stop
     assert times(project, "count") == 1 and project.json("status")["state"] == "stopped"
 
 
@@ -295,7 +292,7 @@ def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
     notebook.insert("x = 1")
     changed, _ = notebook.insert("y = 1")
     raw = notebook.raw
-    raw["cells"][1]["source"] = leaves("changed")
+    raw["cells"][-1]["source"] = leaves("changed")
     notebook.path.write_text(json.dumps(raw))
     done = project.json("restore", check=1)
     assert done["ran"] == 1 and "was changed since it ran" in done["report"] and times(project, "changed") == 0
@@ -304,7 +301,7 @@ def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
 
 ENDLESS = {
     "a loop": "while True: pass",
-    "a loop that swallows the interrupt": "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass",
+    "a loop that swallows the interrupt": "import time\nwhile True:\n    try:\n        time.sleep(0.01)\n    except KeyboardInterrupt: pass",
     "a regular expression": "import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')",
     "a sleep": "import time; time.sleep(1000)",
     "a loop in C that no signal ends": "import itertools\nall(itertools.repeat(True))",
@@ -325,7 +322,7 @@ def test_what_never_ends_is_interrupted_or_killed_while_status_answers(project: 
         asked += 1
     assert asked
     if what in DEAF:
-        assert "killed by stepper: the interrupt had no effect for 5 s" in answers[0].text
+        assert "killed by stepper: the interrupt had no effect for 5 s" in answers[0].stop
         assert project.json("status")["state"] == "stopped"
     else:
         assert "Timeout: interrupted after 1 s (its deadline)" in answers[0].text

@@ -100,7 +100,7 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
 
 
 def built(state: State) -> str:
-    """Return which steps and cells had built the present kernel's variables, and how to have them again; '' for none."""
+    """Return what had built the present kernel's variables, and how to have them again; '' for none."""
     steps = [step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran]
     loose = len(state.ran) - len(steps)
     if not state.ran:
