@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from stepper.adapters.kernel import Files
 from stepper.adapters.process import Identity, clear
 from stepper.paths import Paths
 
@@ -26,7 +27,7 @@ def end_by_force(paths: Paths) -> int:
             told = json.loads(record.read_text())
             root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
             kernels += clear(str(told["kernel"]), root) > 0
-        record.unlink(missing_ok=True)
+        Files.beside(str(record)).forget()
     for leftover in (paths.socket, paths.daemon_json, *map(str, Path(paths.runtime).glob("k*"))):
         if os.path.exists(leftover):
             os.unlink(leftover)

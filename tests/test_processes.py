@@ -1,0 +1,427 @@
+"""Processes: a kernel takes all that it started along; a pid that another process has got is never signalled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stepper.adapters.process import MARKER, Identity, clear, tree
+from stepper.force import end_by_force
+from tests.conftest import Notebook, Project
+
+# As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.
+STARTED = 9
+START = """
+import os, subprocess, sys, time
+sleep = ["sleep", "{seconds}"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, start_new_session=True)
+subprocess.Popen(["setsid", *sleep])
+subprocess.Popen(sleep, preexec_fn=os.setpgrp)
+subprocess.Popen(["env", "-i", *sleep])
+subprocess.Popen(["sh", "-c", "sleep {seconds}; true"])
+daemon = "import os\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nos.execvp('sleep', ['sleep', '{seconds}'])"
+subprocess.run([sys.executable, "-c", daemon], check=True)
+subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.02; done; exec sleep {seconds}"])
+os.system("sleep {seconds} &")
+"""
+FORKING = """
+subprocess.Popen(["sh", "-c", "while :; do sleep {seconds} & sleep 0.1; done"], start_new_session=True)
+"""
+
+
+def until(met: Callable[[], Any], what: str, seconds: float = 20) -> None:
+    """Wait until something is so; it must be within that time, which a hang alone takes."""
+    limit = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < limit, what
+        time.sleep(0.02)
+
+
+class Sleepers:
+    """The processes `sleep SECONDS` of a test, told by a number of seconds that no other test has."""
+
+    def __init__(self) -> None:
+        self.seconds = f"{1000 + os.getpid() % 1000}.{time.monotonic_ns()}"
+
+    def start(self, **options: Any) -> subprocess.Popen[bytes]:
+        """Start one of the test's own: none of stepper's."""
+        return subprocess.Popen(["sleep", self.seconds], **options)
+
+    def found(self) -> list[psutil.Process]:
+        """All that run."""
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.cmdline() == ["sleep", self.seconds] and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Sleepers]:
+    made = Sleepers()
+    yield made
+    for process in made.found():
+        process.kill()
+
+
+@pytest.fixture
+def foreign() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is none of stepper's, leader of a group of its own as a kernel is."""
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
+        yield process
+        ended = process.poll()
+        process.kill()
+    assert ended is None, f"a foreign process was signalled: {ended}"
+
+
+def record(project: Project) -> Path:
+    (path,) = Path(project.paths.kernels).rglob("*.json")
+    return path
+
+
+def change(project: Project, **provisioner: Any) -> None:
+    """Change what a kernel's record tells of its process; None takes it out."""
+    told = json.loads(record(project).read_text())
+    kept = {name: value for name, value in told["provisioner"].items() if name not in provisioner}
+    told["provisioner"] = {**kept, **{name: value for name, value in provisioner.items() if value is not None}}
+    record(project).write_text(json.dumps(told))
+
+
+def holding(kernel: str) -> list[int]:
+    """The processes with that kernel's id in their environment, as the system tells it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARKER}={kernel}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def left(project: Project) -> list[str]:
+    """What is left in stepper's folders of kernels and daemon that ended."""
+    folders = (Path(project.paths.runtime), Path(project.paths.kernels))
+    names = [path.name for folder in folders for path in folder.rglob("*") if not path.is_dir()]
+    return [name for name in names if not name.endswith(".stderr")]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: gone(pid), "killed, but there")
+
+
+# the tree
+
+
+def by_shutdown(project: Project, notebook: Notebook, pid: int) -> None:
+    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+
+
+def by_restart(project: Project, notebook: Notebook, pid: int) -> None:
+    project.stepper("restart")
+
+
+def by_the_cell(project: Project, notebook: Notebook, pid: int) -> None:
+    assert "exit code 1" in notebook.insert("import os; os._exit(1)")[1].stop
+
+
+def by_exit(project: Project, notebook: Notebook, pid: int) -> None:
+    assert "KernelDied" in notebook.insert("exit()")[1].stop
+
+
+def by_a_kill_in_a_cell(project: Project, notebook: Notebook, pid: int) -> None:
+    assert "(SIGKILL)" in notebook.insert(f"import os, time; os.kill({pid}, 9); time.sleep(30)")[1].stop
+
+
+def by_a_kill_while_idle(project: Project, notebook: Notebook, pid: int) -> None:
+    kill(pid)
+    assert "the kernel died (SIGKILL)" in notebook.insert("1")[1].text
+
+
+def by_a_kill_that_status_finds(project: Project, notebook: Notebook, pid: int) -> None:
+    kill(pid)
+    assert project.json("status")["kernel"]["state"] == "dead"
+
+
+def by_a_kill_without_a_daemon(project: Project, notebook: Notebook, pid: int) -> None:
+    project.kill_daemon()
+    kill(pid)
+    assert "while no daemon" in notebook.insert("1")[1].text
+
+
+def by_shutdown_without_a_daemon(project: Project, notebook: Notebook, pid: int) -> None:
+    project.kill_daemon()
+    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+
+
+def by_force(project: Project, notebook: Notebook, pid: int) -> None:
+    daemon = project.json("status")["daemon"]["pid"]
+    os.kill(daemon, signal.SIGSTOP)
+    assert end_by_force(project.paths) == 1
+    assert gone(daemon) and left(project) == []
+
+
+BY_STEPPER = [by_shutdown, by_restart, by_shutdown_without_a_daemon, by_force]
+BY_OTHERS = [
+    by_the_cell,
+    by_exit,
+    by_a_kill_in_a_cell,
+    by_a_kill_while_idle,
+    by_a_kill_that_status_finds,
+    by_a_kill_without_a_daemon,
+]
+
+
+@pytest.mark.parametrize("end", BY_STEPPER + BY_OTHERS)
+def test_what_cells_start_ends_with_their_kernel(
+    project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
+) -> None:
+    notebook = project.new()
+    start = START.format(seconds=sleepers.seconds)
+    if end in BY_OTHERS:  # nothing but its parent, which is gone, tells whose a process without an environment is
+        start = start.replace('["env", "-i", *sleep]', "sleep")
+    assert "ran ok" in notebook.insert(start)[1].text
+    until(lambda: len(sleepers.found()) == STARTED, "not all were started")
+    kernel = json.loads(record(project).read_text())["kernel"]
+    pid = project.json("status")["kernel"]["pid"]
+    assert pid in holding(kernel) and len(holding(kernel)) > STARTED - 1
+    other = sleepers.start(start_new_session=True)  # the test's own: the very same command
+    end(project, notebook, pid)
+    assert [process.pid for process in sleepers.found()] == [other.pid]
+    assert holding(kernel) == [] and gone(pid)
+    project.stepper("shutdown")
+    assert other.poll() is None and left(project) == []
+    other.kill()
+    other.wait()
+
+
+def test_a_tree_that_forks_on_is_cleared(project: Project, sleepers: Sleepers) -> None:
+    notebook = project.new()
+    notebook.insert("import subprocess" + FORKING.format(seconds=sleepers.seconds))
+    until(lambda: len(sleepers.found()) > 3, "it does not fork")
+    project.stepper("shutdown")
+    assert sleepers.found() == []
+
+
+def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path / "other")
+    inner = other.new()
+    other.stepper("shutdown")
+    command = [sys.executable, "-c", "from stepper.cli import main; main()", "run", str(inner.path)]
+    inner.path.write_text(json.dumps({**inner.raw, "cells": [cell("x = 5", "c")]}))
+    try:
+        notebook = project.new()
+        source = f"import subprocess\nprint(subprocess.run({command!r}, cwd={str(other.folder)!r}).returncode)"
+        assert "| 0" in notebook.insert(source)[1].text
+        pid = other.json("status")["kernel"]["pid"]
+        project.stepper("shutdown")
+        assert not gone(pid)
+        assert "| 5" in inner.insert("print(x)")[1].text
+    finally:
+        other.stepper("shutdown")
+    assert gone(pid)
+
+
+def cell(source: str, cell_id: str) -> dict[str, Any]:
+    return {
+        "id": cell_id, "cell_type": "code", "source": source, "metadata": {}, "execution_count": None, "outputs": []
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("then", ["a cell", "shutdown", "force"])
+def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Project, then: str) -> None:
+    """The kernel's process is there, but the daemon never came to know where it listens."""
+    python = project.folder / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o755)
+    project.config("python: python")
+    notebook = project.new()
+    hook = threading.Thread(target=lambda: notebook.insert("1"))
+    hook.start()
+    until(lambda: list(Path(project.paths.kernels).rglob("*.json")), "the kernel is not on record")
+    kernel = json.loads(record(project).read_text())["kernel"]
+    until(lambda: holding(kernel), "the kernel does not start")
+    kill(json.loads(Path(project.paths.daemon_json).read_text())["pid"])
+    hook.join(60)
+    assert holding(kernel)
+    project.config("")
+    if then == "a cell":
+        answer = notebook.insert("print(6 * 7)")[1]
+        assert "| 42" in answer.text and "state lost" not in answer.text
+    elif then == "shutdown":
+        project.stepper("shutdown")
+    else:
+        assert end_by_force(project.paths) == 1
+    assert holding(kernel) == []
+    project.stepper("shutdown")
+    assert left(project) == []
+
+
+# pids that others have got
+
+
+OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
+
+
+@pytest.mark.parametrize("then", ["a cell", "shutdown", "force"])
+@pytest.mark.parametrize("version", ["another boot", "later in this boot", "an older stepper's"])
+def test_a_process_that_has_got_a_kernels_pid_is_never_signalled(
+    project: Project, foreign: subprocess.Popen[bytes], version: str, then: str
+) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    pid, kernel = project.json("status")["kernel"]["pid"], json.loads(record(project).read_text())["kernel"]
+    project.kill_daemon()
+    kill(pid)
+    told: dict[str, Any] = {"pid": foreign.pid, "pgid": foreign.pid}
+    if version == "another boot":  # of which even the time on the clock may be the same
+        told |= {"born": OTHER_BOOT, "created": psutil.Process(foreign.pid).create_time()}
+    elif version == "an older stepper's":
+        told |= {"born": None, "created": psutil.Process(foreign.pid).create_time() - 5}
+    change(project, **told)
+    assert json.loads(record(project).read_text())["kernel"] == kernel
+    if then == "a cell":
+        answer = notebook.insert("print('x' in globals())")[1]
+        assert "state lost: the kernel ended" in answer.text and "| False" in answer.text
+    elif then == "shutdown":
+        project.stepper("shutdown")
+    else:
+        end_by_force(project.paths)
+    project.stepper("shutdown")
+    assert left(project) == []
+
+
+def test_a_machine_that_restarted(project: Project, foreign: subprocess.Popen[bytes]) -> None:
+    """All files are as a power cut leaves them; other processes have got the pids."""
+    notebook = project.new()
+    notebook.insert("x = 1")
+    pid = project.json("status")["kernel"]["pid"]
+    project.kill_daemon()
+    kill(pid)
+    change(project, pid=foreign.pid, pgid=foreign.pid, born=OTHER_BOOT)
+    about = json.loads(Path(project.paths.daemon_json).read_text())
+    Path(project.paths.daemon_json).write_text(json.dumps({**about, "pid": foreign.pid}))
+    connection = Path(project.paths.runtime) / "k0123abcd.json"  # of a kernel that was just starting
+    connection.write_text("{}")
+    assert os.path.exists(project.paths.socket) and len(left(project)) >= 4
+    assert "socket" in project.stepper("doctor", check=None).stdout
+    answer = notebook.insert("print('x' in globals())")[1]
+    assert "state lost" in answer.text and "| False" in answer.text
+    project.stepper("shutdown")
+    assert left(project) == [connection.name]
+
+
+def test_a_daemons_pid_that_another_process_has_got_is_not_waited_for(
+    project: Project, foreign: subprocess.Popen[bytes]
+) -> None:
+    project.new()
+    project.kill_daemon()
+    Path(project.paths.daemon_json).write_text(json.dumps({"pid": foreign.pid, "version": "0", "socket": "x"}))
+    began = time.monotonic()
+    assert "Nothing of stepper's runs" in project.stepper("shutdown").stdout
+    assert time.monotonic() - began < 8  # it would wait ten seconds for it
+    assert end_by_force(project.paths) == 0
+
+
+def test_a_socket_that_is_none(project: Project) -> None:
+    notebook = project.new()
+    project.stepper("shutdown")
+    Path(project.paths.socket).write_text("in the way")
+    assert "| 2" in notebook.insert("print(1 + 1)")[1].text
+
+
+def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    pid = project.json("status")["kernel"]["pid"]
+    project.kill_daemon()
+    created = json.loads(record(project).read_text())["provisioner"]["created"]
+    change(project, created=created - 3600)  # as the clock told it when the kernel started
+    assert "| 1" in notebook.insert("print(x)")[1].text
+    project.kill_daemon()
+    change(project, born=None, created=created)
+    assert "| 1" in notebook.insert("print(x)")[1].text
+    assert project.json("status")["kernel"]["pid"] == pid
+    project.stepper("interrupt")
+    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+    assert gone(pid)
+
+
+def test_records_that_are_none_end_nothing(project: Project) -> None:
+    """Nor do they keep a cell from running."""
+    notebook = project.new()
+    notebook.insert("1")
+    path, other = record(project), Path(project.paths.runtime) / "k0123abcd.json"
+    other.write_text("{}")
+    for text in ("", "[]", '{"kernel": ""}', '{"kernel": "*"}', '{"connection": {}}'):
+        project.stepper("shutdown")
+        path.write_text(text)
+        assert "| 2" in notebook.insert("print(1 + 1)")[1].text
+        assert len(json.loads(path.read_text())) > 3 and other.exists()
+
+
+# the parts
+
+
+def test_an_identity_is_that_of_one_process() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        own = Identity.of(process.pid)
+        assert own.alive() and own == Identity.of(process.pid) == Identity.recorded(own.__dict__)
+        boot, _, ticks = own.born.partition("/")
+        others = [f"{boot}/{int(ticks) - 1}", f"{OTHER_BOOT}", f"{ticks}", "gone"]
+        for born in others:
+            other = Identity(process.pid, born, own.created)
+            assert not other.alive()
+            other.send(signal.SIGKILL)
+        assert Identity(process.pid, "", own.created).alive()
+        assert not Identity(process.pid, "", own.created - 2).alive()
+        assert process.poll() is None
+        own.send(signal.SIGKILL)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "not killed")
+        assert not own.alive() and not Identity(process.pid, "", own.created).alive()
+    assert not Identity.of(process.pid).alive()
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 40])
+@pytest.mark.parametrize("born", ["", OTHER_BOOT])
+def test_no_identity_is_everybody(pid: int, born: str) -> None:
+    """To signal pid 0 or -1 is to signal the own group, or all."""
+    identity = Identity(pid, born, 0.0)
+    assert not identity.alive()
+    identity.send(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("told", [{}, {"pid": "x", "created": 1}, {"pid": None, "created": 1}, {"pid": 1}])
+def test_a_record_that_tells_no_identity(told: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Identity.recorded(told)
+
+
+def test_a_tree_ends_where_another_kernels_begins() -> None:
+    inner = f"import subprocess, os; subprocess.Popen(['sleep', '1000'], env={{**os.environ, {MARKER!r}: 'b'}}).wait()"
+    with subprocess.Popen([sys.executable, "-c", inner], env={**os.environ, MARKER: "a"}) as process:
+        until(lambda: tree("b"), "it did not start")
+        (other,) = tree("b")
+        assert [one.pid for one in tree("a", Identity.of(process.pid))] == [process.pid]
+        assert tree("") == [] == tree("c", Identity(process.pid, OTHER_BOOT, 0.0))
+        assert clear("a") == 1 and other.is_running()
+        assert clear("b") == 1
+        until(lambda: not other.is_running() or other.status() == psutil.STATUS_ZOMBIE, "it lives")
