@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import nbformat
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 from nbclient import NotebookClient
@@ -145,6 +146,7 @@ def message(kind: str, first: object, second: object) -> dict:
     return {**made, "parent_header": {"msg_id": "m"}}
 
 
+@settings(deadline=None)
 @given(st.lists(SAID, max_size=30))
 def test_the_outputs_are_those_that_nbclient_makes(said: list[tuple]) -> None:
     cell = nbformat.v4.new_code_cell(metadata={"execution": {}})
@@ -171,6 +173,7 @@ def test_the_end_is_said_as_nbclient_says_it() -> None:
         client.process_message(idle, client.nb.cells[0], 0)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(SAID, st.integers(1, 300)), max_size=40))
 def test_what_is_held_is_bounded(said: list[tuple]) -> None:
     area = OutputArea(1000)
@@ -190,3 +193,24 @@ def test_pictures_that_are_not_saved_are_not_held() -> None:
     assert len(area.pictures()) == 500
     assert sum(len(one["data"]["image/png"]) for one in area.pictures()) < 20 * 4000
     assert [one["data"]["image/png"][:4] for one in area.pictures()[:8]] == [f"{n:04d}" for n in range(8)]
+
+
+def test_an_interrupt_between_a_cells_end_and_its_reply_costs_no_kernel(project: Project) -> None:
+    """ipykernel sends `idle` then and never a reply."""
+    notebook = project.new()
+    run(notebook, "import os, time\nkernel, pid = get_ipython().kernel, os.getpid()\nfinish = kernel.finish_metadata")
+    answers = []
+    slow = "def late(*given):\n    open('late', 'w')\n    time.sleep(60)\n\nkernel.finish_metadata = late\nprint('ran')"
+    cell = threading.Thread(target=lambda: answers.append(notebook.insert(slow)))
+    cell.start()
+    until = time.monotonic() + 30
+    while not (notebook.path.parent / "late").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    project.stepper("interrupt")
+    cell.join(60)
+    cell_id, answer = answers[0]
+    assert "interrupted" in answer.text.lower() and "ran\n" in text_of(notebook.cell(cell_id)), answer.text
+    assert "stepper: " in answer.text and "died" not in answer.text.lower()
+    cell = run(notebook, "kernel.finish_metadata = finish\nprint(pid == os.getpid())")
+    assert text_of(cell) == "True\n"
