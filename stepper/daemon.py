@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import json
 import logging
@@ -23,6 +22,7 @@ from stepper.adapters import ipython, notebook
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.errors import StepperError
@@ -38,7 +38,6 @@ LOCK_SECONDS = 8.0  # less than a client waits
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests
-LARGE_BYTES = 1 << 20  # of a request, after which memory is given back
 log = logging.getLogger("stepper")
 
 
@@ -51,6 +50,7 @@ class Daemon:
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
         self.working = 0
+        self.memory = Footprint()
         self.last_used = time.monotonic()
 
     def _open(self, name: str, path: str, workspace: Workspace) -> Session:
@@ -144,20 +144,17 @@ class Daemon:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.working += 1
         self.last_used = time.monotonic()
-        size = 0
         try:
             _same_user(writer.get_extra_info("socket"))
             prefix = await reader.readexactly(wire.PREFIX)
             sizes = wire.lengths(await reader.readexactly(8 * wire.count(prefix)))
-            size = sum(sizes)
             await self._answer([await reader.readexactly(one) for one in sizes], reader, writer)
         except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
             log.info("a client was turned away: %s", error)
         finally:
             self.working -= 1
             writer.close()
-            if size > LARGE_BYTES:
-                give_back()
+            self.memory.settle()
 
     async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(parts) != 5:
@@ -221,13 +218,6 @@ class Daemon:
                 "exit_code": 3,
             }
         return wire.FAILED, json.dumps(told).encode()
-
-
-def give_back() -> None:
-    """Give freed memory back to the system (glibc keeps it): a large payload must not stay with an idle daemon."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _same_user(sock: socket.socket) -> None:

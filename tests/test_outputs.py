@@ -49,7 +49,7 @@ def test_outputs_over_the_limit_keep_head_and_tail(outputs: list[dict]) -> None:
 
 
 def test_outputs_within_the_limit_are_untouched() -> None:
-    outputs = [stream("x" * 999), picture(900)]
+    outputs = [stream("x" * 900), picture(800)]
     assert capped(outputs, 2000) is outputs
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import re
 import time
-from datetime import datetime
 from typing import Any, Protocol
 
 from jupyter_client import AsyncKernelClient
 
 from stepper.adapters import helper
 from stepper.adapters.memory import Guard
+from stepper.adapters.messages import Inbox
 from stepper.adapters.outputs import OutputArea
 from stepper.core.model import Fault, Frame, Outcome
 from stepper.ports import Death, Execution
@@ -19,7 +19,8 @@ from stepper.ports import Death, Execution
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
 GRACE_SECONDS = 5.0  # from the interrupt to the kill
 MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
-REPLY_SECONDS = 2.0  # from the reply to a missing `idle`
+REPLY_SECONDS = 2.0  # of silence while a reply without `idle`, or an interrupted `idle` without a reply, is there
+BACKLOG_SECONDS = 60.0  # from the reply: what the kernel had sent by then may take that long to read
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -36,6 +37,7 @@ class Host(Protocol):
 
     client: AsyncKernelClient
     interrupted: str
+    late: int
 
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""
@@ -64,7 +66,7 @@ class Running:
         self.memory = self.stack = self.msg_id = ""
         self.idle = False
         self.reply: dict[str, Any] | None = None
-        self.replied_at = self.interrupted_at = 0.0
+        self.replied_at = self.interrupted_at = self.heard_at = 0.0
         self.error: dict[str, Any] | None = None
         self.facts: dict[str, Any] = {}
         self.died: Death | None = None
@@ -81,17 +83,18 @@ class Running:
         })  # fmt: skip
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
         client.shell_channel.send(message)
+        iopub, shell = Inbox(client.iopub_channel), Inbox(client.shell_channel)
         looked = time.monotonic()
         while not (self.idle and self.reply):
-            get = client.get_shell_msg if self.idle else client.get_iopub_msg
-            try:
-                self.take(await get(timeout=SLICE_SECONDS))
-                quiet = False
-            except queue.Empty:
-                quiet = True
-            # A flood of messages must not hide the deadline, a quiet cell not the kernel's death.
+            inbox = shell if self.idle else iopub
+            quiet = not await inbox.ready(SLICE_SECONDS)
+            self.take_all(inbox)
+            await asyncio.sleep(0)  # a flood must not keep others waiting …
+            # … nor hide the deadline, nor a quiet cell the kernel's death.
             if quiet or time.monotonic() - looked > SLICE_SECONDS:
                 looked = time.monotonic()
+                if self.reply is None and not self.idle:
+                    self.take_all(shell)
                 if await self.over(looked, quiet):
                     break
         return await self.ended()
@@ -100,26 +103,37 @@ class Running:
         """Return what came of a request that ran while nobody listened, from the helper's record of it."""
         self.area, self.msg_id, self.reply, self.replied_at, self.error, self.facts = area, request, None, 0.0, None, {}
         for message in record["messages"]:
-            message["header"]["date"] = datetime.fromisoformat(message["header"]["date"])
             self.take({**message, "parent_header": {"msg_id": request}})
         ended = await self.ended()
         if record["lost"]:
             ended.notes.append(f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them")
         return ended
 
+    def take_all(self, inbox: Inbox) -> None:
+        """Take the messages that are there, up to the last of this execution."""
+        for message in inbox.messages():
+            if message["parent_header"].get("msg_id") == self.msg_id:
+                self.heard_at = time.monotonic()
+                self.take(message)
+                if self.idle and inbox.socket is self.kernel.client.iopub_channel.socket:
+                    break
+            elif message["msg_type"] == "stream":  # late output of an earlier cell
+                self.kernel.late += len(message["content"]["text"])
+
     def take(self, message: dict[str, Any]) -> None:
-        """Take one message of the kernel's, from whichever channel."""
-        if message["parent_header"].get("msg_id") != self.msg_id:
-            return  # of another request: late output of an earlier cell
-        kind = message["msg_type"]
+        """Take one message of this execution, from whichever channel."""
+        kind, content = message["msg_type"], message["content"]
         if kind == "execute_reply":
-            self.reply, self.replied_at = message, time.monotonic()
             self.area.reply(message)
+            self.reply = {name: content.get(name) for name in ("status", "payload")}
+            self.replied_at = time.monotonic()
+            if content.get("status") == "error":  # an `error` on iopub may have been lost
+                self.error = self.error or bounded(content)
         elif kind == helper.MESSAGE:
-            self.facts = message["content"]
+            self.facts = content
         else:
             if kind == "error":
-                self.error = message["content"]
+                self.error = bounded(content)
             self.idle = self.area.take(message)
 
     async def over(self, now: float, quiet: bool) -> bool:
@@ -129,10 +143,11 @@ class Running:
             self.died = await kernel.death()
         if self.died is not None:
             return True
-        if self.reply is None and not self.idle and await kernel.client.shell_channel.msg_ready():
-            self.take(await kernel.client.get_shell_msg(timeout=0))
-        if self.replied_at and now > self.replied_at + REPLY_SECONDS:
-            return True  # it replied, but its `idle` was lost: what there is will do
+        if self.reply is not None:  # what is left is to be read: no deadline counts any more
+            lost = quiet and now > self.heard_at + REPLY_SECONDS
+            return lost or now > self.replied_at + BACKLOG_SECONDS
+        if self.idle and kernel.interrupted and now > self.heard_at + REPLY_SECONDS:
+            return True  # interrupted between the cell's end and the reply, which ipykernel then never sends
         if not kernel.interrupted:
             self.memory = self.guard.trip() if self.guard else ""
             if self.memory:
@@ -151,16 +166,16 @@ class Running:
 
     async def ended(self) -> Execution:
         """Return the result; where the kernel is gone, what is left of it is cleared away."""
-        content = self.reply["content"] if self.reply else {}
+        content = self.reply or {}
         if self.died is None and any(item.get("source") == "ask_exit" for item in content.get("payload") or []):
             # exit() and quit() answer `ok` and end the kernel
             gone = await self.kernel.wait_death(GRACE_SECONDS)
             self.died = Death("ended by exit() or quit()", gone.stderr if gone else "")
         if self.died is not None:
             await self.kernel.shutdown()
-        count = self.area.cell.get("execution_count")
+        count = self.area.execution_count
         return Execution(
-            self.outcome(content.get("status", "none")),
+            self.outcome(str(content.get("status"))),
             self.area.outputs(),
             count,
             self.area.timings,
@@ -202,21 +217,35 @@ def without_escapes(text: str) -> str:
     return ANSI.sub("", text)
 
 
-def cut(text: str) -> str:
+def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
     """Return a text with its middle left out where it is very long: the journal keeps it for each run."""
-    half = TEXT_CHARACTERS // 2
-    return text if len(text) <= TEXT_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}\n…\n{text[-half:]}"
+
+
+def bounded(error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error's content without escapes, each part cut: escapes may be most of a text."""
+
+    def short(text: str) -> str:
+        return cut(without_escapes(cut(text, 20 * TEXT_CHARACTERS)))
+
+    trace = "\n".join(map(str, error.get("traceback") or []))
+    return {
+        "ename": short(str(error.get("ename"))),
+        "evalue": short(str(error.get("evalue"))),
+        "traceback": short(trace),
+    }
 
 
 def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
-    """Return the fault: from the helper's message, else from the kernel's own `error` message, else None."""
+    """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
     told = facts.get("fault")
     if told is None and error is None:
         return None
-    trace = cut(without_escapes("\n".join((error or {}).get("traceback") or [])))
+    trace = error["traceback"] if error else ""
     if told is None:
         assert error is not None
-        return Fault(str(error.get("ename")), cut(without_escapes(str(error.get("evalue")))), (), traceback=trace)
+        return Fault(error["ename"], error["evalue"], (), traceback=trace)
     frames = tuple(
         Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
         for f in told["frames"]

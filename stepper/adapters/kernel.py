@@ -68,6 +68,7 @@ class LocalKernel:
         self.busy = False
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
+        self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.client: AsyncKernelClient = manager.client()
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)

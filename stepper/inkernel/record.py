@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from .base import shell
 
 LIMIT = 1 << 20  # characters of outputs
+EACH = 500  # … that a message itself takes
 TEXT = 20_000  # of a traceback's or a message's
 ALWAYS = ("status", "execute_input", "execute_reply", "error", "stepper_facts")  # kept whatever their size
 SHOWN = ("stream", "display_data", "execute_result", "update_display_data", "clear_output")
@@ -68,7 +69,7 @@ def made(kind, content):
 
 def measured(content):
     data = content.get("data") or {}
-    return len(content.get("text") or "") + sum(len(str(value)) for value in data.values())
+    return EACH + len(content.get("text") or "") + sum(len(str(value)) for value in data.values())
 
 
 def shortened(content):

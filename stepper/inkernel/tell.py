@@ -13,7 +13,7 @@ import signal
 import sys
 import types
 
-from . import record
+from . import record, sending
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember, scratch
 from .kept import keep
@@ -132,6 +132,7 @@ def begin(version, stack, load):
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
     guarded(record.begin)
+    guarded(sending.begin)
 
 
 def end():
@@ -139,6 +140,7 @@ def end():
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     guarded(record.end)
+    guarded(sending.end)
     if "figures" in parts:
         guarded(parts["figures"].end)
 
