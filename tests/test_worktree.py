@@ -8,8 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import pytest
 
 from stepper import install, preflight, uninstall
 from stepper.paths import Paths
-from tests.conftest import ROOT, Answer, Notebook, Project
+from tests.conftest import Answer, Notebook, Project, make_env
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
@@ -75,17 +73,14 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     git(folder, "init", "--quiet")
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
-    env = folder / ".stepper/env"
-    venv.create(env, symlinks=True)  # as install.sh does, without the network
-    (site,) = env.glob("lib/python3*/site-packages")
-    (site / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    make_env(folder)
     install.apply(preflight.parse([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
     yield made
     for checkout in (made, *(Checkout(Path(each), folder) for each in made.paths.borrowers())):
-        if env.exists():
+        if (folder / ".stepper/env").exists():
             checkout.stepper("shutdown", check=None)
         shutil.rmtree(checkout.paths.runtime, ignore_errors=True)
 
