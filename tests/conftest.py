@@ -195,12 +195,11 @@ class Notebook:
         return self.project.hook("PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls))
 
 
-def make_env(folder: Path) -> None:
-    """Make stepper's environment in a project as install.sh does, without the network: this one's packages."""
-    env = folder / ".stepper" / "env"
+def make_env(env: Path, stepper: Path = ROOT) -> None:
+    """Make an environment as install.sh does, without the network: this one's packages, stepper from a checkout."""
     venv.create(env, symlinks=True)
     (site,) = env.glob("lib/python3*/site-packages")
-    (site / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    (site / "here.pth").write_text(f"{stepper}\n{sysconfig.get_path('purelib')}\n")
 
 
 def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:

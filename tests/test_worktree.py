@@ -73,7 +73,7 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     git(folder, "init", "--quiet")
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
-    make_env(folder)
+    make_env(folder / ".stepper/env")
     install.apply(preflight.parse([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
