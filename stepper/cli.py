@@ -12,16 +12,20 @@ import click
 
 from stepper import __version__, client
 from stepper.errors import StepperError, UsageError
-from stepper.paths import HOME, Paths, find_project
+from stepper.paths import HOME, Paths, checkouts, find_project
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 NOTEBOOK = click.argument("notebook", required=False)
 
 
 def project() -> Paths:
-    """Return the project that this stepper is installed in, else the one that the current folder belongs to."""
-    above = os.path.dirname(sys.prefix)
-    found = os.path.dirname(above) if os.path.basename(above) == HOME else find_project(os.getcwd())
+    """Return the project that this stepper is installed in, else the one that the current folder belongs to.
+
+    A linked worktree has its own state, and this stepper from its main checkout.
+    """
+    above, here = os.path.dirname(sys.prefix), find_project(os.getcwd())
+    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
+    found = here if own is None or (here and own in checkouts(here)) else own
     if found is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     return Paths(found)
@@ -357,6 +361,8 @@ def wait_gone(paths: Paths, pid: int | None) -> None:
     """Return when the daemon's process is gone, 10 seconds at most."""
     import fcntl
 
+    if not os.path.isdir(paths.home):
+        return  # a worktree in which nothing ran yet
     until = time.monotonic() + 10
     lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR, 0o600)
     try:

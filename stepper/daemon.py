@@ -242,7 +242,10 @@ def main() -> None:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                sys.exit("another stepper daemon of this project is still at work (stepper shutdown ends it)")
+                sys.exit(
+                    "an earlier one still runs a cell: ask again when that is through "
+                    "(`stepper shutdown` ends it, and the kernels with their state)"
+                )
             time.sleep(0.05)
     handler = RotatingFileHandler(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -135,12 +135,15 @@ def notebooks_dir(paths: Paths) -> str:
     return os.path.normpath(config.load(paths).notebooks_dir)
 
 
-def install_command(paths: Paths) -> str:
-    """Return the command that sets this project up (again)."""
-    script = Path(str(record(paths).get("source", ""))) / "install.sh"
+def install_command(paths: Paths, broken: str = "") -> str:
+    """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
+    holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
+    # the longest: a worktree may lie in the main checkout
+    folder = max(holders, key=len, default=paths.project)
+    script = Path(str(record(Paths(paths.checkouts[-1])).get("source", ""))) / "install.sh"
     if script.is_absolute() and script.is_file():
-        return f"{shlex.quote(str(script))} {shlex.quote(paths.project)}"
-    return f"./install.sh {shlex.quote(paths.project)}  # in a checkout of stepper"
+        return f"{shlex.quote(str(script))} {shlex.quote(folder)}"
+    return f"./install.sh {shlex.quote(folder)}  # in a checkout of stepper"
 
 
 def editor(path: str) -> str:
@@ -168,7 +171,7 @@ def interpreter(paths: Paths) -> Check:
     """The kernel's interpreter runs and is new enough."""
     python = kernel_python(paths)
     about = probe(python)
-    mend = f"{install_command(paths).partition('  #')[0]} --python PATH"
+    mend = f"{install_command(paths, python).partition('  #')[0]} --python PATH"
     if about.error:
         return Check("interpreter", False, f"{python} does not run: {about.error}", mend)
     new_enough = about.version >= OLDEST_KERNEL_PYTHON
@@ -185,14 +188,14 @@ def ipykernel(paths: Paths) -> Check:
     if "ipykernel" in about.modules:
         return Check("ipykernel", True, "present")
     locked = Path(paths.project, "uv.lock").exists()
-    mend = "uv add --dev ipykernel" if locked else install_command(paths)
+    mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
     return Check("ipykernel", False, f"missing in {python}", mend)
 
 
 def hook_script(paths: Paths) -> Check:
     """The hook script is ours, executable, and finds stepper's environment."""
     script, ours = Path(paths.project, settings.SCRIPT), assets("hooks") / "stepper"
-    packages = Path(paths.env, "packages", "stepper")
+    env = paths.used_env
     if not script.is_file():
         wrong = f"{settings.SCRIPT} is missing"
     elif script.read_bytes() != ours.read_bytes():
@@ -204,10 +207,11 @@ def hook_script(paths: Paths) -> Check:
             f"{settings.SCRIPT} is not executable",
             f"chmod +x {shlex.quote(str(script))}",
         )
-    elif not packages.is_dir():
-        wrong = f"{paths.relative(paths.env)} is not complete"
+    elif not Path(env, "packages", "stepper").is_dir():
+        return Check("hook script", False, f"{paths.relative(env)} is not complete", install_command(paths, env))
     else:
-        return Check("hook script", True, settings.SCRIPT)
+        lent = "" if env == paths.env else f" (a worktree, with the environment of the main checkout: {env})"
+        return Check("hook script", True, settings.SCRIPT + lent)
     return Check("hook script", False, wrong, install_command(paths))
 
 
@@ -323,9 +327,7 @@ def kernel_python(paths: Paths) -> str:
         chosen = config.load(paths).python
     except (ImportError, UsageError):
         pass
-    if chosen:
-        return str(Path(paths.project, Path(chosen).expanduser()))
-    return str(record(paths).get("python") or Path(paths.project, ".venv/bin/python"))
+    return paths.python(chosen)
 
 
 CHECKS = (

@@ -42,8 +42,8 @@ def apply(options: argparse.Namespace) -> None:
     Path(paths.env).mkdir(parents=True, exist_ok=True)
     Path(paths.home).chmod(0o700)
     finish_env(paths)
-    if options.remade:
-        retire(paths)
+    for each in (paths.project, *paths.borrowers()) if options.remade else ():
+        retire(Paths(each))
     prepare_kernel(project, choice)
 
     text, data = read_settings(project)

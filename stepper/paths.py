@@ -10,6 +10,8 @@ import stat
 from stepper.errors import DaemonError
 
 HOME = ".stepper"
+SCRIPT = ".claude/hooks/stepper"
+VENV_PYTHON = ".venv/bin/python"
 # /tmp on every system: short (a socket's path is at most 103 bytes on macOS) and independent of the environment.
 RUNTIME_ROOT = "/tmp"  # noqa: S108  # make_runtime checks the owner
 
@@ -22,14 +24,28 @@ def fnv1a(data: bytes) -> str:
     return f"{value:016x}"
 
 
+def checkouts(folder: str) -> "tuple[str, ...]":
+    """Return the checkout itself and, where it is a linked git worktree, the main one, which lends what it lacks.
+
+    No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
+    """
+    try:
+        with open(os.path.join(folder, ".git"), encoding="utf-8", errors="surrogateescape") as stream:
+            told = stream.read()
+    except OSError:  # a folder: the main checkout; or no repository
+        return (folder,)
+    main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")
+    return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
+
+
 class Paths:
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 
     def __init__(self, project: str) -> None:
         self.project = os.path.realpath(project)
+        self.checkouts = checkouts(self.project)
         self.home = os.path.join(self.project, HOME)
         self.env = os.path.join(self.home, "env")
-        self.config = os.path.join(self.home, "config.yaml")
         self.record = os.path.join(self.home, "install.json")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.log = os.path.join(self.home, "daemon.log")
@@ -46,6 +62,48 @@ class Paths:
         name = fnv1a(os.fsencode(self.project))
         self.runtime = os.path.join(RUNTIME_ROOT, f"stepper-{os.getuid()}", name)
         self.socket = os.path.join(self.runtime, "daemon.sock")
+
+    def lent(self, name: str) -> str:
+        """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
+        there = [os.path.join(folder, name) for folder in self.checkouts]
+        return next(filter(os.path.lexists, there), there[0])
+
+    @property
+    def used_env(self) -> str:
+        """stepper's environment: `env`, or the main checkout's."""
+        return self.lent(os.path.join(HOME, "env"))
+
+    @property
+    def config(self) -> str:
+        """The configuration, or the main checkout's: the hooks that are committed are bound to its folder."""
+        return self.lent(os.path.join(HOME, "config.yaml"))
+
+    def python(self, asked: "str | None") -> str:
+        """Return the kernels' interpreter: the configured one, else the one that install recorded, else `.venv`'s."""
+        import json
+
+        if asked:
+            return self.lent(os.path.expanduser(asked))
+        for folder in self.checkouts:
+            try:
+                with open(os.path.join(folder, HOME, "install.json"), encoding="utf-8") as stream:
+                    return os.path.join(folder, json.load(stream)["python"])
+            except (OSError, ValueError, KeyError, TypeError):
+                python = os.path.join(folder, VENV_PYTHON)
+                if os.path.lexists(python):
+                    return python
+        return os.path.join(self.project, VENV_PYTHON)
+
+    def borrowers(self) -> "list[str]":
+        """Return the linked worktrees that work with this checkout's environment."""
+        folder, found = os.path.join(self.project, ".git", "worktrees"), []
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            try:
+                with open(os.path.join(folder, name, "gitdir"), encoding="utf-8", errors="surrogateescape") as stream:
+                    found.append(os.path.realpath(os.path.join(folder, name, os.path.dirname(stream.read()))))
+            except OSError:
+                pass  # removed by hand, not pruned yet
+        return [each for each in sorted(found) if is_worktree(each) and Paths(each).used_env == self.env]
 
     def relative(self, path: str) -> str:
         """Return `path` relative to the project, as reports and `--json` name it."""
@@ -73,11 +131,18 @@ class Paths:
         os.chmod(self.home, 0o700)
 
 
+def is_worktree(folder: str) -> bool:
+    """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
+    if not os.path.isfile(os.path.join(folder, SCRIPT)):
+        return False
+    return any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
+
+
 def find_project(start: str) -> "str | None":
-    """Return the nearest folder at or above `start` that holds `.stepper`, or None."""
+    """Return the nearest folder at or above `start` that holds `.stepper`, or is a worktree of one, or None."""
     folder = os.path.realpath(start)
     while True:
-        if os.path.isdir(os.path.join(folder, HOME)):
+        if os.path.isdir(os.path.join(folder, HOME)) or is_worktree(folder):
             return folder
         above = os.path.dirname(folder)
         if above == folder:

@@ -12,7 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-SCRIPT = ".claude/hooks/stepper"
+from stepper import paths
+
+SCRIPT = paths.SCRIPT
 # A cell ends by our rules, never by the client's: its handler may take a day (seconds).
 CELL_TIMEOUT = 86_400
 GITIGNORE_LINE = b".stepper/"

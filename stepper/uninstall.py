@@ -43,7 +43,9 @@ def uninstall(options: argparse.Namespace) -> None:
     if not (script or settings.has_ours(data) or install.our_skills(project) or Path(paths.home).exists()):
         say("nothing", f"of stepper's is in {paths.project}")
         return
-    stop(paths)
+    borrowers = [Paths(folder) for folder in paths.borrowers()]
+    for each in (paths, *borrowers):
+        stop(each)
     remove_settings(project, note, text, data)
     remove_script(project, note)
     remove_skills(project)
@@ -53,12 +55,14 @@ def uninstall(options: argparse.Namespace) -> None:
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
+    for each in borrowers:
+        say("worktree", f"{each.project} worked with this environment: its cells do not run any more")
     say("kept", "notebooks, .venv and ipykernel in it")
 
 
 def stop(paths: Paths) -> None:
     """End daemon and kernels; say where that fails, because processes may be left."""
-    command = Path(paths.env, "bin/stepper")
+    command = Path(paths.used_env, "bin/stepper")
     try:
         running = doctor.listening(paths)
     except OSError:
@@ -67,7 +71,7 @@ def stop(paths: Paths) -> None:
         return
     done = doctor.run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.code == 0:
-        say("stopped", "daemon and kernels")
+        say("stopped", f"daemon and kernels of {paths.project}")
         return
     say("warning", f"daemon and kernels may still run: `stepper shutdown` failed ({done.tail()})")
     try:

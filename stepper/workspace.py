@@ -171,27 +171,19 @@ class Workspace:
         python = self.interpreter()
         limits = self.config.limits()
         cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
-        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.env))
+        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env))
 
     def interpreter(self) -> str:
         """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
         asked = self.config.limits().python
+        python = self.paths.python(asked)
         if asked:
-            python = os.path.join(self.paths.project, os.path.expanduser(asked))
             mend = "correct `python:` in .stepper/config.yaml"
         else:
-            python = self._recorded() or os.path.join(self.paths.project, ".venv", "bin", "python")
             mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             raise KernelError(f"there is no interpreter for the kernel: {python} is missing or not executable", mend)
         return python
-
-    def _recorded(self) -> str | None:
-        try:
-            found = json.loads(Path(self.paths.record).read_text()).get("python")
-        except (OSError, ValueError, AttributeError):
-            return None
-        return found if isinstance(found, str) else None
 
     # The files whose modification time was given back until the message ends, with the session that edited them.
 

@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import uuid
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,13 @@ class Notebook:
         key = {"Read": "file_path", "Write": "file_path", "NotebookEdit": "notebook_path"}
         calls = [{"tool_name": tool, "tool_input": {key[tool]: str(self.path)}} for tool in tools]
         return self.project.hook("PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls))
+
+
+def make_env(env: Path, stepper: Path = ROOT) -> None:
+    """Make an environment as install.sh does, without the network: this one's packages, stepper from a checkout."""
+    venv.create(env, symlinks=True)
+    (site,) = env.glob("lib/python3*/site-packages")
+    (site / "here.pth").write_text(f"{stepper}\n{sysconfig.get_path('purelib')}\n")
 
 
 def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:

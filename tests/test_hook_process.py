@@ -54,8 +54,9 @@ def test_the_client_imports_next_to_nothing() -> None:
 
 def test_the_hook_script_is_short_and_executable() -> None:
     script = ROOT / "hooks" / "stepper"
-    assert len(script.read_text().splitlines()) <= 15
+    assert len(script.read_text().splitlines()) <= 18
     assert script.stat().st_mode & 0o111
+    assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
 
 
 @pytest.fixture

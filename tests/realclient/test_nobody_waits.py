@@ -1,0 +1,114 @@
+"""A client that goes away while a cell runs: Esc, `kill -9`, a closed terminal. The cell is cancelled, the kernel lives.
+
+One repository, set up by the installer, serves all tests; each works in a notebook of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stepper import install, preflight
+from stepper.paths import Paths
+from tests.conftest import make_env
+
+from .client import InteractiveClaude
+from .conftest import InteractiveFactory
+from .model import Block, ScriptedModel, tool
+
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(120)
+# more than a beat (2 s), the interrupt's grace and a loaded machine: a bound of hangs only
+SOON = 30.0
+
+
+@pytest.fixture(scope="module")
+def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository that is set up; the environment is made without the network."""
+    folder = tmp_path_factory.mktemp("gone") / "a répo"
+    folder.mkdir()
+    make_env(folder / ".stepper/env")
+    install.apply(preflight.parse([str(folder), "--python", sys.executable, "--allow"]))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+def stepper(project: Path, *arguments: str) -> str:
+    command = [project / ".stepper/env/bin/stepper", *arguments]
+    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+
+
+def asked(project: Path, *arguments: str) -> Any:
+    return json.loads(stepper(project, *arguments, "--json"))
+
+
+def wait_until(come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not come():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+def insert(notebook: Path, source: str, after: str) -> Block:
+    arguments = {"notebook_path": str(notebook), "cell_id": after, "new_source": source}
+    return tool("NotebookEdit", {**arguments, "cell_type": "code", "edit_mode": "insert"})
+
+
+def press_escape(client: InteractiveClaude, process: psutil.Process) -> None:
+    client.keys("Escape")
+
+
+def kill_client(client: InteractiveClaude, process: psutil.Process) -> None:
+    process.kill()
+
+
+def close_terminal(client: InteractiveClaude, process: psutil.Process) -> None:
+    client.close()
+
+
+@pytest.mark.parametrize("leave", [press_escape, kill_client, close_terminal])
+@pytest.mark.parametrize("rest", ["import time; time.sleep(600)", "while True: pass"], ids=["sleep", "loop"])
+def test_nobody_waits(
+    project: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+    leave: Callable[[InteractiveClaude, psutil.Process], None],
+    rest: str,
+) -> None:
+    name = f"{leave.__name__} {rest[:3]}"
+    notebook = project / asked(project, "new", name, "--step", "Keep", "--step", "Go on")["notebook"]
+    model = scripted_model(
+        [tool("Read", {"file_path": str(notebook)})],
+        [insert(notebook, "kept = 1", "cell-0")],
+        [insert(notebook, rest, "cell-1")],
+    )
+    client = interactive_claude(model)
+    client.send("Go.")
+    wait_until(lambda: len(asked(project, "history", str(notebook))) == 1)
+    wait_until(lambda: asked(project, "status", str(notebook))["kernel"]["state"] == "busy")
+    pid = asked(project, "status", str(notebook))["kernel"]["pid"]
+    (hook,) = [
+        p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-2:] == [str(project), "PostToolUse"]
+    ]
+    assert hook.parent().name() == "claude"  # no shell between the two
+
+    leave(client, hook.parent())
+
+    wait_until(lambda: len(asked(project, "history", str(notebook))) == 2)
+    status = asked(project, "status", str(notebook))
+    assert [run["outcome"] for run in asked(project, "history", str(notebook))] == ["ok", "cancelled"]
+    assert (status["kernel"]["state"], status["kernel"]["pid"]) == ("idle", pid)
+    assert status["steps"][1]["attempts"] == 0
+    assert asked(project, "eval", "kept", "--notebook", str(notebook))["text"].endswith("1")
+    wait_until(lambda: not hook.is_running())

@@ -1,0 +1,100 @@
+"""A daemon meets a client of another version: it makes way when its cells are through, and the kernels stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CLIENT, ROOT, Project, make_env
+
+Call = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(params=["newer", "older"])
+def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> Call:
+    """Call stepper's other version (a copy of this one) in the project: `other(payload)`, `other("status")`."""
+    copy, version = tmp_path / "other", {"newer": "99.0.0", "older": "0.0.1"}[request.param]
+    shutil.copytree(ROOT / "stepper", copy / "stepper", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "stepper/__init__.py").write_text(f'__version__ = "{version}"\n')
+    make_env(copy / "env", copy)
+
+    def call(asked: str | dict[str, Any]) -> dict[str, Any]:
+        python = str(copy / "env/bin/python")
+        command = [python, "-I", "-S", "-c", CLIENT, str(copy), str(project.folder), "PostToolUse"]
+        if isinstance(asked, str):
+            command = [python, "-I", "-c", "from stepper.cli import main; main()", asked, "--json"]
+        data = json.dumps(asked).encode()
+        done = subprocess.run(command, input=data, capture_output=True, timeout=120, cwd=project.folder)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return json.loads(done.stdout)
+
+    call.version = version  # type: ignore[attr-defined]
+    return call
+
+
+def text(answer: dict[str, Any]) -> str:
+    return str(answer["hookSpecificOutput"]["additionalContext"])
+
+
+def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition; the time is a bound of hangs only."""
+    until = time.monotonic() + seconds
+    while not come():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def test_the_daemon_ends_its_cell_and_makes_way_with_the_kernel(project: Project, other: Call) -> None:
+    notebook = project.new()
+    notebook.insert("x = 40")
+    kernel = project.json("status")["kernel"]["pid"]
+    flag = project.folder / "flag"
+    wait = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nprint(x + 1)"
+    first, second = notebook.edited("insert", wait), notebook.edited("insert", "print(x + 2)")
+    answers: dict[str, str] = {}
+    threads = [
+        threading.Thread(target=lambda: answers.update(ours=project.hook("PostToolUse", first).text)),
+        threading.Thread(target=lambda: answers.update(theirs=text(other(second)))),
+    ]
+    threads[0].start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    threads[1].start()
+    wait_until(lambda: not Path(project.paths.socket).exists())  # it makes way
+    assert answers == {}
+    flag.touch()
+    for thread in threads:
+        thread.join(60)
+    assert "| 41" in answers["ours"] and "| 42" in answers["theirs"]
+    status = other("status")
+    assert status["daemon"]["version"] == other.version  # type: ignore[attr-defined]
+    assert status["kernel"]["pid"] == kernel
+    assert "| 43" in notebook.insert("print(x + 3)")[1].text  # and back
+    assert project.json("status")["kernel"]["pid"] == kernel
+    assert [run["outcome"] for run in project.json("history")] == ["ok"] * 4
+
+
+@pytest.mark.parametrize("other", ["newer"], indirect=True)
+def test_a_cell_that_lasts_is_not_given_up_for_another_version(project: Project, other: Call) -> None:
+    notebook = project.new()
+    notebook.insert("x = 40")
+    flag = project.folder / "flag"
+    wait = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nx += 1"
+    payload = notebook.edited("insert", wait)
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload).text))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    said = text(other(notebook.edited("insert", "x = 0")))
+    assert "NOT run" in said and "an earlier one still runs a cell" in said
+    flag.touch()
+    thread.join(60)
+    assert "ran ok" in answers[0]
+    assert "| 41" in text(other(notebook.edited("insert", "print(x)")))

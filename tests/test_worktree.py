@@ -1,0 +1,216 @@
+"""Linked git worktrees: the main checkout's environment, and everything else their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper import install, preflight, uninstall
+from stepper.paths import Paths
+from tests.conftest import Answer, Notebook, Project, make_env
+
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+
+
+class Checkout(Project):
+    """A checkout of the repository, driven through its own hook script and the main checkout's command."""
+
+    def __init__(self, folder: Path, main: Path) -> None:
+        self.folder, self.main, self.paths = folder, main, Paths(str(folder))
+
+    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120, **environ: str) -> Answer:
+        data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
+        command = [self.folder / ".claude/hooks/stepper", event]
+        done = subprocess.run(
+            command, input=data, capture_output=True, timeout=timeout, cwd="/", env={**ENVIRON, **environ}
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return Answer(done.stdout)
+
+    def stepper(
+        self, *arguments: str, check: int | None = 0, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        command = [self.main / ".stepper/env/bin/stepper", *arguments]
+        done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120, env=ENVIRON)
+        assert check is None or done.returncode == check, done.stdout + done.stderr
+        return done
+
+    def ran(self, source: str) -> str:
+        """Insert a cell into a notebook of this checkout and return what its report shows."""
+        path = self.folder / "notebooks" / "a.ipynb"
+        notebook = Notebook(self, path) if path.exists() else self.notebook("a.ipynb")
+        return notebook.insert(source)[1].text
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=ENVIRON).stdout
+
+
+def interpreter(folder: Path) -> Path:
+    """Make a `.venv` there whose Python is this one."""
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Iterator[Checkout]:
+    """A repository that the installer has set up, and committed; all of its worktrees' processes are ended after."""
+    folder = tmp_path / "it's a répo"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    (folder / ".gitignore").write_text(".venv\n")
+    interpreter(folder)
+    make_env(folder / ".stepper/env")
+    install.apply(preflight.parse([str(folder)]))
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "set up")
+    made = Checkout(folder, folder)
+    yield made
+    for checkout in (made, *(Checkout(Path(each), folder) for each in made.paths.borrowers())):
+        if (folder / ".stepper/env").exists():
+            checkout.stepper("shutdown", check=None)
+        shutil.rmtree(checkout.paths.runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def worktree(main: Checkout, tmp_path: Path) -> Checkout:
+    return added(main, tmp_path / "wörk tree")
+
+
+def added(main: Checkout, folder: Path) -> Checkout:
+    git(main.folder, "worktree", "add", "--quiet", "-b", f"branch{len(main.paths.borrowers())}", str(folder))
+    assert (folder / ".git").is_file() and not (folder / ".stepper").exists()
+    return Checkout(folder, main.folder)
+
+
+def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(main: Checkout, worktree: Checkout) -> None:
+    assert "| main" in main.ran("where = 'main'; print(where)")
+    told = worktree.ran("import os; print('where' in globals(), os.getcwd(), os.environ['PATH'].split(':')[0])")
+    assert f"| False {worktree.folder}/notebooks {main.folder}/.venv/bin" in told
+    assert "| main" in main.ran("print(where)")
+    assert main.json("status")["kernel"]["pid"] != worktree.json("status")["kernel"]["pid"]
+    assert main.json("status")["daemon"]["pid"] != worktree.json("status")["daemon"]["pid"]
+    for checkout, runs in ((main, 2), (worktree, 1)):
+        assert len(checkout.json("history")) == runs
+        assert len([*(checkout.folder / ".stepper/journal").iterdir()]) == 1
+        assert git(checkout.folder, "status", "--porcelain") == "?? notebooks/\n"
+
+
+def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, worktree: Checkout) -> None:
+    assert "Nothing of stepper's runs" in worktree.stepper("shutdown").stdout
+    assert not (worktree.folder / ".stepper").exists()
+    below = worktree.folder / "notebooks" / "deep"
+    below.mkdir(parents=True)
+    made = json.loads(worktree.stepper("new", "a problem", "--json", cwd=below).stdout)
+    assert (worktree.folder / made["notebook"]).is_file()
+    assert not (main.folder / made["notebook"]).exists()
+    assert "| 1" in worktree.ran("print(1)")
+    assert "| 2" in main.ran("print(2)")
+    pid = main.json("status")["kernel"]["pid"]
+    assert "the daemon and 1 kernel(s)" in worktree.stepper("shutdown").stdout
+    assert main.json("status")["kernel"] == {**main.json("status")["kernel"], "pid": pid, "state": "idle"}
+    assert json.loads(main.stepper("status", "--json", cwd=Path("/")).stdout)["kernel"]["pid"] == pid
+
+
+def test_doctor_names_the_environment_and_finds_nothing_wrong(main: Checkout, worktree: Checkout) -> None:
+    said = worktree.stepper("doctor").stdout
+    assert f"(a worktree, with the environment of the main checkout: {main.folder}/.stepper/env)" in said
+    assert f"ok   interpreter: {main.folder}/.venv/bin/python" in said
+    assert "a worktree" not in main.stepper("doctor").stdout
+    (main.folder / ".venv/bin/python").write_text("#!/bin/sh\nexit 1\n")
+    said = worktree.stepper("doctor", check=1).stdout
+    assert f"install.sh {shlex.quote(str(main.folder))} --python PATH" in said
+    (worktree.folder / ".claude/hooks/stepper").write_text("")
+    said = worktree.stepper("doctor", check=1).stdout
+    assert f"install.sh {shlex.quote(str(worktree.folder))}\n" in said
+
+
+def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: Checkout) -> None:
+    tell = "import os; print(os.environ['PATH'].split(':')[0])"
+    for folder in (main.folder, worktree.folder):
+        shutil.copytree(main.folder / ".venv", folder / "tools")
+    main.config("python: tools/bin/python\nnotebooks_dir: notebooks/deep\n")
+    assert "NOT run" in worktree.ran(tell)  # the main checkout's config holds: the committed hooks are bound to it
+    main.config("python: tools/bin/python\n")
+    assert f"| {worktree.folder}/tools/bin" in worktree.ran(tell)
+    shutil.rmtree(worktree.folder / "tools")
+    worktree.stepper("restart")
+    assert f"| {main.folder}/tools/bin" in worktree.ran(tell)
+    interpreter(worktree.folder)
+    worktree.config("")
+    worktree.stepper("restart")
+    assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
+    assert "ok   config: .stepper/config.yaml" in worktree.stepper("doctor").stdout
+
+
+def test_a_session_in_a_worktree_has_the_command_on_its_path(
+    main: Checkout, worktree: Checkout, tmp_path: Path
+) -> None:
+    target = tmp_path / "exports"
+    worktree.hook("SessionStart", {}, CLAUDE_ENV_FILE=str(target))
+    text = f". {shlex.quote(str(target))}; command -v stepper; stepper new p --json"
+    said = subprocess.run(["sh", "-c", text], cwd=worktree.folder, env=ENVIRON, capture_output=True, text=True).stdout
+    command, _, made = said.partition("\n")
+    assert command == f"{main.folder}/.stepper/env/cli/stepper"
+    assert (worktree.folder / json.loads(made)["notebook"]).is_file()
+
+
+@pytest.mark.parametrize("place", ["main/.claude/worktrees/one", "beside"])
+def test_worktrees_with_relative_links(main: Checkout, tmp_path: Path, place: str) -> None:
+    checkout = added(main, tmp_path / place.replace("main", main.folder.name))
+    link = checkout.folder / ".git"
+    inside = Path(link.read_text().removeprefix("gitdir: ").strip())
+    link.write_text(f"gitdir: {os.path.relpath(inside, checkout.folder)}\n")
+    (inside / "gitdir").write_text(os.path.relpath(link, inside) + "\n")
+    assert checkout.paths.checkouts == Paths(str(checkout.folder)).checkouts == (str(checkout.folder), str(main.folder))
+    assert main.paths.borrowers() == [str(checkout.folder)]
+    assert f"| {checkout.folder}/notebooks" in checkout.ran("import os; print(os.getcwd())")
+    assert checkout.json("status")["notebook"] == "notebooks/a.ipynb"
+
+
+def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None:
+    for number, told in enumerate(["gitdir: ../.git/modules/sub\n", "gitdir: /gone/.git/worktrees/one\n", "", "\n"]):
+        folder = tmp_path / f"sub{number}"
+        shutil.copytree(main.folder / ".claude", folder / ".claude")
+        (folder / ".git").write_text(told)
+        checkout = Checkout(folder, main.folder)
+        assert checkout.paths.used_env == f"{folder}/.stepper/env"
+        assert "NOT run" in checkout.hook("PostToolUse", b"{}").text
+
+
+def test_uninstall_in_a_worktree_leaves_the_main_checkout(
+    main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "| 1" in worktree.ran("x = 1; print(x)") and "| 2" in main.ran("x = 2; print(x)")
+    uninstall.uninstall(preflight.parse(["--uninstall", str(worktree.folder)]))
+    assert f"daemon and kernels of {worktree.folder}" in capsys.readouterr().out
+    assert not os.path.exists(worktree.paths.socket)
+    assert [path.name for path in (worktree.folder / ".stepper").iterdir()] == ["journal"]
+    assert "| 2" in main.ran("print(x)")
+    assert "ok   hook script" in main.stepper("doctor").stdout
+
+
+def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
+    main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "| 1" in worktree.ran("print(1)")
+    pid = worktree.json("status")["kernel"]["pid"]
+    uninstall.uninstall(preflight.parse(["--uninstall", str(main.folder)]))
+    said = capsys.readouterr().out
+    assert f"{worktree.folder} worked with this environment" in said
+    assert f"daemon and kernels of {worktree.folder}" in said
+    assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(worktree.paths.socket)
+    assert "NOT run" in worktree.ran("print(2)")
