@@ -24,7 +24,10 @@ START_SECONDS = 8.5
 ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
-DAEMON_ENVIRON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER")
+DAEMON_ENVIRON = (
+    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
+    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
+)
 
 
 class GoneError(DaemonError):

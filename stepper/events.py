@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stepper import engine, steering
-from stepper.adapters.notebook import load_json
+from stepper.adapters.plainjson import load_json
 from stepper.core import brief, changes, gate, hookio, plan, report
 from stepper.core.model import Cell, CellEdit, FileWrite, StepStatus
 from stepper.errors import NotebookError, StepperError

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from stepper.adapters import notebook
+from stepper.adapters import notebook, plainjson
 from stepper.core.model import Outcome, Plan, Step
 from stepper.errors import NotebookError
 from stepper.ports import Execution
@@ -32,7 +32,7 @@ def make(path: Path, cells: list[dict], **dump: object) -> notebook.IpynbFile:
 @pytest.mark.parametrize("document", [{}, [], {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001"]}], "é": "  \n z"}])
 def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    assert notebook.dump_json(document).decode() == text
+    assert plainjson.dump_json(document).decode() == text
 
 
 @pytest.mark.parametrize("dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}])
@@ -118,8 +118,8 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ['{"x": NaN}', '{"x": "\\ud800"}', '{"x": 123456789012345678901234567890}'])
 def test_what_the_fast_parser_refuses_is_read_all_the_same(text: str) -> None:
-    found = notebook.parse(text.encode())
+    found = plainjson.parse(text.encode())
     assert (
-        json.loads(notebook.dump_json(*found))["x"] == pytest.approx(json.loads(text)["x"], nan_ok=True)
+        json.loads(plainjson.dump_json(*found))["x"] == pytest.approx(json.loads(text)["x"], nan_ok=True)
         or "ud800" in text
     )

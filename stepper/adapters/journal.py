@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from stepper.adapters.notebook import load_json
+from stepper.adapters.plainjson import load_json
 
 
 class JsonLines:

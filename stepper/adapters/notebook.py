@@ -1,24 +1,27 @@
 """Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
 
-nbformat makes and validates them off the hot path; here they are plain JSON, read with orjson, because a step
-must not pay for validating a hundred cells. Keys, their order and everything unknown are kept.
+nbformat makes and validates them off the hot path; here they are plain JSON. Keys, their order and everything
+unknown are kept.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import errno
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import orjson
 from nbformat.v4.rwbase import split_lines
 
+from stepper.adapters import jupyter
+from stepper.adapters.plainjson import dump_json, parse, splice
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
 from stepper.core.model import Cell, Plan
@@ -26,62 +29,9 @@ from stepper.errors import NotebookError
 from stepper.ports import Execution
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
-LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
+FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
+PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # before it is read again, in seconds
 CELL_NUMBER = re.compile(r"cell-(\d+)")
-
-
-def parse(data: bytes) -> tuple[Any, bool]:
-    """Parse JSON; return it and whether orjson can write it again. Raise ValueError.
-
-    Python's own parser takes what orjson refuses: NaN, lone surrogates.
-    """
-    try:
-        if LONG_INTEGER.search(data):
-            return json.loads(data), False  # orjson would make a float of it
-        return orjson.loads(data), True
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(data), False
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
-
-
-def load_json(data: bytes) -> Any:
-    """Parse JSON; raise ValueError."""
-    return parse(data)[0]
-
-
-def dump_json(document: Any, fast: bool = True) -> bytes:
-    """Serialise as Jupyter does: one space of indent, UTF-8, a final newline.
-
-    orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
-    It writes NaN as null: with `fast=False` Python's own writer keeps it.
-    """
-    try:
-        if not fast:
-            raise TypeError
-        data = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-    except TypeError:  # integers of more than 64 bits, lone surrogates
-        return (json.dumps(document, indent=1) + "\n").encode()
-    lines = data.split(b"\n")
-    return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
-
-
-def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | None:
-    """Return the notebook's bytes with one cell replaced and all others as they stand; None where that can't be done.
-
-    Jupyter and Claude Code indent by one, so a cell stands between two lines `  {` and `  }`. A raw newline or a bare
-    quote never stands inside a JSON string; what was found must parse to the very cell.
-    """
-    try:
-        named = data.find(b'\n   "id": ' + orjson.dumps(old.get("id")))
-        start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
-        if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
-            return None
-    except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
-        return None
-    cell = b"\n  ".join(dump_json(new)[:-1].split(b"\n"))
-    return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
 
 
 def text_of(value: Any) -> str:
@@ -133,15 +83,34 @@ class Document:
         return self._cells
 
 
+class InvalidJsonError(NotebookError):
+    """The file is no JSON; with `fresh` it may be half of a file that is being saved: Jupyter saves in place."""
+
+    fresh = False
+
+
 class IpynbFile:
     """A notebook on disk."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._last: Document | None = None
+        self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
+        self._watch = jupyter.Watch(self._look_after)
 
     def read(self) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return self._read()
+            except InvalidJsonError as error:
+                pause = next(pauses, None)
+                if pause is None or not error.fresh:
+                    raise
+                time.sleep(pause)
+
+    def _read(self) -> Document:
         name = Path(self.path).name
         try:
             with open(self.path, "rb", opener=_no_wait) as stream:
@@ -159,9 +128,10 @@ class IpynbFile:
         except OSError as error:
             raise NotebookError(f"{name} can't be read: {error.strerror}", "ls -l " + self.path) from error
         except ValueError as error:
-            raise NotebookError(
-                f"{name} is not valid JSON ({error})", f"python -m json.tool {self.path}  # shows the place"
-            ) from None
+            hint = f"python -m json.tool {self.path}  # shows the place"
+            invalid = InvalidJsonError(f"{name} is not valid JSON ({error})", hint)
+            invalid.fresh = abs(time.time() - about.st_mtime) < FRESH_SECONDS
+            raise invalid from None
         check(raw, name)
         self._last = Document(data, raw, fast, about)
         return self._last
@@ -180,7 +150,7 @@ class IpynbFile:
         """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
 
         With `keep_time` the file keeps its modification time (the client refuses the next edit of a message
-        otherwise). Return '' or why the outputs were left out; raise NotebookError where the file can't be written.
+        otherwise). Return '' or why they can never be put; raise NotebookError where they can't be put now.
         """
         for _ in range(ATTEMPTS):
             document = self.read()
@@ -191,8 +161,24 @@ class IpynbFile:
             target.clear()
             target.update(content)
             if self._write(document, keep_time, splice(document.data, before, content)):
+                if jupyter.about(self.path):
+                    self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
                 return ""
-        return "the notebook kept changing while stepper wrote to it, so the outputs were not written"
+        raise NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
+
+    def _look_after(self, puts: Sequence[jupyter.Put]) -> None:
+        """Put again what a save that had begun before has dropped; raise NotebookError."""
+        try:
+            if self._seen == _signature(os.stat(self.path))[:3]:
+                return
+        except OSError:
+            return
+        document = self.read()
+        self._last, self._seen = None, document.signature[:3]
+        for put in puts:
+            target = find(document, put.cell)
+            if target is not None and _run_of(target) == put.before:
+                self.put(put.cell, put.execution, put.step, keep_time=True)
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
@@ -241,11 +227,18 @@ class IpynbFile:
                     stream.flush()
                     os.fchmod(handle, stat.S_IMODE(about.st_mode))
                     if keep_time:
-                        os.utime(handle, ns=(about.st_atime_ns, document.mtime_ns))
+                        kept = jupyter.kept_time(self.path, document.mtime_ns)
+                        os.utime(handle, ns=(about.st_atime_ns, kept))
                     os.fsync(handle)
                 if _signature(os.stat(self.path)) != document.signature:
                     return False
-                os.replace(temporary, os.path.join(folder, name))
+                path = os.path.join(folder, name)
+                if not swap(temporary, path):
+                    os.replace(temporary, path)
+                elif _signature(os.stat(temporary))[:3] != document.signature[:3]:
+                    swap(temporary, path)  # somebody wrote between the look and the swap: theirs stands again
+                    return False
+                self._seen = _signature(os.stat(path))[:3]
             finally:
                 Path(temporary).unlink(missing_ok=True)
         except FileNotFoundError:
@@ -279,6 +272,18 @@ def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
 
 def _signature(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+
+
+def swap(one: str, other: str) -> bool:
+    """Exchange two files in one go; return False where the system can't. Raise OSError where one is gone."""
+    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
+    if exchange is None:
+        return False
+    if exchange(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0:  # AT_FDCWD, RENAME_EXCHANGE
+        return True
+    if ctypes.get_errno() == errno.ENOENT:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)
+    return False
 
 
 def _no_wait(path: str, flags: int) -> int:
@@ -324,6 +329,11 @@ def find(document: Document, cell: Cell) -> dict[str, Any] | None:
 def _raw(document: Document, cell: Cell) -> dict[str, Any]:
     found: dict[str, Any] = document.raw["cells"][cell.index]
     return found
+
+
+def _run_of(raw: dict[str, Any]) -> tuple[Any, Any]:
+    """Return what tells one run's outputs from another's."""
+    return raw.get("execution_count"), raw.get("metadata", {}).get("execution")
 
 
 def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:

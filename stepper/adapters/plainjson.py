@@ -1,0 +1,68 @@
+"""Notebooks as plain JSON: read with orjson, written as Jupyter writes them.
+
+A step must not pay for validating a hundred cells, nor turn over the whole file in git.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
+
+
+def parse(data: bytes) -> tuple[Any, bool]:
+    """Parse JSON; return it and whether orjson can write it again. Raise ValueError.
+
+    Python's own parser takes what orjson refuses: NaN, lone surrogates.
+    """
+    try:
+        if LONG_INTEGER.search(data):
+            return json.loads(data), False  # orjson would make a float of it
+        return orjson.loads(data), True
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(data), False
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+
+def load_json(data: bytes) -> Any:
+    """Parse JSON; raise ValueError."""
+    return parse(data)[0]
+
+
+def dump_json(document: Any, fast: bool = True) -> bytes:
+    """Serialise as Jupyter does: one space of indent, UTF-8, a final newline.
+
+    orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
+    It writes NaN as null: with `fast=False` Python's own writer keeps it.
+    """
+    try:
+        if not fast:
+            raise TypeError
+        data = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+    except TypeError:  # integers of more than 64 bits, lone surrogates
+        return (json.dumps(document, indent=1) + "\n").encode()
+    lines = data.split(b"\n")
+    return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
+
+
+def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | None:
+    """Return the notebook's bytes with one cell replaced and all others as they stand; None where that can't be done.
+
+    Jupyter and Claude Code indent by one, so a cell stands between two lines `  {` and `  }`. A raw newline or a bare
+    quote never stands inside a JSON string; what was found must parse to the very cell.
+    """
+    try:
+        named = data.find(b'\n   "id": ' + orjson.dumps(old.get("id")))
+        start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
+        if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
+            return None
+    except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
+        return None
+    cell = b"\n  ".join(dump_json(new)[:-1].split(b"\n"))
+    return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
