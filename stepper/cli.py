@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from typing import IO, Any
 
 import click
@@ -324,6 +323,8 @@ def restart(notebook: str | None) -> None:
 @main.command()
 def shutdown() -> None:
     """End the daemon and the kernels of this project; nothing else is touched."""
+    from stepper.ending import daemon_pid, kernels_on_record, wait_gone
+
     paths = project()
     pid = daemon_pid(paths)
     try:
@@ -341,51 +342,6 @@ def shutdown() -> None:
         click.echo("Nothing of stepper's runs in this project.")
     else:
         click.echo(f"Ended: the daemon and {ended['kernels']} kernel(s) of this project.")
-
-
-def daemon_pid(paths: Paths) -> int | None:
-    """Return the pid that the daemon wrote down, or None."""
-    try:
-        with open(paths.daemon_json, encoding="utf-8") as stream:
-            return int(json.load(stream)["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def kernels_on_record(paths: Paths) -> bool:
-    """Whether kernels may live although no daemon does."""
-    return any(name.endswith(".json") for _, _, names in os.walk(paths.kernels) for name in names)
-
-
-def wait_gone(paths: Paths, pid: int | None) -> None:
-    """Return when the daemon's process is gone, 10 seconds at most."""
-    import fcntl
-
-    if not os.path.isdir(paths.home):
-        return  # a worktree in which nothing ran yet
-    until = time.monotonic() + 10
-    lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.02)
-    finally:
-        os.close(lock)
-    while pid and runs(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits for its parent does not."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 @main.command()

@@ -30,7 +30,7 @@ from stepper.ports import Execution
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
-PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # before it is read again, in seconds
+PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
 CELL_NUMBER = re.compile(r"cell-(\d+)")
 
 
