@@ -222,7 +222,8 @@ def test_the_last_words_of_a_kernel_are_told(project: Project) -> None:
     _, answer = notebook.insert(
         "import os, sys\nos.write(2, b'the last words\\n')\nimport time; time.sleep(0.3)\nos.abort()"
     )
-    assert "SIGABRT" in answer.stop and "the last words" in answer.stop
+    assert "SIGABRT" in answer.stop
+    assert "| the last words" in project.json("report")["text"].split("Output:")[0]
 
 
 def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Project) -> None:
