@@ -182,10 +182,24 @@ class Running:
             fault_of(self.facts, self.error, count) or sampled(self.stack, count),
             self.died,
             self.facts,
-            [self.guard.warning] if self.guard and self.guard.warning else [],
+            self.notes(),
             self.memory,
             self.area.pictures(),
         )
+
+    def notes(self) -> list[str]:
+        """Return what is to be told besides: memory that was full before, output that came too late."""
+        said = [self.guard.warning] if self.guard and self.guard.warning else []
+        told = self.facts.get("late")
+        if told is not None:  # silent code of stepper's own tells of none
+            late = {f"[{count}]" if count else "an evaluation": size for count, size in told}
+            if self.kernel.late:
+                late["an earlier one"], self.kernel.late = self.kernel.late, 0
+            said += [
+                f"dropped: {size:,} characters that threads or processes of execution {which} wrote after its end"
+                for which, size in late.items()
+            ]
+        return said
 
     def outcome(self, status: str) -> Outcome:
         """Return how it ended; whatever follows an interrupt is its doing."""

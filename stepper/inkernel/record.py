@@ -15,6 +15,7 @@ SHOWN = ("stream", "display_data", "execute_result", "update_display_data", "cle
 last = {"id": None, "messages": [], "size": 0, "lost": 0}
 waiting = {}  # the `busy` of a request, which comes before it is known to be a run
 original = {}
+watchers = []  # called with each message's kind and content and with its request
 
 
 def begin():
@@ -40,6 +41,8 @@ def take(kind, content, parent):
         kind, content, parent = kind["msg_type"], kind["content"], kind["parent_header"]
     parent = parent or {}
     request = (parent.get("header") or parent).get("msg_id")
+    for watch in watchers:
+        watch(kind, content, request)
     if kind == "execute_input":
         last.update(id=request, messages=[], size=0, lost=0)
         if waiting.get("id") == request:

@@ -13,7 +13,7 @@ import signal
 import sys
 import types
 
-from . import record, sending
+from . import pipes, record, sending, threads
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember, scratch
 from .kept import keep
@@ -38,6 +38,9 @@ def before_run(info):
     request = parent()["header"]["msg_id"]
     if request != now.get("request"):  # else a cell runs another one
         now["request"] = request
+        header = parent()["header"]
+        guarded(threads.run, header)
+        guarded(pipes.run, header)
         if is_scratch():
             now["outputs"] = outputs()
         for name, words in WORTH.items():
@@ -82,6 +85,7 @@ def put_back(kept):
 
 def after_run(result):
     if result.info.store_history:
+        threads.numbers[now["request"]] = result.execution_count
         remember(result.execution_count, result.info.raw_cell)
     elif is_scratch():
         scratch(result.info.raw_cell)
@@ -101,6 +105,7 @@ def tell(error=None, ran=False, **facts):
     message = parent()
     if ran:
         recent.append({"id": message["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
+        facts["late"] = threads.told()
     if error is not None:
         facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
@@ -120,6 +125,7 @@ def on_pre_run(info):
 
 
 def on_post_run(result):
+    guarded(pipes.drain)
     guarded(after_run, result)
 
 
@@ -132,7 +138,8 @@ def begin(version, stack, load):
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
     guarded(record.begin)
-    guarded(sending.begin)
+    for module in (sending, threads, pipes):
+        guarded(module.begin)
 
 
 def end():
@@ -140,7 +147,8 @@ def end():
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     guarded(record.end)
-    guarded(sending.end)
+    for module in (pipes, threads, sending):
+        guarded(module.end)
     if "figures" in parts:
         guarded(parts["figures"].end)
 

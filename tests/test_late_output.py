@@ -1,0 +1,151 @@
+"""Output that comes after its cell ended stays with its cell or is dropped with a note: never on another cell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Notebook, Project, text_of
+
+# What goes on writing LATE until there is a file `stop`.
+LOOP = """
+import os, threading, time
+
+def late():
+    while not os.path.exists('stop'):
+        {write}
+        time.sleep(0.005)
+    open('stopped', 'w').close()
+"""
+THREAD = "\nthread = threading.Thread(target=late)\nthread.start()\nprint('first')"
+TIMER = """
+import os, threading
+
+def late():
+    print('LATE')
+    threading.Timer(0.005, late).start() if not os.path.exists('stop') else open('stopped', 'w').close()
+
+late()
+print('first')
+"""
+CHILD = """
+import subprocess, sys, time
+source = '''
+import os, time
+while not os.path.exists("stop"):
+    os.write({number}, b"LATE\\\\n")
+    time.sleep(0.005)
+open("stopped", "w").close()
+'''
+child = subprocess.Popen([sys.executable, '-c', source])
+print('first')
+"""
+FORK = """
+import multiprocessing, os, time
+
+def late():
+    while not os.path.exists('stop'):
+        print('LATE', flush=True)
+        time.sleep(0.02)
+    open('stopped', 'w').close()
+
+child = multiprocessing.get_context('fork').Process(target=late)
+child.start()
+print('first')
+"""
+WAIT = "import time\nfor i in range(50): print('mine', i); time.sleep(0.01)"
+SECOND = "".join(f"mine {i}\n" for i in range(50))
+
+
+@pytest.fixture(params=["as in use", "without ipykernel's own capture"])
+def notebook(project: Project, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    if request.param == "as in use":  # the variable turns ipykernel's capture of the descriptors off
+        monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    return project.new()
+
+
+def check(notebook: Notebook, first: str) -> str:
+    """Run what goes on writing, then another cell; return the note on what was dropped."""
+    one, _ = notebook.insert(first)
+    two, second = notebook.insert(WAIT)
+    assert text_of(notebook.cell(two)) == SECOND
+    assert "first\n" in text_of(notebook.cell(one))
+    three, third = notebook.insert(
+        "open('stop', 'w').close()\nimport os\nwhile not os.path.exists('stopped'): time.sleep(0.01)\nprint('third')"
+    )
+    assert text_of(notebook.cell(three)) == "third\n"
+    notes = [line for line in (second.text + "\n" + third.text).splitlines() if "dropped: " in line]
+    assert len(notes) <= 4
+    return "\n".join(notes)
+
+
+@pytest.mark.parametrize("write", ["print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')"])
+def test_a_thread_that_goes_on(notebook: Notebook, write: str) -> None:
+    note = check(notebook, LOOP.format(write=write) + THREAD)
+    assert "execution [1] wrote after its end" in note or "display" in write
+
+
+def test_a_timer_that_starts_itself_again(notebook: Notebook) -> None:
+    assert "execution [1] wrote after its end" in check(notebook, TIMER)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_child_that_goes_on(notebook: Notebook, number: int) -> None:
+    assert "execution [1] wrote after its end" in check(notebook, CHILD.format(number=number))
+
+
+def test_a_fork_that_goes_on(notebook: Notebook) -> None:
+    assert "wrote after its end" in check(notebook, FORK)
+
+
+def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
+    cell, answer = notebook.insert(
+        "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"
+        "thread.join()\nprint('c')"
+    )
+    assert text_of(notebook.cell(cell)) == "a\nb\nc\n" and "dropped" not in answer.text
+    cell, answer = notebook.insert(
+        "import os, subprocess\nsubprocess.run(['echo', 'child'])\nos.write(1, b'direct\\n')"
+    )
+    assert text_of(notebook.cell(cell)) == "child\ndirect\n" and "dropped" not in answer.text
+    cell, answer = notebook.insert("subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')")
+    text = text_of(notebook.cell(cell))
+    assert text.startswith("\0\0") and "left out by stepper" in text and "dropped" not in answer.text
+    cell, answer = notebook.insert("os.write(1, bytes(range(256)) * 1000)\nprint('end')")
+    assert "\ufffd" in text_of(notebook.cell(cell)) and answer.text.startswith("stepper: ")
+    json.loads(notebook.path.read_bytes().decode("utf-8"))
+
+
+def test_the_threads_of_a_pool_work_for_the_cell_that_asks(notebook: Notebook) -> None:
+    notebook.insert(
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
+        "print(list(pool.map(str, range(9))))"
+    )
+    cell, answer = notebook.insert("for one in pool.map(print, 'abc'): pass")
+    assert sorted(text_of(notebook.cell(cell)).split()) == ["a", "b", "c"] and "dropped" not in answer.text
+
+
+def test_descriptors_and_threads_do_not_grow(notebook: Notebook) -> None:
+    count = "import os, threading\nlen(os.listdir('/proc/self/fd')) + threading.active_count()"
+    counts = []
+    for _ in range(10):
+        cell, _ = notebook.insert(count)
+        counts.append(int("".join(notebook.cell(cell)["outputs"][0]["data"]["text/plain"])))
+    assert max(counts) <= counts[0] + 4, counts  # the last run's may not be closed yet
+
+
+def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> None:
+    notebook.insert("import os\nkept = os.dup(1)\nfile = open('own', 'wb', 0)\nos.dup2(file.fileno(), 1)")
+    notebook.insert("os.write(1, b'own\\n')")
+    assert (notebook.path.parent / "own").read_text() == "own\n"
+    notebook.insert("os.dup2(kept, 1)")
+    cell, _ = notebook.insert("os.write(1, b'mine again\\n')")
+    assert text_of(notebook.cell(cell)) == "mine again\n"
+
+
+def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
+    _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
+    assert "SIGSEGV" in answer.stop, answer.stop
+    (written,) = (notebook.project.folder / ".stepper" / "kernels").glob("*.stderr")
+    assert "Segmentation fault" in written.read_text() and "string_at" in written.read_text()
