@@ -11,20 +11,15 @@ import click
 
 from stepper import __version__, client
 from stepper.errors import StepperError, UsageError
-from stepper.paths import HOME, Paths, checkouts, find_project
+from stepper.paths import Paths, find_project, project_of
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 NOTEBOOK = click.argument("notebook", required=False)
 
 
 def project() -> Paths:
-    """Return the project that this stepper is installed in, else the one that the current folder belongs to.
-
-    A linked worktree has its own state, and this stepper from its main checkout.
-    """
-    above, here = os.path.dirname(sys.prefix), find_project(os.getcwd())
-    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
-    found = here if own is None or (here and own in checkouts(here)) else own
+    """Return the project that a command given here is for."""
+    found = project_of(os.getcwd(), sys.prefix)
     if found is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     return Paths(found)

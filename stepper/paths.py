@@ -148,3 +148,13 @@ def find_project(start: str) -> "str | None":
         if above == folder:
             return None
         folder = above
+
+
+def project_of(start: str, prefix: str) -> "str | None":
+    """Return the project that the stepper of the environment `prefix` is installed in, else that of the folder `start`.
+
+    A linked worktree has its own state, and this stepper from its main checkout.
+    """
+    above, here = os.path.dirname(prefix), find_project(start)
+    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
+    return here if own is None or (here and own in checkouts(here)) else own
