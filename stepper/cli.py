@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import IO, Any
 
@@ -11,7 +10,7 @@ import click
 
 from stepper import __version__, client
 from stepper.errors import StepperError, UsageError
-from stepper.paths import Paths, find_project, project_of
+from stepper.paths import Paths, current_folder, find_project, project_of
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 NOTEBOOK = click.argument("notebook", required=False)
@@ -19,7 +18,7 @@ NOTEBOOK = click.argument("notebook", required=False)
 
 def project() -> Paths:
     """Return the project that a command given here is for."""
-    found = project_of(os.getcwd(), sys.prefix)
+    found = project_of(current_folder(), sys.prefix)
     if found is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     return Paths(found)
@@ -57,7 +56,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command, Ctrl-C
         except Exception as error:
-            found = find_project(os.getcwd())
+            found = find_project(current_folder())
             click.echo(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
             click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)

@@ -131,6 +131,14 @@ class Paths:
         os.chmod(self.home, 0o700)
 
 
+def current_folder() -> str:
+    """Return the current folder, the root where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
 def is_worktree(folder: str) -> bool:
     """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
     if not os.path.isfile(os.path.join(folder, SCRIPT)):
