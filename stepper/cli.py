@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import IO, Any
 
@@ -11,20 +10,15 @@ import click
 
 from stepper import __version__, client
 from stepper.errors import StepperError, UsageError
-from stepper.paths import HOME, Paths, checkouts, find_project
+from stepper.paths import Paths, current_folder, find_project, project_of
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 NOTEBOOK = click.argument("notebook", required=False)
 
 
 def project() -> Paths:
-    """Return the project that this stepper is installed in, else the one that the current folder belongs to.
-
-    A linked worktree has its own state, and this stepper from its main checkout.
-    """
-    above, here = os.path.dirname(sys.prefix), find_project(os.getcwd())
-    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
-    found = here if own is None or (here and own in checkouts(here)) else own
+    """Return the project that a command given here is for."""
+    found = project_of(current_folder(), sys.prefix)
     if found is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     return Paths(found)
@@ -62,7 +56,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command, Ctrl-C
         except Exception as error:
-            found = find_project(os.getcwd())
+            found = find_project(current_folder())
             click.echo(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
             click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)

@@ -12,7 +12,7 @@ import sys
 
 from stepper import __version__, wire
 from stepper.errors import DaemonError, StepperError
-from stepper.paths import Paths
+from stepper.paths import Paths, current_folder
 
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable
@@ -181,11 +181,8 @@ def ask(
             if not launch:
                 return None
             connection = start(paths)
-        try:
-            folder = os.fsencode(os.getcwd())
-        except OSError:
-            folder = b"/"  # it was deleted
-        connection.send(verb, __version__.encode(), wire.pack_environ(os.environb), folder, payload)
+        about = (verb, __version__.encode(), wire.pack_environ(os.environb), os.fsencode(current_folder()))
+        connection.send(*about, payload)
         try:
             kind, body = connection.answer()
             while kind == wire.PROGRESS:

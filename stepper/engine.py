@@ -23,7 +23,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return None
-    async with session.turn(caller if again else None):
+    async with session.turn(caller if again else None, edit.tool_use_id):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
         document = session.read()
@@ -47,7 +47,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
-    async with session.turn(caller if again else None):
+    async with session.turn(caller if again else None, write.tool_use_id):
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before

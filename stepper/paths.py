@@ -131,6 +131,14 @@ class Paths:
         os.chmod(self.home, 0o700)
 
 
+def current_folder() -> str:
+    """Return the current folder, the root where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
 def is_worktree(folder: str) -> bool:
     """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
     if not os.path.isfile(os.path.join(folder, SCRIPT)):
@@ -148,3 +156,13 @@ def find_project(start: str) -> "str | None":
         if above == folder:
             return None
         folder = above
+
+
+def project_of(start: str, prefix: str) -> "str | None":
+    """Return the project that the stepper of the environment `prefix` is installed in, else that of the folder `start`.
+
+    A linked worktree has its own state, and this stepper from its main checkout.
+    """
+    above, here = os.path.dirname(prefix), find_project(start)
+    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
+    return here if own is None or (here and own in checkouts(here)) else own

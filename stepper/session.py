@@ -44,6 +44,7 @@ class Session:
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
+        self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
         self.facts: dict[str, Any] = {}
@@ -56,18 +57,21 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, caller: Caller | None = None) -> AsyncIterator[None]:
+    async def turn(self, caller: Caller | None = None, call: str | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
-        `caller` is who waits for the run that lost its daemon: where it goes away, that run is cancelled.
+        `caller` asks again for the run of a tool's `call` that lost its daemon: where it goes away, that run is
+        cancelled, also while another turn waits for it.
         """
-        async with self.lock:
-            self.waits_for = caller
-            try:
+        if caller and call:
+            self.asking[call] = caller
+        try:
+            async with self.lock:
                 await self._catch_up()
-            finally:
-                self.waits_for = None
-            yield
+                yield
+        finally:
+            if caller and call:
+                self.asking.pop(call, None)
 
     async def look(self) -> None:
         """Do what is to be done without a request: a kernel died, outputs wait. Never waits for a turn."""
@@ -191,7 +195,8 @@ class Session:
     async def abandon(self, caller: Caller) -> None:
         """The caller went away: what it waits for is cancelled."""
         caller.left.set()
-        if self.waits_for is caller:
+        call = (self.state.running or {}).get("tool_use_id") or ""
+        if caller is self.waits_for or caller is self.asking.get(call):
             self.pause.set()
             await self.keeper.interrupt("client gone")
 

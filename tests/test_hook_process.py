@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -238,6 +239,42 @@ def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> N
         parent.kill()
     was_cancelled(project)
     assert (tmp_path / "said").read_bytes() == b""
+
+
+def daemons(project: Project) -> int:
+    """How many daemons have listened so far."""
+    return (project.folder / ".stepper/daemon.log").read_text().count(" listens, pid ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Project, number: signal.Signals) -> None:
+    payload = sleeping(project)
+    with subprocess.Popen(command(project), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
+        hook.stdin.write(payload)
+        hook.stdin.close()
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        project.kill_daemon()
+        wait_until(lambda: daemons(project) == 2)
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        assert hook.poll() is None
+        hook.send_signal(number)
+    was_cancelled(project)
+
+
+def test_a_hook_asks_again_once(project: Project) -> None:
+    payload = sleeping(project)
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(project.hook("PostToolUse", payload).text))
+    thread.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    project.kill_daemon()
+    wait_until(lambda: daemons(project) == 2)
+    assert answers == []
+    project.kill_daemon()
+    thread.join(20)
+    assert "may or may not have run" in answers[0] and "the stepper daemon went away" in answers[0]
+    project.stepper("interrupt")
+    was_cancelled(project)
 
 
 def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) -> None:

@@ -125,6 +125,13 @@ def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, w
     assert json.loads(main.stepper("status", "--json", cwd=Path("/")).stdout)["kernel"]["pid"] == pid
 
 
+def test_a_command_given_in_a_deleted_folder_is_for_the_main_checkout(main: Checkout, tmp_path: Path) -> None:
+    text = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" status --json'
+    command = ["sh", "-c", text, str(main.folder / ".stepper/env/bin/stepper")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=ENVIRON)
+    assert json.loads(done.stdout)["daemon"]["socket"] == main.paths.socket, done.stderr
+
+
 def test_doctor_names_the_environment_and_finds_nothing_wrong(main: Checkout, worktree: Checkout) -> None:
     said = worktree.stepper("doctor").stdout
     assert f"(a worktree, with the environment of the main checkout: {main.folder}/.stepper/env)" in said
