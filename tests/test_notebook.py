@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -15,6 +19,7 @@ from stepper.core.model import Outcome, Plan, Step
 from stepper.errors import NotebookError
 from stepper.ports import Execution
 from tests.conftest import code
+from tests.test_journal import somebody
 
 OUTPUT = {"output_type": "stream", "name": "stdout", "text": "a\nb\n"}
 
@@ -86,6 +91,136 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, m
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system exchanges two files")
+@pytest.mark.parametrize("how", ["in place", "by renaming"])
+def test_a_save_between_the_last_look_and_the_rename_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Jupyter opens the file, which empties it, and writes a moment later; others rename a file over it."""
+    file = make(tmp_path / "n.ipynb", [code("x", "a"), code("y", "b")])
+    cell, swap, saves = file.read().cells[0], notebook.swap, []
+    text = Path(file.path).read_text().replace('"y"', '"edited"')
+
+    def late(one: str, other: str) -> bool:
+        if not saves and how == "by renaming":
+            (tmp_path / "new").write_text(text)
+            os.replace(tmp_path / "new", other)
+        elif not saves:
+            stream = open(other, "w")  # noqa: SIM115
+            threading.Timer(0.05, lambda: (stream.write(text), stream.close())).start()
+        saves.append(how)
+        return swap(one, other)
+
+    monkeypatch.setattr(notebook, "swap", late)
+    assert file.put(cell, ran(), None, keep_time=True) == ""
+    cells = json.loads(Path(file.path).read_text())["cells"]
+    assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
+    assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
+
+
+def test_half_a_save_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a")])
+    text = Path(file.path).read_text()
+    Path(file.path).write_text(text[:50])
+    writer = threading.Timer(0.05, Path(file.path).write_text, [text])
+    writer.start()
+    assert file.read().cells[0].source == "x"
+    writer.join()
+
+
+# What `put` answers while the notebook is not as it was: NotebookError for "later", a sentence for "never".
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def invalid(path: Path) -> None:
+    path.write_text("{")
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def read_only(path: Path) -> None:
+    path.parent.chmod(0o500)
+
+
+LATER = {
+    gone: "n.ipynb is gone",
+    invalid: "n.ipynb is not valid JSON",
+    a_folder: "n.ipynb is a folder",
+    a_pipe: "n.ipynb is not a regular file",
+    read_only: "n.ipynb can't be written: Permission denied",
+}
+
+
+@pytest.mark.parametrize("spoil", LATER, ids=lambda spoil: spoil.__name__)
+def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path], None]) -> None:
+    with somebody() as folder:
+        path = folder / "n.ipynb"
+        file = make(path, [code("x", "a")])
+        cell, old = file.read().cells[0], path.read_bytes()
+        spoil(path)
+        left = path.read_bytes() if path.is_file() else b""
+        with pytest.raises(NotebookError, match=LATER[spoil]):
+            file.put(cell, ran(), None, keep_time=True)
+        assert left == (path.read_bytes() if path.is_file() else b"")
+        folder.chmod(0o700)
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        path.write_bytes(old)
+        assert file.put(cell, ran(), None, keep_time=True) == ""
+        assert file.outputs(cell)
+        assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
+
+
+@pytest.mark.parametrize("cells", [[code("x = 2", "a")], [code("x", "b")], []], ids=["edited", "another", "none"])
+def test_outputs_of_a_cell_that_is_no_more_are_never_put(tmp_path: Path, cells: list[dict]) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a")])
+    cell = file.read().cells[0]
+    make(tmp_path / "n.ipynb", cells)
+    left = Path(file.path).read_bytes()
+    assert "changed or deleted while it ran" in file.put(cell, ran(), None, keep_time=True)
+    assert Path(file.path).read_bytes() == left
+
+
+def test_a_notebook_that_keeps_changing_is_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(tmp_path / "n.ipynb", [code("x", "a")])
+    cell, dump = file.read().cells[0], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (dump(handle), make(Path(file.path), [code("x", "a")])))
+    with pytest.raises(NotebookError, match="kept changing"):
+        file.put(cell, ran(), None, keep_time=True)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_time_grows_within_the_millisecond_where_a_server_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    (tmp_path / "work").mkdir()
+    file = make(tmp_path / "work" / "n.ipynb", [code("x", "a")])
+    with subprocess.Popen(["sleep", "60"]) as server:
+        (tmp_path / "runtime").mkdir()
+        record = tmp_path / "runtime" / f"jpserver-{server.pid}.json"
+        record.write_text(json.dumps({"root_dir": str(tmp_path), "pid": server.pid}))
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+        if not alive:
+            server.kill()
+            server.wait()
+        os.utime(file.path, ns=(10**18, 10**18))
+        assert file.put(file.read().cells[0], ran(), None, keep_time=True) == ""
+        assert os.stat(file.path).st_mtime_ns == 10**18 + (2000 if alive else 0)
+        server.kill()
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import json
 import os
 import time
@@ -38,7 +39,7 @@ def about(path: str) -> bool:
     if until < time.monotonic():
         real = Path(os.path.realpath(path))
         found = any(real.is_relative_to(root) for root in _roots()) or any(
-            (folder / trace).exists() for folder in real.parents for trace in TRACES
+            os.path.exists(folder / trace) for folder in real.parents for trace in TRACES
         )
         _known[path] = (time.monotonic() + KNOWN_SECONDS, found)
     return found
@@ -46,10 +47,11 @@ def about(path: str) -> bool:
 
 def _roots() -> Iterator[str]:
     """Yield the folders that the running servers of this user show."""
-    for record in Path(jupyter_runtime_dir()).glob("[jn][pb]server-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            os.kill(int(record.stem.partition("-")[2]), 0)
-            told = json.loads(record.read_bytes())
+    runtime = jupyter_runtime_dir()
+    for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever stands in it
+            os.kill(int(record.partition("-")[2].removesuffix(".json")), 0)
+            told = json.loads(Path(runtime, record).read_bytes())
             yield os.path.realpath(told.get("root_dir") or told["notebook_dir"])
 
 

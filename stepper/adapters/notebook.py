@@ -331,9 +331,10 @@ def _raw(document: Document, cell: Cell) -> dict[str, Any]:
     return found
 
 
-def _run_of(raw: dict[str, Any]) -> tuple[Any, Any]:
-    """Return what tells one run's outputs from another's."""
-    return raw.get("execution_count"), raw.get("metadata", {}).get("execution")
+def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
+    metadata = raw.get("metadata", {})
+    return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")
 
 
 def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""A person's JupyterLab in a collaboration room, without a browser. Run by test_jupyterlab.py in Jupyter's environment.
+
+Arguments: the server's URL, its token, the notebook's path there. Lines of JSON come in on standard input:
+`{"type": TEXT, "cell": ID}` types at the end of a cell's source, `{}` asks; each is answered with the shared document.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+from urllib.parse import quote
+
+from jupyter_ydoc import YNotebook
+from pycrdt import Provider
+from tornado.httpclient import AsyncHTTPClient
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+
+class Channel:
+    """A tornado websocket as pycrdt wants it; messages that are no Yjs (the server's own) are left out."""
+
+    def __init__(self, socket: WebSocketClientConnection, path: str) -> None:
+        self.socket, self.path = socket, path
+
+    def __aiter__(self) -> Channel:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self.recv()
+
+    async def send(self, message: bytes) -> None:
+        await self.socket.write_message(message, binary=True)
+
+    async def recv(self) -> bytes:
+        while True:
+            message = await self.socket.read_message()
+            if message is None:
+                raise StopAsyncIteration
+            if isinstance(message, bytes) and message[0] in (0, 1):
+                return message
+
+
+async def main(url: str, token: str, path: str) -> None:
+    """Keep the document open until standard input ends."""
+    session = await AsyncHTTPClient().fetch(
+        f"{url}api/collaboration/session/{quote(path)}",
+        method="PUT",
+        headers={"Authorization": f"token {token}"},
+        body=json.dumps({"format": "json", "type": "notebook"}),
+    )
+    told = json.loads(session.body)
+    room = f"json:notebook:{told['fileId']}"
+    address = f"ws{url[4:]}api/collaboration/room/{room}?sessionId={told['sessionId']}&token={token}"
+    document = YNotebook()
+    async with Provider(document.ydoc, Channel(await websocket_connect(address), room)) as provider:
+        await provider.synced.wait()
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            asked: dict[str, Any] = json.loads(line)
+            for cell in document.ycells:
+                if "type" in asked and cell["id"] == asked["cell"]:
+                    text = cell["source"]
+                    text += asked["type"]
+            sys.stdout.write(json.dumps(document.get()) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
