@@ -207,7 +207,7 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Pr
     assert time.monotonic() - began < 60  # a bound of hangs
     died = f"kernel died ({'ended by ' if 'exit()' in how else ''}{how}): all variables are lost"
     assert "Error Type: KernelDied" in answer.stop
-    assert f"Error Message: {died}; steps 1, 2 had built them; `stepper restore` runs" in answer.stop
+    assert f"Error Message: {died}; steps 1, 2 had built them; `stepper restore` builds" in answer.stop
     assert notebook.before("insert", "1", notebook.raw["cells"][-1]["id"]).denied
     assert [times(project, name) for name in ("load", "transform", "break")] == [1, 1, 1]  # nothing is replayed unasked
     restored = project.json("restore")

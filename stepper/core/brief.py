@@ -106,8 +106,8 @@ def built(state: State) -> str:
     if not state.ran:
         return ""
     named = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"] if steps else []
-    named += [counted(loose, "cell in no step" if loose == 1 else "cell")] if loose else []
-    return f"{' and '.join(named)} had built them; `stepper restore` runs that again in a fresh kernel"
+    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
 def stop_of_death(message: str, stderr: str) -> str:
