@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
 from typing import Any, Protocol
 
 from jupyter_client import AsyncKernelClient
@@ -38,6 +39,7 @@ class Host(Protocol):
     client: AsyncKernelClient
     interrupted: str
     late: int
+    former: deque[str]
 
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""
@@ -117,7 +119,7 @@ class Running:
                 self.take(message)
                 if self.idle and inbox.socket is self.kernel.client.iopub_channel.socket:
                     break
-            elif message["msg_type"] == "stream":  # late output of an earlier cell
+            elif message["msg_type"] == "stream" and message["parent_header"].get("msg_id") in self.kernel.former:
                 self.kernel.late += len(message["content"]["text"])
 
     def take(self, message: dict[str, Any]) -> None:
@@ -173,6 +175,8 @@ class Running:
             self.died = Death("ended by exit() or quit()", gone.stderr if gone else "")
         if self.died is not None:
             await self.kernel.shutdown()
+        if "late" in self.facts:  # no silent code of stepper's own
+            self.kernel.former.append(self.msg_id)
         count = self.area.execution_count
         return Execution(
             self.outcome(str(content.get("status"))),
@@ -192,13 +196,11 @@ class Running:
         said = [self.guard.warning] if self.guard and self.guard.warning else []
         told = self.facts.get("late")
         if told is not None:  # silent code of stepper's own tells of none
-            late = {f"[{count}]" if count else "an evaluation": size for count, size in told}
-            if self.kernel.late:
-                late["an earlier one"], self.kernel.late = self.kernel.late, 0
-            said += [
-                f"dropped: {size:,} characters that threads or processes of execution {which} wrote after its end"
-                for which, size in late.items()
-            ]
+            late = [(f"execution [{count}]" if count else "an earlier execution", size) for count, size in told]
+            late += [("an earlier execution", self.kernel.late)] if self.kernel.late else []
+            self.kernel.late = 0
+            said += [f"dropped: {size:,} characters that threads or processes of {which} wrote after its end"
+                     for which, size in late]  # fmt: skip
         return said
 
     def outcome(self, status: str) -> Outcome:

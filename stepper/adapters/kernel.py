@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ class LocalKernel:
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
+        self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
         self.client: AsyncKernelClient = manager.client()
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)

@@ -20,7 +20,7 @@ import threading
 from . import threads
 from .base import guarded
 
-CHUNK = 1 << 16
+CHUNK, ECHOED = 1 << 16, 4 << 20
 taken = {}  # descriptor → Taken
 waiting = selectors.DefaultSelector()
 reading = threading.Lock()  # whoever reads also publishes before another one reads
@@ -33,6 +33,7 @@ class Taken:
         self.number, self.stream = number, stream
         kept = getattr(stream, "_original_stdstream_copy", None)
         self.kept = os.dup(number) if kept is None else kept  # where it led to, and what is written still goes
+        self.began = guarded(os.lseek, self.kept, 0, os.SEEK_CUR) or 0
         stream._should_watch = False  # its own pipe gets nothing more: closing must not wait for that
         self.pipe = None
 
@@ -45,6 +46,14 @@ class Taken:
         os.close(writer)
         self.pipe = Pipe(reader, self, header)
         waiting.register(reader, selectors.EVENT_READ, self.pipe)
+
+    def echo(self, data):
+        """Write it where the descriptor led to, too: a file of the last words, which must not grow for ever."""
+        with contextlib.suppress(OSError):
+            os.write(self.kept, data)
+            if os.lseek(self.kept, 0, os.SEEK_CUR) > self.began + ECHOED:
+                os.ftruncate(self.kept, self.began)
+                os.lseek(self.kept, self.began, os.SEEK_SET)
 
 
 class Pipe:
@@ -59,8 +68,7 @@ class Pipe:
         if data and threads.late(self.header):
             threads.drop(self.header, len(data))
         elif data:
-            with contextlib.suppress(OSError):
-                os.write(self.taken.kept, data)
+            self.taken.echo(data)
             self.publish(self.decoder.decode(data))
         return len(data)
 
