@@ -91,7 +91,7 @@ def small(project: Project) -> Iterator[Group]:
         group.remove()
 
 
-SLOWLY = "import time\nheld = []\nfor _ in range(100):\n    held.append(bytearray(10_000_000))\n    time.sleep(0.05)"
+SLOWLY = "import time\nheld = []\nfor _ in range(400):\n    held.append(bytearray(2_000_000))\n    time.sleep(0.04)"
 IN_ONE_GO = "held = b'x' * 3_000_000_000"
 
 
