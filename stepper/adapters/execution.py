@@ -117,7 +117,7 @@ class Running:
                 self.take(message)
                 if self.idle and inbox.socket is self.kernel.client.iopub_channel.socket:
                     break
-            elif message["msg_type"] == "stream":  # late output of an earlier cell
+            elif message["msg_type"] == "stream" and message["parent_header"]:  # late output; without one, of no cell
                 self.kernel.late += len(message["content"]["text"])
 
     def take(self, message: dict[str, Any]) -> None:
