@@ -9,6 +9,7 @@ from typing import Any
 
 from stepper.core.ledger import State
 from stepper.core.model import Limits
+from stepper.errors import KernelError
 from stepper.ports import Death, Execution, Kernel, KernelPlace, KernelProvider
 
 
@@ -68,7 +69,11 @@ class Keeper:
         """
         assert self.kernel is not None
         self.foreign = False
-        return await self.kernel.recall(request, seconds, limits)
+        try:
+            return await self.kernel.recall(request, seconds, limits)
+        except KernelError:
+            await self.kernel.shutdown()
+            raise
 
     async def get(self, environ: Mapping[str, str]) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError."""

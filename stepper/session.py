@@ -101,7 +101,6 @@ class Session:
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            self.state.lost = ""  # the stop tells
             self.stop(None, "", brief.stop_of_death(f"{why}: all variables are lost; {built}", death.stderr))
 
     # --- the notebook -----------------------------------------------------------------------------------------

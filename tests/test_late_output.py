@@ -156,3 +156,12 @@ def test_the_last_words_of_a_crash_are_told(either: Notebook) -> None:
     assert "SIGSEGV" in answer.stop, answer.stop
     (written,) = (either.project.folder / ".stepper" / "kernels").glob("*.stderr")
     assert "Segmentation fault" in written.read_text() and "string_at" in written.read_text()
+
+
+def test_what_the_kernel_says_of_itself_is_of_no_cell(notebook: Notebook) -> None:
+    """As debugpy's warning, which comes some time after the kernel's start."""
+    says = "kernel.session.send(kernel.iopub_socket, 'stream', {'name': 'stderr', 'text': 'warning'}, parent={})"
+    _, first = notebook.insert(f"kernel = get_ipython().kernel\n{says}")
+    _, second = notebook.insert("1")
+    assert "ran ok" in first.text and "ran ok" in second.text
+    assert "dropped" not in first.text + second.text

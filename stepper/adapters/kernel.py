@@ -261,7 +261,7 @@ class LocalKernel:
     def rss_bytes(self) -> int:
         """Return the resident memory of the kernel's process tree in bytes."""
         total = 0
-        for member in process.tree(self.id, self.identity):
+        for member in process.family(self.pid) if self.identity.alive() else ():
             try:
                 total += member.memory_info().rss
             except psutil.Error:

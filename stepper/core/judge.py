@@ -29,11 +29,11 @@ def judge(
     `death` tells how the kernel ended ('' while it lives), `stderr` what it wrote last, `memory` what the guard saw,
     `built` what had built the variables that are lost with it.
     """
-    lost = f"{LOST}; {built}" if built else LOST
+    lost = f"kernel died ({death}): {LOST}" + (f"; {built}" if built else "")
     if outcome is Outcome.MEMORY:
         return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
-        said = f"kernel died ({death}): {lost}" + (f"\n{stderr}" if stderr else "")
+        said = lost + (f"\n{stderr}" if stderr else "")
         classes = ("KernelDied", *(name for word, name in DEATHS.items() if word in death))
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE

@@ -1,0 +1,258 @@
+"""Memory to the last: the guard's or the system's end of a cell in a small cgroup; the daemon beside it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepper.adapters import process
+from stepper.adapters.memory import CGROUPS, FIRST_TO_GO, OomKills
+from stepper.core import judge, remedy
+from stepper.core.model import Outcome, Verdict
+from tests.conftest import Notebook, Project
+from tests.test_helper import Lab
+
+MB = 1 << 20
+SMALL = 320 * MB
+CLI = "from stepper.cli import main; main()"
+
+
+class Group:
+    """A memory cgroup of a test's own, of whichever version the machine has."""
+
+    daemon = 0
+
+    def __init__(self, limit: int) -> None:
+        v1 = CGROUPS / "memory"
+        self.v2 = not (v1 / "memory.limit_in_bytes").exists()
+        root = CGROUPS if self.v2 else v1
+        self.folder = root / f"stepper-test-{os.getpid()}"
+        try:
+            self.folder.mkdir()
+        except OSError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+        try:
+            (self.folder / ("memory.max" if self.v2 else "memory.limit_in_bytes")).write_text(str(limit))
+            swap = self.folder / ("memory.swap.max" if self.v2 else "memory.memsw.limit_in_bytes")
+            if swap.exists():
+                swap.write_text("0" if self.v2 else str(limit))
+        except OSError as error:
+            self.remove()
+            pytest.skip(f"a cgroup here can't be given a limit: {error}")
+
+    def inside(self, *command: str) -> list[str]:
+        """Return the command that runs another one inside."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
+
+    def kills(self) -> int:
+        """How many processes the system has killed in it for want of memory."""
+        text = (self.folder / ("memory.events" if self.v2 else "memory.oom_control")).read_text()
+        return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+
+    def remove(self) -> None:
+        limit = time.monotonic() + 10
+        while True:  # processes that just ended are still in it
+            try:
+                self.folder.rmdir()
+                return
+            except OSError:
+                assert time.monotonic() < limit, (self.folder / "cgroup.procs").read_text()
+                time.sleep(0.05)
+
+
+def start_inside(project: Project, group: Group) -> int:
+    """Start the project's daemon in the group, its kernels with it; return its pid."""
+    subprocess.run(
+        group.inside(sys.executable, "-c", CLI, "status"), cwd=project.folder, check=True, stdout=subprocess.DEVNULL
+    )
+    daemon: int = project.json("status")["daemon"]["pid"]
+    assert str(daemon) in (group.folder / "cgroup.procs").read_text().split()
+    return daemon
+
+
+@pytest.fixture
+def small(project: Project) -> Iterator[Group]:
+    """A small cgroup with the project's daemon inside, which must live."""
+    group = Group(SMALL)
+    try:
+        group.daemon = start_inside(project, group)
+        yield group
+        assert project.json("status")["daemon"]["pid"] == group.daemon, "the daemon did not live"
+    finally:
+        project.stepper("shutdown", check=None)
+        group.remove()
+
+
+SLOWLY = "import time\nheld = []\nfor _ in range(400):\n    held.append(bytearray(2_000_000))\n    time.sleep(0.04)"
+IN_ONE_GO = "held = b'x' * 3_000_000_000"
+
+
+def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(project: Project, small: Group) -> None:
+    notebook = project.new("One")
+    notebook.insert("before = 41")
+    pid = project.json("status")["kernel"]["pid"]
+    _, answer = notebook.insert(SLOWLY)
+    assert "Error Type: MemoryLimit" in answer.stop and "of its cgroup (the limit is " in answer.stop
+    assert "the kernel's state is kept" in answer.stop
+    assert small.kills() == 0 and project.json("status")["kernel"]["pid"] == pid
+    assert "42" in project.stepper("eval", "before + 1").stdout
+
+
+def named(stop: str) -> bool:
+    """Whether it is said who killed the kernel. The guard may have looked in the very moment: that is said too."""
+    first = "Error Type: MemoryLimit" if "memory reached 100 %" in stop else "Error Type: KernelDied"
+    return first in stop and "kernel died (killed by the system: out of memory (SIGKILL)): all variables are" in stop
+
+
+def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(project: Project, small: Group) -> None:
+    project.config("max_memory_percent: 100")  # the guard would have to look just as it fills
+    notebook = project.new("One")
+    notebook.insert("before = 41")
+    pid = project.json("status")["kernel"]["pid"]
+    _, answer = notebook.insert(IN_ONE_GO)
+    assert small.kills() == 1 and not psutil.pid_exists(pid)
+    assert named(answer.stop), answer.stop
+    assert "less data at a time" in answer.stop.splitlines()[-1]
+    fresh(project, notebook)
+    # a kill by a person is told from it, though the system has killed before
+    pid = project.json("status")["kernel"]["pid"]
+    _, answer = notebook.insert(f"import os; os.kill({pid}, 9)")
+    assert "kernel died (SIGKILL)" in answer.stop and "out of memory" not in answer.stop
+
+
+def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(project: Project, small: Group) -> None:
+    """It is no child of the present daemon, which learns no signal: the counter tells."""
+    project.config("max_memory_percent: 100")
+    notebook = project.new("One")
+    notebook.insert("before = 41")
+    project.kill_daemon()
+    small.daemon = start_inside(project, small)
+    _, answer = notebook.insert("assert before == 41\n" + IN_ONE_GO)
+    assert small.kills() == 1 and named(answer.stop), answer.stop
+    fresh(project, notebook)
+
+
+def test_a_child_that_fills_it_is_killed_alone(project: Project, small: Group) -> None:
+    project.config("max_memory_percent: 100")
+    notebook = project.new("One")
+    notebook.insert("before = 41")
+    source = f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {IN_ONE_GO!r}]).returncode + before)"
+    _, answer = notebook.insert(source)
+    assert small.kills() == 1 and "| 32" in answer.text  # -9 + 41
+    pid = project.json("status")["kernel"]["pid"]
+    os.kill(pid, 9)
+    assert "out of memory" not in project.stepper("run", check=None).stdout + notebook.insert("1")[1].text
+
+
+def fresh(project: Project, notebook: Notebook) -> None:
+    project.stepper("continue")
+    assert "| 42" in notebook.insert("print(6 * 7)")[1].text
+
+
+# without a cgroup of one's own
+
+
+def test_a_kernel_goes_first(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("import subprocess; child = subprocess.Popen(['sleep', '1000'])")
+    (record,) = Path(project.paths.kernels).rglob("*.json")
+    kernel = json.loads(record.read_text())["kernel"]
+    status = project.json("status")
+
+    def score(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    daemon = score(status["daemon"]["pid"])
+    members = [one.pid for one in process.tree(kernel)]
+    assert status["kernel"]["pid"] in members and len(members) == 2
+    assert {score(pid) for pid in members} == {min(1000, daemon + FIRST_TO_GO)}
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab(sys.executable)
+    yield made
+    made.close()
+
+
+def test_a_plain_memory_error_is_an_error_like_others(lab: Lab) -> None:
+    """Where the system refuses memory instead of killing: a limit of the process's own."""
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))\nkept = 1\n"
+    done = lab.run(limited + "held = bytearray(1 << 33)")
+    assert done.outcome is Outcome.ERROR and done.death is None
+    assert done.fault is not None and done.fault.ename == "MemoryError"
+    assert lab.ok("assert kept == 1").outcome is Outcome.OK
+
+
+def test_a_kill_by_a_person_is_not_the_systems(lab: Lab) -> None:
+    done = lab.run("import os; os.kill(os.getpid(), 9)")
+    assert done.death is not None and done.death.how == "SIGKILL"
+
+
+def counters(tmp_path: Path, cgroup: str) -> tuple[Path, Path]:
+    """A /sys/fs/cgroup and a /proc with process 7 in that cgroup."""
+    (tmp_path / "cg").mkdir()
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(cgroup)
+    (tmp_path / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nballoon_inflate 0\n")
+    return tmp_path / "cg", tmp_path / "proc"
+
+
+def test_the_counter_of_cgroup_v2(tmp_path: Path) -> None:
+    root, proc = counters(tmp_path, "0::/a/b\n")
+    for folder, kills in ((root / "a", 5), (root / "a" / "b", 2)):
+        folder.mkdir()
+        (folder / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom 4\noom_kill {kills}\noom_group_kill 0\n")
+    kills = OomKills(7, root, proc)
+    assert not kills.any()
+    (root / "a" / "memory.events").write_text("oom_kill 6\n")  # of a neighbour
+    (proc / "vmstat").write_text("oom_kill 4\n")
+    assert not kills.any()
+    (proc / "7" / "cgroup").unlink()  # the process is gone
+    (root / "a" / "b" / "memory.events").write_text("max 10\noom 5\noom_kill 3\n")
+    assert kills.any()
+    kills.forget()
+    assert not kills.any()
+
+
+def test_the_counter_of_cgroup_v1(tmp_path: Path) -> None:
+    root, proc = counters(tmp_path, "5:cpu:/job\n4:memory:/job\n0::/job\n")
+    (root / "memory" / "job").mkdir(parents=True)
+    file = root / "memory" / "job" / "memory.oom_control"
+    file.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    kills = OomKills(7, root, proc)
+    file.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert kills.any()
+
+
+@pytest.mark.parametrize("text", [None, "", "oom_kill\n", "oom_kill x\n", "oom_kill_disable 0\nunder_oom 0\n"])
+def test_without_a_cgroups_counter_the_machines_tells(tmp_path: Path, text: str | None) -> None:
+    root, proc = counters(tmp_path, "4:memory:/\n")
+    if text is not None:
+        (root / "memory").mkdir()
+        (root / "memory" / "memory.oom_control").write_text(text)
+    kills = OomKills(7, root, proc)
+    assert not kills.any()
+    (proc / "vmstat").write_text("oom_kill 4\n")
+    assert kills.any()
+
+
+def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
+    kills = OomKills(7, tmp_path / "no", tmp_path / "none")
+    kills.forget()
+    assert not kills.any()
+
+
+def test_what_is_said_of_it() -> None:
+    how = "killed by the system: out of memory (SIGKILL)"
+    fault, verdict = judge.judge(Outcome.KERNEL_DIED, None, (), how)
+    assert fault is not None and verdict is Verdict.UNRECOVERABLE and fault.ename == "KernelDied"
+    assert "less data at a time" in remedy.action(Outcome.KERNEL_DIED, verdict, fault)
