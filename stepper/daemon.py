@@ -34,7 +34,7 @@ from stepper.verbs import COMMANDS, Request
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
-LOCK_SECONDS = 8.0  # less than a client waits
+LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
 IDLE_SECONDS = 30 * 60  # without kernels and requests

@@ -1,0 +1,59 @@
+"""The client in a linked git worktree: its cells run with the main checkout's environment, its commands are its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepper import install, preflight
+from stepper.paths import Paths
+from tests.conftest import make_env
+from tests.test_worktree import ENVIRON, git, interpreter
+
+from .client import ClaudeCode
+from .model import ScriptedModel, tool, tool_results
+
+
+@pytest.mark.timeout(120)
+def test_a_session_in_a_worktree(
+    claude_binary: Path, home: Path, tmp_path: Path, scripted_model: Callable[..., ScriptedModel]
+) -> None:
+    main, worktree = tmp_path / "main", tmp_path / "worktree"
+    main.mkdir()
+    git(main, "init", "--quiet")
+    (main / ".gitignore").write_text(".venv\n")
+    interpreter(main)
+    make_env(main / ".stepper/env")
+    install.apply(preflight.parse([str(main)]))
+    (main / "notebooks/.keep").touch()
+    git(main, "add", "--all")
+    git(main, "commit", "--quiet", "--message", "set up")
+    git(main, "worktree", "add", "--quiet", str(worktree))
+    notebook = worktree / "notebooks/a.ipynb"
+    cell = {
+        "cell_type": "code",
+        "id": "a",
+        "source": "import os; print(os.getcwd())",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+    }
+    text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    model = scripted_model(
+        [tool("Write", {"file_path": str(notebook), "content": text})],
+        [tool("Bash", {"command": "stepper history"})],
+    )
+    try:
+        ClaudeCode(worktree, home, model).prompt("Go.")
+        assert f"| {worktree}/notebooks" in model.shown()
+        assert "ok" in tool_results(model.requests[-1])[-1]
+        assert not (main / ".stepper/journal").exists()
+        assert git(worktree, "status", "--porcelain") == "?? notebooks/a.ipynb\n"
+    finally:
+        stepper = main / ".stepper/env/bin/stepper"
+        subprocess.run([stepper, "shutdown"], cwd=worktree, env=ENVIRON, check=True, capture_output=True)
+        Path(Paths(str(worktree)).runtime).rmdir()  # empty now
