@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest lower-bounds env benchmarks faults clean
+.PHONY: test lint pytest lower-bounds env benchmarks faults reliability clean
 
 test: lint pytest
 
@@ -41,6 +41,12 @@ benchmarks: env
 faults: env
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults --folder unseen
+
+# What is injected, what survives, what floods cost, two thousand cells: docs/reliability.md
+reliability: env
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/floods.py
+	$(BIN)/python benchmarks/soak.py
 
 clean:
 	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
