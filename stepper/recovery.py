@@ -31,7 +31,8 @@ async def settle(session: Session) -> None:
     execution = await _recalled(session, cut)
     if execution is None:
         session.log({"event": "void", "run": cut["run"], "tool_use_id": cut.get("tool_use_id")})
-        session.troubles.append(f"{where} lost its daemon before it began: it was NOT run")
+        if cut.get("tool_use_id") not in session.asking:  # else it runs now
+            session.troubles.append(f"{where} had not begun when its daemon ended: it was NOT run")
         return
     session.facts = execution.facts.get("namespace") or {}
     work = _work(session, cut)
@@ -41,7 +42,7 @@ async def settle(session: Session) -> None:
     kernel = session.keeper.kernel
     done = await conclude(session, work, begin, execution, {}, cut.get("kernel", ""), kernel.python if kernel else "")
     if done.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
-        work.notes += session.put(work.cell, execution, done.run.step, done.run.run, keep_time=False)
+        work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)
     session.kept(report.of_run(ended), ended)
     session.troubles.append(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut['run']}`")
@@ -73,7 +74,8 @@ def _work(session: Session, cut: dict[str, Any]) -> Work:
             cell = now_there
     except NotebookError:
         pass  # `put` says why
-    work = work_on(session, document, cell, keep_time=False)
+    # Its message may still be under way: PostToolBatch sets the time.
+    work = work_on(session, document, cell, keep_time=bool(cut.get("tool_use_id")))
     work.key, work.timeout = cut["key"], float(cut.get("timeout") or work.timeout)
     return work
 

@@ -422,7 +422,11 @@ def test_twenty_hooks_at_once_on_one_notebook_with_the_cli_between(project: Proj
     payloads = []
     for number in range(20):
         source = f"seen.append({number}); print('cell {number}', len(seen))"
-        payloads.append(notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]))
+        payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
+        payload["session_id"] = f"session-{number % 2}"
+        if number % 3 == 0:  # a subagent's
+            payload |= {"agent_id": f"agent-{number}", "agent_type": "general-purpose"}
+        payloads.append(payload)
     assert first
     with ThreadPoolExecutor(26) as pool:
         answers = [pool.submit(project.hook, "PostToolUse", payload) for payload in payloads]
