@@ -123,7 +123,10 @@ class NotebookFile(Protocol):
         """Return the notebook that the text would be; raise NotebookError."""
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
-        """Put the outputs on the cell by id and source, on a fresh read; return '' or why they were left out."""
+        """Put the outputs on the cell by id and source, on a fresh read.
+
+        Return '' or why they can never be put; raise NotebookError where they can't be put now.
+        """
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""

@@ -1,7 +1,8 @@
 """A person's JupyterLab in a collaboration room, without a browser. Run by test_jupyterlab.py in Jupyter's environment.
 
 Arguments: the server's URL, its token, the notebook's path there. Lines of JSON come in on standard input:
-`{"type": TEXT, "cell": ID}` types at the end of a cell's source, `{}` asks; each is answered with the shared document.
+`{"type": TEXT, "cell": ID}` types at the end of a cell's source, `{}` asks; each is answered with the
+shared document and the hash of the file that it was saved as, where it was.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ async def main(url: str, token: str, path: str) -> None:
                 if "type" in asked and cell["id"] == asked["cell"]:
                     text = cell["source"]
                     text += asked["type"]
-            sys.stdout.write(json.dumps(document.get()) + "\n")
+            sys.stdout.write(json.dumps({"notebook": document.get(), "saved": document.hash}) + "\n")
             sys.stdout.flush()
 
 

@@ -8,6 +8,7 @@ reader beside it may meet half a file. The tests type such words again, and don'
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -268,7 +269,7 @@ class Room:
     def __init__(self, lab: Lab, path: str) -> None:
         command = [lab.python, str(ROOM), lab.url, TOKEN, path]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.lock = threading.Lock()
+        self.lock, self.saved = threading.Lock(), None
 
     def ask(self, **asked: str) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
@@ -276,9 +277,10 @@ class Room:
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
             assert select.select([self.process.stdout], [], [], 30)[0], "the room keeps silent"
-            raw = json.loads(self.process.stdout.readline())
-        valid(raw)
-        return raw
+            told = json.loads(self.process.stdout.readline())
+        valid(told["notebook"])
+        self.saved = told["saved"]
+        return told["notebook"]
 
     def __enter__(self) -> Room:
         return self
@@ -295,11 +297,16 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
         assert source(room.ask(), "hers") == "notes"
 
         def person(number: int) -> None:
-            """Type a line; it counts once Jupyter has saved it. Jupyter may drop it before: then it is typed again."""
+            """Type a line; it counts once Jupyter has saved it. Jupyter may drop it before: then it is typed again.
+
+            It is typed once the room knows the agent's new cell: a room that learns of it in the middle of a save may
+            write the notebook without it, whoever had written it (`FileLoader.maybe_notify`).
+            """
             with quiet:
-                line, end = f"\nline {number}", time.monotonic() + 30
+                until(lambda: ids(room.ask()) == ids(notebook.raw), "the new cell in the room")
+                line, end = f"\nline {number}", time.monotonic() + 60
                 room.ask(type=line, cell="hers")
-                while not saved(notebook.path, line):
+                while not is_saved(notebook.path, line, room):
                     assert time.monotonic() < end, lab.log.read_text()[-3000:]
                     if line not in source(room.ask(), "hers"):
                         dropped.append(line)
@@ -319,10 +326,16 @@ def test_collaboration_and_stepper_on_one_notebook(project: Project, lab: Lab) -
     assert "Error loading content" not in log and "Traceback" not in log, log[-3000:]
 
 
-def saved(path: Path, line: str) -> bool:
-    """Whether the file holds the line; half a file, in the middle of a save, does not."""
-    with contextlib.suppress(ValueError):
-        return (line + "\n") in source(json.loads(path.read_bytes()), "hers") + "\n"
+def ids(raw: dict[str, Any]) -> list[str]:
+    return [cell["id"] for cell in raw["cells"]]
+
+
+def is_saved(path: Path, line: str, room: Room) -> bool:
+    """Whether the file holds the line, and Jupyter is through with the save: it looks at the file once more."""
+    data, settled = path.read_bytes(), time.time() - path.stat().st_mtime > 1
+    with contextlib.suppress(ValueError):  # half a file, in the middle of a save
+        there = f"{line}\n" in source(json.loads(data), "hers") + "\n"
+        return there and (settled or room.saved == hashlib.sha256(data).hexdigest())
     return False
 
 

@@ -26,6 +26,7 @@ from stepper.ports import Execution
 KNOWN_SECONDS = 3.0  # how long an answer to "is a server about" holds
 WATCH_SECONDS = 10.0
 LOOK_SECONDS = 0.25
+NUDGE_SECONDS = 1.0
 NOTICED_NS = 2000  # Jupyter reads times in microseconds, from a float; Claude Code compares whole milliseconds
 # What collaboration leaves in its folders: the server itself may be out of sight (a container, another user's).
 TRACES = (".jupyter_ystore.db", os.path.join(".jupyter", "collaboration_sessions.json"))
@@ -74,23 +75,27 @@ class Put:
 
 
 class Watch:
-    """Has `look` look after what was put in the last seconds, now and then, on the loop that runs."""
+    """Has `look` look after what was put in the last seconds, now and then, on the loop that runs.
 
-    def __init__(self, look: Callable[[Sequence[Put]], None]) -> None:
-        self._look = look
+    A room that was just at the end of a save may take the time of a put for its own save's: `nudge` is called once.
+    """
+
+    def __init__(self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]) -> None:
+        self._look, self._nudge = look, nudge
         self._puts: dict[str, tuple[float, Put]] = {}
         self._waits = False
 
     def over(self, put: Put) -> None:
         """Look after it, in place of what was put on that cell before."""
-        self._puts[put.cell.id] = (time.monotonic() + WATCH_SECONDS, put)
-        self._later()
+        with contextlib.suppress(RuntimeError):  # no loop runs: nobody waits for a second look
+            asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
+            self._puts[put.cell.id] = (time.monotonic() + WATCH_SECONDS, put)
+            self._later()
 
     def _later(self) -> None:
         if not self._waits:
-            with contextlib.suppress(RuntimeError):  # no loop runs: nobody waits for a second look
-                asyncio.get_running_loop().call_later(LOOK_SECONDS, self._fire)
-                self._waits = True
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._fire)
+            self._waits = True
 
     def _fire(self) -> None:
         self._waits, now = False, time.monotonic()

@@ -6,6 +6,7 @@ unknown are kept.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -96,7 +97,7 @@ class IpynbFile:
         self.path = path
         self._last: Document | None = None
         self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
-        self._watch = jupyter.Watch(self._look_after)
+        self._watch = jupyter.Watch(self._look_after, self._nudge)
 
     def read(self) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
@@ -168,10 +169,7 @@ class IpynbFile:
 
     def _look_after(self, puts: Sequence[jupyter.Put]) -> None:
         """Put again what a save that had begun before has dropped; raise NotebookError."""
-        try:
-            if self._seen == _signature(os.stat(self.path))[:3]:
-                return
-        except OSError:
+        if self._untouched():
             return
         document = self.read()
         self._last, self._seen = None, document.signature[:3]
@@ -179,6 +177,20 @@ class IpynbFile:
             target = find(document, put.cell)
             if target is not None and _run_of(target) == put.before:
                 self.put(put.cell, put.execution, put.step, keep_time=True)
+
+    def _nudge(self) -> None:
+        """Have the time grow by what Jupyter notices."""
+        if about := self._untouched():
+            with contextlib.suppress(OSError):
+                os.utime(self.path, ns=(about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS))
+                self._seen = _signature(os.stat(self.path))[:3]
+
+    def _untouched(self) -> os.stat_result | None:
+        """Return what is known of the file where it is as it was last seen; None where it is not."""
+        with contextlib.suppress(OSError):
+            about = os.stat(self.path)
+            return about if self._seen == _signature(about)[:3] else None
+        return None
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
