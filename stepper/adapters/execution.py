@@ -66,7 +66,7 @@ class Running:
     def __init__(self, kernel: Host, area: OutputArea, deadline: float, guard: Guard | None = None) -> None:
         self.kernel, self.area, self.deadline, self.guard = kernel, area, deadline, guard
         self.memory = self.stack = self.msg_id = ""
-        self.idle = False
+        self.idle = self.insisted = False
         self.reply: dict[str, Any] | None = None
         self.replied_at = self.interrupted_at = self.heard_at = 0.0
         self.error: dict[str, Any] | None = None
@@ -160,6 +160,9 @@ class Running:
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now
             grace = MEMORY_GRACE_SECONDS if self.memory else GRACE_SECONDS
+            if now > self.interrupted_at + grace / 2 and not self.insisted:
+                self.insisted = True  # the first may have met code that catches everything, such as a destructor
+                await kernel.interrupt(kernel.interrupted)
             if now > self.interrupted_at + grace:
                 how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
                 self.died = Death(how, kernel.stderr_tail())
