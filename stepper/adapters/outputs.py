@@ -13,6 +13,7 @@ from stepper.adapters.figures import LOOKED_AT, picture_in
 from stepper.core.pictures import key
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
+LINE = 9  # … and each line of a text
 LARGE = 8 << 20  # characters whose escapes are not counted
 ROOM = 4  # how many times the limit is held before the middle is let go
 CUT = "stepper_cut"  # the helper's: the kernel has left out so much of a stream
@@ -358,7 +359,8 @@ def _taken(content: Any) -> int:
     if isinstance(content, str) and len(content) > LARGE:
         return len(content)
     try:
-        return len(orjson.dumps(content))
+        lines = LINE * content.count("\n") if isinstance(content, str) else 0
+        return len(orjson.dumps(content)) + lines
     except TypeError:  # lone surrogates
         return len(json.dumps(content))
 
