@@ -66,7 +66,11 @@ FLOODS = (
         "import os\nfor i in range(100): n = os.write(1, bytes(range(256)) * 1000)",
         "",
     ),
-    Flood("100 MB from a child", "import subprocess\nn = subprocess.run(['head', '-c', '100000000', '/dev/zero'])", ""),
+    Flood(
+        "100 MB from a child",
+        "import subprocess\nn = subprocess.run(\"yes 'a line of text' | head -c 100000000\", shell=True)",
+        "",
+    ),
     Flood("a traceback of 30 MB", "raise ValueError('x' * 30_000_000)", "", "FAILED"),
 )
 

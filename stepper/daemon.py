@@ -37,6 +37,7 @@ BEAT_SECONDS = 2.0  # a client takes more than three times that without a word f
 LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
+SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")
 
@@ -154,6 +155,10 @@ class Daemon:
         finally:
             self.working -= 1
             writer.close()
+            asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        if not self.working:
             self.memory.settle()
 
     async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -54,6 +54,7 @@ def test_floods_of_text(project: Project) -> None:
     text = text_of(run(notebook, "for i in range(1000): print(i, line * 1000, end='')\nprint('the end')"))
     assert text.startswith("0 xxx") and text.endswith("x\nthe end\n") and "characters left out by stepper" in text
     becomes_small(process, before)
+    run(notebook, "print('7\\n' * 2_000_000)")
     text = text_of(run(notebook, "print('a' + 'é' * 50_000_000 + 'z')"))
     assert text.startswith("aéé") and text.endswith("éz\n")
     left = int(text.split("… ")[1].split(" ")[0].replace(",", ""))

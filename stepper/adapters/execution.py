@@ -84,6 +84,7 @@ class Running:
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
         })  # fmt: skip
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
+        message["metadata"] = {"stepper": self.area.limit}  # the helper leaves out what can't be shown anyway
         client.shell_channel.send(message)
         iopub, shell = Inbox(client.iopub_channel), Inbox(client.shell_channel)
         looked = time.monotonic()

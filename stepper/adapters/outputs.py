@@ -13,7 +13,10 @@ from stepper.adapters.figures import LOOKED_AT, picture_in
 from stepper.core.pictures import key
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
+LINE = 9  # … and each line of a text
+LARGE = 8 << 20  # characters whose escapes are not counted
 ROOM = 4  # how many times the limit is held before the middle is let go
+CUT = "stepper_cut"  # the helper's: the kernel has left out so much of a stream
 RESULT = "execute_result"
 SHOWN = ("display_data", "update_display_data", RESULT)
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
@@ -32,14 +35,14 @@ class Text:
 
     def add(self, text: str) -> None:
         """Take the next piece."""
+        begin = 0
         if self.head_size < self.half and not self.tail:
-            piece, text = text[: self.half - self.head_size], text[self.half - self.head_size :]
-            self.head.append(piece)
-            self.head_size += len(piece)
+            begin = min(len(text), self.half - self.head_size)
+            self.head.append(text[:begin])
+            self.head_size += begin
+        self.skip(max(0, len(text) - begin - self.half))
+        text = text[max(begin, len(text) - self.half) :]
         if text:
-            if len(text) > self.half:
-                self.left_out += len(text) - self.half
-                text = text[-self.half :]
             self.tail.append(text)
             self.tail_size += len(text)
         while self.tail_size > self.half:
@@ -50,6 +53,10 @@ class Text:
             cut = min(len(first), over)
             self.tail_size -= cut
             self.left_out += cut
+
+    def skip(self, characters: int) -> None:
+        """Count what is not even given: what comes next fills the tail."""
+        self.left_out += characters
 
     def within(self, limit: int) -> Text:
         """Return the same text with a smaller limit."""
@@ -132,6 +139,8 @@ class OutputArea:
                 self.clear()
         elif kind == "stream":
             self._stream(str(content["name"]), str(content["text"]))
+        elif kind == CUT:
+            self._stream(str(content["name"]), "", int(content["left_out"]))
         elif kind in SHOWN:
             self._show(kind, content)
         elif kind == "error":
@@ -146,13 +155,14 @@ class OutputArea:
         if count is not None:
             self.execution_count = count
 
-    def _stream(self, name: str, said: str) -> None:
+    def _stream(self, name: str, said: str, skipped: int = 0) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
         if last is None or last.text is None or last.output["name"] != name:
             last = Entry({"output_type": "stream", "name": name}, 0, Text(self.limit))
             self._add(last)
         assert last.text is not None
         last.text.add(said)
+        last.text.skip(skipped)
         self._resize(last, EACH + last.text.head_size + last.text.tail_size)
 
     def _show(self, kind: str, content: dict[str, Any]) -> None:
@@ -267,7 +277,7 @@ def date_of(message: dict[str, Any]) -> str:
 def size(output: dict[str, Any]) -> int:
     """Return how many bytes an output takes in the notebook, near enough."""
     held = [output.get("text"), output.get("evalue"), output.get("traceback"), *(output.get("data") or {}).values()]
-    return EACH + sum(len(_json(content)) for content in held if content)
+    return EACH + sum(_taken(content) for content in held if content)
 
 
 def capped(
@@ -345,11 +355,14 @@ def _text(content: Any) -> str:
     return "\n".join(content) if lines else json.dumps(content)
 
 
-def _json(content: Any) -> bytes | str:
+def _taken(content: Any) -> int:
+    if isinstance(content, str) and len(content) > LARGE:
+        return len(content)
     try:
-        return orjson.dumps(content)
+        lines = LINE * content.count("\n") if isinstance(content, str) else 0
+        return len(orjson.dumps(content)) + lines
     except TypeError:  # lone surrogates
-        return json.dumps(content)
+        return len(json.dumps(content))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def take(kind, content, parent):
 def keep(kind, content):
     if kind in ALWAYS:
         last["messages"].append(made(kind, shortened(content)))
+    elif kind == "stepper_cut":
+        last["lost"] += content["left_out"]
     elif kind in SHOWN:
         size = measured(content)
         if last["size"] + size > LIMIT:

@@ -2,10 +2,12 @@
 
 import zmq
 
-from .base import shell
+from .base import guarded, shell
 
 session = shell.kernel.session
 given = session.pack
+limit = {"bytes": 1 << 20}  # max_output_bytes: what is much more is not sent at all
+original = {}
 
 
 def begin():
@@ -13,10 +15,38 @@ def begin():
     thread = shell.kernel.iopub_socket.io_thread
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
     session.pack = pack
+    original["send"] = send = session.send
+
+    def sending(stream, kind, content=None, *others, **named):
+        if kind in ("error", "execute_reply") and content and content.get("traceback"):
+            content = guarded(bounded, content) or content
+        return send(stream, kind, content, *others, **named)
+
+    session.send = sending
 
 
 def end():
     session.pack = given
+    if "send" in original:
+        session.send = original.pop("send")
+
+
+def run(request):
+    """A run begins: the daemon tells with it how much of its output it takes."""
+    limit["bytes"] = int(request["metadata"].get("stepper") or limit["bytes"])
+
+
+def bounded(error):
+    """An error's content, its message and its traceback no longer than the notebook takes."""
+    lines = "\n".join(error["traceback"])
+    return {**error, "evalue": cut(error["evalue"]), "traceback": cut(lines).split("\n")}
+
+
+def cut(text):
+    half = limit["bytes"] // 2
+    gone = len(text) - 2 * half
+    left_out = f"\n… {gone:,} characters left out by stepper (max_output_bytes) …\n"
+    return text[:half] + left_out + text[-half:] if gone > 0 else text
 
 
 def pack(message):

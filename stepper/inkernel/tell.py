@@ -39,6 +39,7 @@ def before_run(info):
     if request != now.get("request"):  # else a cell runs another one
         now["request"] = request
         header = parent()["header"]
+        guarded(sending.run, parent())
         guarded(threads.run, header)
         guarded(pipes.run, header)
         if is_scratch():

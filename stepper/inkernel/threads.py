@@ -11,12 +11,12 @@ import sys
 import threading
 from _thread import get_ident
 
-from . import record
+from . import record, sending
 from .base import shell
 
 Pool = concurrent.futures.thread.ThreadPoolExecutor
 MARK = "_stepper_run"  # on a thread: the header of its run
-RUNS, TOLD = 1000, 8
+RUNS, TOLD, LONG = 1000, 8, 3
 now = {"id": None, "header": {}, "over": True}
 numbers = {}  # request → execution count, of the last runs
 dropped = {}  # request → characters, since it was told last
@@ -29,7 +29,7 @@ def begin():
     threading.Thread.start, Pool.submit = started(threading.Thread.start), submitted(Pool.submit)
     for stream in (sys.stdout, sys.stderr):
         original["flush"][stream] = stream._flush_buffers
-        stream._flush_buffers = timely(stream._flush_buffers)
+        stream._flush_buffers = timely(stream, stream._flush_buffers)
     for teller in (sys.stdout, sys.stderr, shell.display_pub, shell.displayhook):
         original["kinds"].append((teller, type(teller)))
         teller.__class__ = of_run(type(teller))
@@ -126,11 +126,19 @@ def drop(header, count):
     dropped[request] = dropped.get(request, 0) + count
 
 
-def timely(flush):
+def timely(stream, flush):
+    """What is in time, without the middle of what is far too long."""
+
     def pieces():
         for header, text in flush():
             if text and late(header):
                 drop(header, len(text))
+            elif len(text) > LONG * sending.limit["bytes"]:
+                half = sending.limit["bytes"]
+                yield header, text[:half]
+                told = {"name": stream.name, "left_out": len(text) - 2 * half}
+                stream.session.send(stream.pub_thread, "stepper_cut", told, parent=header)
+                yield header, text[-half:]
             else:
                 yield header, text
 
