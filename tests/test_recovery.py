@@ -23,9 +23,10 @@ SUICIDAL = """
 import os, sys
 point = sys.argv.pop(2)
 from stepper import daemon
+from stepper.adapters import notebook
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.notebook import IpynbFile
-append, put = JsonLines.append, IpynbFile.put
+append, put, swap = JsonLines.append, IpynbFile.put, notebook.swap
 
 def die():
     os.kill(os.getpid(), 9)
@@ -44,7 +45,12 @@ def putting(self, *given, **named):
         die()
     return put(self, *given, **named)
 
-JsonLines.append, IpynbFile.put = appending, putting
+def swapping(*given):
+    if point == "between write and rename":
+        die()
+    return swap(*given)
+
+JsonLines.append, IpynbFile.put, notebook.swap = appending, putting, swapping
 daemon.main()
 """
 
@@ -90,6 +96,7 @@ def busy(project: Project) -> bool:
     [
         "before the kernel has it",
         "between run and write",
+        "between write and rename",
         "between write and journal",
         "between journal and report",
     ],
@@ -109,6 +116,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> 
     assert project.json("status")["kernel"]["pid"] == kernel
     _, answer = notebook.insert("print(x)")
     assert "| 21" in answer.text and "lost" not in answer.text
+    assert not list(notebook.path.parent.glob(".*.tmp"))
 
 
 def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(project: Project) -> None:

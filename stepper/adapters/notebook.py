@@ -11,9 +11,9 @@ import ctypes
 import errno
 import os
 import re
-import secrets
 import stat
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -227,11 +227,13 @@ class IpynbFile:
         `data` are the document's bytes where the caller has them already.
         """
         folder, name = os.path.split(os.path.realpath(self.path))
-        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
+        # Always the same: what a daemon that was killed left behind goes with the next write.
+        temporary = os.path.join(folder, f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp")
         self._last = None  # not kept: an idle daemon holds no notebook
         data = data or dump_json(document.raw, document.fast)
         try:
             about = os.stat(self.path)
+            Path(temporary).unlink(missing_ok=True)
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with open(handle, "wb") as stream:
