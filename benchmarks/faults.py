@@ -34,15 +34,9 @@ sys.path.insert(0, str(ROOT))
 
 from stepper import client  # noqa: E402  # the checkout's, wherever this is run from
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.test_recovery import ENDLESS, KILLERS, SUICIDAL, WAITS, leaves  # noqa: E402
+from tests.test_recovery import ENDLESS, KILLERS, POINTS, SUICIDAL, WAITS, leaves  # noqa: E402
 
 HANG_SECONDS = 60.0
-POINTS = (
-    "before the kernel has it",
-    "between run and write",
-    "between write and journal",
-    "between journal and report",
-)
 
 
 class LostError(Exception):

@@ -18,6 +18,13 @@ import pytest
 from tests.conftest import Answer, Notebook, Project, code, text_of
 from tests.test_main_path import wait_until
 
+POINTS = (
+    "before the kernel has it",
+    "between run and write",
+    "between write and rename",
+    "between write and journal",
+    "between journal and report",
+)
 # A real daemon that kills itself as `kill -9` does, at a named point of a run, once.
 SUICIDAL = """
 import os, sys
@@ -91,16 +98,7 @@ def busy(project: Project) -> bool:
     return project.json("status")["kernel"]["state"] == "busy"
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "before the kernel has it",
-        "between run and write",
-        "between write and rename",
-        "between write and journal",
-        "between journal and report",
-    ],
-)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_daemon_killed_at_any_point_of_a_run(project: Project, point: str) -> None:
     notebook = project.new("Load", "Go on")
     notebook.insert("x = 20")
