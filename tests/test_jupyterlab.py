@@ -189,9 +189,20 @@ def insert(notebook: Notebook, text: str, quiet: threading.Lock) -> str:
     return payload["tool_response"]["cell_id"]
 
 
+class Whole(type(Path())):
+    """A path that is written in one go: the agent's edits here must not show Jupyter half a file."""
+
+    def write_text(self, *given: Any, **how: Any) -> int:
+        written = Path(f"{self}.edit").write_text(*given, **how)
+        os.replace(f"{self}.edit", self)
+        return written
+
+
 def opened(project: Project) -> Notebook:
     cells = [{"cell_type": "markdown", "id": "hers", "metadata": {}, "source": "notes"}, code("x = 1", "first")]
-    return project.notebook("n.ipynb", cells)
+    notebook = project.notebook("n.ipynb", cells)
+    notebook.path = Whole(notebook.path)
+    return notebook
 
 
 def lines(count: int) -> str:
