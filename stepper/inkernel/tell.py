@@ -147,8 +147,7 @@ def end():
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
-    guarded(record.end)
-    for module in (pipes, threads, sending):
+    for module in (pipes, threads, sending, record):  # the last begun is the first to end
         guarded(module.end)
     if "figures" in parts:
         guarded(parts["figures"].end)

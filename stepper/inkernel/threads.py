@@ -17,6 +17,7 @@ from .base import shell
 Pool = concurrent.futures.thread.ThreadPoolExecutor
 MARK = "_stepper_run"  # on a thread: the header of its run
 RUNS, TOLD, LONG = 1000, 8, 3
+SHOWN = ("display_data", "update_display_data", "clear_output")
 now = {"id": None, "header": {}, "over": True}
 numbers = {}  # request → execution count, of the last runs
 dropped = {}  # request → characters, since it was told last
@@ -34,6 +35,8 @@ def begin():
         original["kinds"].append((teller, type(teller)))
         teller.__class__ = of_run(type(teller))
     record.watchers.append(sent)
+    original["send"] = shell.kernel.session.send
+    shell.kernel.session.send = wanted(shell.kernel.session.send)
 
 
 def end():
@@ -44,6 +47,7 @@ def end():
         for teller, kind in original["kinds"]:
             teller.__class__ = kind
         record.watchers.remove(sent)
+        shell.kernel.session.send = original["send"]
 
 
 def run(header):
@@ -143,6 +147,18 @@ def timely(stream, flush):
                 yield header, text
 
     return pieces
+
+
+def wanted(send):
+    """Drops what is displayed too late: nobody reads it, and it would wait in the queue for ever."""
+
+    def sending(stream, kind, *others, **named):
+        if type(kind) is dict and kind["msg_type"] in SHOWN and late(kind["parent_header"]):
+            drop(kind["parent_header"], sum(len(str(part)) for part in kind["content"].get("data", {}).values()))
+            return kind
+        return send(stream, kind, *others, **named)
+
+    return sending
 
 
 def told():
