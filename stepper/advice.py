@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -198,6 +199,8 @@ class Adviser:
         if missing and os.path.lexists(os.path.join(str(facts.get("cwd") or ""), str(missing))):
             return True  # it may lie where the walk does not look
         ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
+        if ended > time.time_ns():  # the clock was set back: times tell nothing
+            return True
         return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
 
     @harmless(lambda execution, run: [])

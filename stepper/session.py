@@ -52,6 +52,8 @@ class Session:
         events, trouble = journal.load()
         self.state = ledger.replay(events)
         self.troubles = [trouble] if trouble else []  # told with the next run
+        if self.state.unread:
+            self.troubles.append(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
         self.keeper = Keeper(kernels, place, self.state, self.log)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class Session:
             execution = Execution(ledger.outcome_of(self.state, waiting["run"]), waiting["outputs"],
                                   waiting["execution_count"], waiting["timings"])  # fmt: skip
             try:
-                why = self.file.put(cell, execution, waiting["step"], keep_time=False)
+                why = self.file.put(cell, execution, waiting["step"], keep_time=True)  # a message may be under way
             except NotebookError:
                 return
             self.log({"event": "written", "run": waiting["run"], "cell_id": cell.id, "why_not": why})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from stepper.adapters.journal import JsonLines
+from tests.conftest import Project
 
 NOBODY = 65534
 
@@ -179,3 +180,23 @@ def test_what_orjson_refuses_is_journaled_all_the_same(tmp_path: Path, value: ob
     journal.append({"value": value})
     (event,), told = journal.load()
     assert (event["value"], told) == (json.loads(json.dumps(value)), "")
+
+
+def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("x = 1")
+    project.stepper("shutdown")
+    journal = next(Path(project.paths.journals).glob("*.jsonl"))
+    journal.write_text('{"event": "run"}\n{"event": "stop", "key": []}\n' + journal.read_text())
+    _, answer = notebook.insert("print('ran')")
+    assert "| ran" in answer.text and "2 line(s) of the journal say nothing" in answer.text
+
+
+def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
+    notebook = project.new("Load")
+    project.stepper("shutdown")
+    journal = next(Path(project.paths.journals).glob("*.jsonl"))
+    journal.unlink()
+    os.mkfifo(journal)
+    _, answer = notebook.insert("print('ran')")
+    assert "NOT run" in answer.text and "journal" in answer.text

@@ -83,7 +83,9 @@ class Figures:
 
     def _prune(self) -> None:
         with os.scandir(self.folder) as entries:
-            found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if OURS.fullmatch(entry.name)]
+            found = [
+                ([*map(int, entry.name[:-4].split("-"))], entry.path) for entry in entries if OURS.fullmatch(entry.name)
+            ]
         for _, path in sorted(found)[:-KEPT]:
             os.unlink(path)
 

@@ -35,7 +35,8 @@ class JsonLines:
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
         try:
-            data = self.path.read_bytes()
+            with open(self.path, "rb", opener=_no_wait) as stream:
+                data = stream.read()
         except FileNotFoundError:
             return [], ""
         except OSError as error:
@@ -94,6 +95,11 @@ class JsonLines:
         except OSError as error:
             return f"{told}; it can't be moved aside either ({error.strerror})"
         return f"{told}. It was moved to {aside}; a new one begins"
+
+
+def _no_wait(path: str, flags: int) -> int:
+    """Open without waiting: a FIFO in the journal's place must not hang the daemon."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

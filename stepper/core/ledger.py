@@ -76,6 +76,7 @@ class State:
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
     unwritten: dict[str, dict[str, Any]] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
+    unread: int = 0  # events that could not be understood
     unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
 
     def of(self, key: Key) -> Progress:
@@ -120,7 +121,10 @@ def replay(events: Iterable[dict[str, Any]]) -> State:
     """Return the state that the journal's events add up to."""
     state = State()
     for event in events:
-        apply(state, event)
+        try:
+            apply(state, event)
+        except (KeyError, TypeError, ValueError, AttributeError):  # a line that somebody else wrote
+            state.unread += 1
     return state
 
 
@@ -133,7 +137,7 @@ def apply(state: State, event: dict[str, Any]) -> None:
 
 def _created(state: State, event: dict[str, Any]) -> None:
     """A new notebook under a name that another one had before: nothing of that one counts."""
-    fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids)
+    fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids, unread=state.unread)
     state.__dict__.update(fresh.__dict__)
 
 
@@ -164,27 +168,26 @@ def _start(state: State, event: dict[str, Any]) -> None:
 
 
 def _run(state: State, event: dict[str, Any]) -> None:
+    cell_id, source, verdict = event["cell_id"], event["source_hash"], Verdict(event["verdict"])
+    number, progress = event["run"], state.of(event["key"])
+    state.seconds += event["duration_s"]
     state.running = None
     state.runs.append(event)
-    if state.unwritten.get(event["cell_id"], event)["run"] != event["run"]:
-        del state.unwritten[event["cell_id"]]  # an older run's
+    if state.unwritten.get(cell_id, event)["run"] != number:
+        del state.unwritten[cell_id]  # an older run's
     if len(state.runs) > KEPT:
         old = state.runs[-KEPT - 1]
         state.reports.pop(old["run"], None)
         state.runs[-KEPT - 1] = {name: old.get(name) for name in SLIM}
-    state.next_run = max(state.next_run, event["run"] + 1)
-    cell_id, source = event["cell_id"], event["source_hash"]
-    state.seconds += event["duration_s"]
+    state.next_run = max(state.next_run, number + 1)
     if event.get("execution_count") is not None:
         state.counts[event["execution_count"]] = cell_id
     state.ran_ever[cell_id] = source
-    verdict = Verdict(event["verdict"])
     if verdict is Verdict.FINE:
         state.ran[cell_id] = source
     else:
         state.ran.pop(cell_id, None)
     state.unchanged = True
-    progress = state.of(event["key"])
     progress.held, progress.held_count = "", 0
     progress.runs += 1
     if verdict is Verdict.CANCELLED:
