@@ -83,11 +83,10 @@ class Figures:
 
     def _prune(self) -> None:
         with os.scandir(self.folder) as entries:
-            found = [
-                ([*map(int, entry.name[:-4].split("-"))], entry.path) for entry in entries if OURS.fullmatch(entry.name)
-            ]
-        for _, path in sorted(found)[:-KEPT]:
-            os.unlink(path)
+            names = [entry.name for entry in entries if OURS.fullmatch(entry.name)]
+        # By run and number: a clock that was set back must not make the newest the oldest.
+        for name in sorted(names, key=lambda name: [*map(int, name[:-4].split("-"))])[:-KEPT]:
+            os.unlink(os.path.join(self.folder, name))
 
 
 def picture_in(output: Mapping[str, Any]) -> str:
