@@ -9,6 +9,7 @@ import base64
 import io
 import os
 import re
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -82,11 +83,12 @@ class Figures:
             raise
 
     def _prune(self) -> None:
+        now = time.time_ns()
         with os.scandir(self.folder) as entries:
-            names = [entry.name for entry in entries if OURS.fullmatch(entry.name)]
-        # By run and number: a clock that was set back must not make the newest the oldest.
-        for name in sorted(names, key=lambda name: [*map(int, name[:-4].split("-"))])[:-KEPT]:
-            os.unlink(os.path.join(self.folder, name))
+            found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if OURS.fullmatch(entry.name)]
+        # What is of the future was saved before the clock was set back.
+        for _, path in sorted((when if when <= now else 0, path) for when, path in found)[:-KEPT]:
+            os.unlink(path)
 
 
 def picture_in(output: Mapping[str, Any]) -> str:
