@@ -26,6 +26,7 @@ NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
 DAEMON_ENVIRON = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
+    "XDG_STATE_HOME",  # where this user's installs are recorded
     *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
 )
 
@@ -110,10 +111,7 @@ def start(paths: Paths) -> Connection:
     import time
 
     deadline = time.monotonic() + START_SECONDS
-    try:
-        paths.make_home()
-    except OSError as error:
-        raise DaemonError(f"{paths.home} can't be written: {error.strerror}") from error
+    paths.make_home()
     paths.make_runtime()
     lock = os.open(paths.start_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
