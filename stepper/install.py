@@ -51,6 +51,8 @@ def apply(options: argparse.Namespace) -> None:
     )
     known = doctor.record(paths).get("script")
     write_record(paths, options, choice, notebooks, new_rules)
+    if doctor.strange(paths, python := doctor.kernel_python(paths)):
+        say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))

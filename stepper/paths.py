@@ -55,14 +55,16 @@ def recorded(project: str) -> "dict[str, Any]":
     """
     import json
 
-    folder = record_folder(project)
+    folder, home = record_folder(project), os.path.join(project, HOME)
+    if os.path.islink(home):  # it might lead to the very folder whose token it must show
+        return {}
     try:
         with open(os.path.join(folder, "install.json"), encoding="utf-8") as stream:
             about = os.fstat(stream.fileno())
             if about.st_uid != os.getuid() or about.st_mode & 0o022:
                 return {}
             data = json.load(stream)
-        tokens = [token(os.path.join(place, "token")) for place in (folder, os.path.join(project, HOME))]
+        tokens = [token(os.path.join(place, "token")) for place in (folder, home)]
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
@@ -82,7 +84,6 @@ class Paths:
         self.checkouts = checkouts(self.project)
         self.home = os.path.join(self.project, HOME)
         self.env = os.path.join(self.home, "env")
-        self.token = os.path.join(self.home, "token")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.log = os.path.join(self.home, "daemon.log")
         self.start_lock = os.path.join(self.home, "start.lock")

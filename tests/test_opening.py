@@ -20,12 +20,15 @@ import psutil
 import pytest
 
 from stepper import doctor, preflight, trust
+from stepper.core import plan as plans
 from stepper.errors import DaemonError, StepperError
 from stepper.paths import Paths, record_folder, recorded
+from stepper.workspace import plan_of
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "Stop")
 CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+AT = "2026-01-01T00:00:00.000Z"
 ASKED = (["status"], ["context"], ["doctor"], ["plan"], ["history"], ["status", "a"], ["history", "a"], ["plan", "a"])
 
 
@@ -94,17 +97,21 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
     made.put(".stepper/batch", json.dumps({str(made.folder / "notebooks/a.ipynb"): "session-1"}))
     made.put(".stepper/state.json", json.dumps({"current": "notebooks/a.ipynb", "sessions": {}}))
     source = f"open({str(made.canary)!r}, 'a').write('cell\\n')"
-    plan = {"problem": "p", "steps": [{"id": 1, "title": "Load", "kind": "step"}]}
+    plan = plans.to_json(plan_of("p", ["Load", "Look"]))
     made.notebook("a.ipynb", [code(source, "a")], stepper=plan, kernelspec={"name": "evil"}, init_cell=True)
+    run = {"run": 1, "cell_id": "a", "index": 0, "number": 1, "key": 1, "source_hash": "0", "kernel": uuid.uuid4().hex}
     journal = [
-        {"event": "plan", "plan": plan, "at": "2026-01-01T00:00:00.000Z"},
-        {"event": "started", "run": 1, "cell": "a", "key": 1, "request": "r", "source": source, "at": "2026-01-01"},
+        {"event": "created", "at": AT},
+        {"event": "plan", "plan": plan, "at": AT},
+        {"event": "start", **run, "request": "r", "step": 1, "source": source, "at": AT},
     ]
     made.put(".stepper/journal/a.jsonl", "".join(json.dumps(line) + "\n" for line in journal))
     yield made
     made.stepper("shutdown", check=None)
     trust.forget(made.paths)
     shutil.rmtree(made.paths.runtime, ignore_errors=True)
+    log = made.folder / ".stepper/daemon.log"
+    assert log.is_symlink() or not log.is_file() or "Traceback" not in log.read_text()
 
 
 @pytest.fixture
@@ -164,6 +171,7 @@ def test_no_command_that_only_looks_runs_anything(hostile: Hostile, bystander: s
         done = hostile.stepper(*arguments, check=None)
         assert "Traceback" not in done.stdout + done.stderr and "itself failed" not in done.stderr, arguments
         assert hostile.ran() == [], arguments
+    assert "1. Load" in hostile.stepper("plan").stdout  # its journal and notebook are read as what they are: data
     assert hostile.json("status")["kernel"]["python"] is None
     said = hostile.stepper("doctor", check=1).stdout
     assert f"BAD  interpreter: {hostile.folder}/tools/python was not accepted by you" in said
@@ -173,7 +181,14 @@ def test_no_command_that_only_looks_runs_anything(hostile: Hostile, bystander: s
     assert stat.S_IMODE((hostile.folder / ".stepper/journal/a.jsonl").stat().st_mode) == 0o600
 
 
+def past_the_strangers_run(hostile: Hostile) -> None:
+    """Have the run that the stranger's journal had begun settled (its kernel is gone), and lift the stop."""
+    assert "is stopped (KernelDied" in hostile.stepper("run", "a", check=1).stderr
+    hostile.stepper("continue", "a")
+
+
 def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -> None:
+    past_the_strangers_run(hostile)
     said = hostile.stepper("run", "a", check=1)
     assert "`python: tools/python` in .stepper/config.yaml was not accepted by you" in said.stdout + said.stderr
     hostile.config("")
@@ -193,6 +208,7 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(hostile: Hostile
     assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(found["recorded"])).st_mode) == 0o700
     assert python in hostile.stepper("trust").stdout
+    past_the_strangers_run(hostile)
     hostile.stepper("run", "a")
     assert hostile.ran() == ["tools/python", "cell"]
     hostile.config("python: .venv/bin/python\n")  # a pull that names another one
@@ -213,6 +229,14 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(hostile: Hostile, tmp
     (hostile.folder / ".stepper/token").unlink()
     (hostile.folder / ".stepper/token").symlink_to(Path(record_folder(hostile.paths.project), "token"))
     assert recorded(hostile.paths.project) == {}
+    assert "NOT run" in hostile.script("PostToolUse").text
+    kept = Path(record_folder(hostile.paths.project))  # where a stranger's link can't put an environment; ours may
+    shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
+    shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
+    (hostile.folder / ".stepper").symlink_to(kept)
+    assert recorded(hostile.paths.project) == {}
+    assert "NOT run" in hostile.script("PostToolUse").text
+    shutil.rmtree(kept)
     assert hostile.ran() == []
 
 
