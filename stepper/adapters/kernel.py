@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import queue
+import re
 import signal
 import time
 from collections import deque
@@ -28,6 +29,8 @@ from stepper.errors import KernelError, KernelStartFailedError
 from stepper.ports import Death, Execution
 
 STDERR_CHARACTERS = 2000
+# What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
+OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
 
@@ -241,10 +244,11 @@ class LocalKernel:
     def stderr_tail(self) -> str:
         """Return the last lines that the kernel's process wrote to stderr, without escapes."""
         try:
-            data = self.files.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
+            data = self.files.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 4 :]
         except OSError:
             return ""
-        return without_escapes(data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
+        text = OUTER_CALLS.sub(r"\1", without_escapes(data.decode("utf-8", "replace")))
+        return text.strip()[-STDERR_CHARACTERS:]
 
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
