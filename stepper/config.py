@@ -28,6 +28,8 @@ RULES: dict[str, tuple[str, Any]] = {
     "python": (TEXT, lambda v: v is None or (isinstance(v, str) and v != "")),
     "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
     "preflight": ("true or false", lambda v: isinstance(v, bool)),
+    "auto_run": ("`always` or `ask`", lambda v: v in ("always", "ask")),
+    "hide_env": ("a list of names, such as `AWS_*`", lambda v: isinstance(v, list) and all(map(_name, v))),
 }
 
 
@@ -37,6 +39,10 @@ def _number(value: Any) -> bool:
 
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _inside(folder: str) -> bool:
@@ -68,7 +74,8 @@ def parse(text: str, name: str) -> Limits:
         expected, allowed = RULES[key]
         if not allowed(value):
             raise UsageError(f"{where}: `{key}` must be {expected}, not {value!r}")
-    return Limits(**data)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Limits(**values)
 
 
 class Config:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ class Workspace:
         python = self.interpreter()
         limits = self.config.limits()
         cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
-        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env))
+        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
 
     def interpreter(self) -> str:
         """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
@@ -213,12 +214,14 @@ class Workspace:
         return free
 
 
-def kernel_environ(environ: Mapping[str, str], python: str, own: str) -> dict[str, str]:
+def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:
     """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
 
-    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there.
+    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
+    and patterns (`AWS_*`) of what it does not get.
     """
     found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
+    found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
     folder = os.path.dirname(python)
     path = [
         part

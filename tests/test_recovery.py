@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stepper import client
 from tests.conftest import Answer, Notebook, Project, code, text_of
 from tests.test_main_path import wait_until
 
@@ -66,12 +67,7 @@ def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
     subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point]).returncode = 0
-    wait_until(lambda: json.loads(Path(project.paths.daemon_json).read_text())["pid"] != 0 and _listens(project))
-
-
-def _listens(project: Project) -> bool:
-    about = json.loads(Path(project.paths.daemon_json).read_text())
-    return psutil.pid_exists(about["pid"]) and project.json("status")["daemon"]["pid"] == about["pid"]
+    wait_until(lambda: client.connect(project.paths) is not None)  # which starts none
 
 
 def times(project: Project, name: str) -> int:

@@ -7,10 +7,17 @@ import posixpath
 import re
 from typing import Any
 
-from stepper.core.model import CellEdit, FileWrite
+from stepper.core.model import CellEdit, Consent, FileWrite
 from stepper.core.report import Report, clean, not_run
 
 SILENT = b""
+# The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.
+CONSENTS = {
+    "acceptEdits": Consent.GIVEN,
+    "bypassPermissions": Consent.GIVEN,
+    "auto": Consent.GIVEN,
+    "plan": Consent.WITHHELD,
+}
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -69,7 +76,7 @@ def change(data: dict[str, Any]) -> Change:
     common: dict[str, Any] = {
         "tool_use_id": use if isinstance(use, str) else None,
         "session": str(data.get("session_id") or ""),
-        "permission_mode": str(data.get("permission_mode") or "default"),
+        "consent": CONSENTS.get(str(data.get("permission_mode")), Consent.ASKED),
     }
     tool = _text(data, "tool_name")
     if tool == "Write":
