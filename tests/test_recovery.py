@@ -67,7 +67,15 @@ def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
     subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point]).returncode = 0
-    wait_until(lambda: client.connect(project.paths) is not None)  # which starts none
+    wait_until(lambda: _listens(project))
+
+
+def _listens(project: Project) -> bool:
+    """Whether a daemon listens; starts none."""
+    found = client.connect(project.paths)
+    if found is not None:
+        found.sock.close()
+    return found is not None
 
 
 def times(project: Project, name: str) -> int:
