@@ -321,7 +321,9 @@ class Soak:
             nbformat.validate(nbformat.read(book.notebook.path, 4))
 
     def size(self) -> dict[str, float]:
-        """Return the daemon's memory in MiB, its descriptors and threads."""
+        """Return the daemon's memory in MiB, its descriptors and threads, each notebook with a kernel at work."""
+        for book in self.books:
+            self.plain(book)
         process = psutil.Process(self.ask("status")["daemon"]["pid"])
         time.sleep(1.5)  # what a request needed goes back a moment later
         memory = process.memory_info().rss / 2**20
@@ -350,7 +352,7 @@ def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: C
                 break
             if share >= 0.5 and not first:
                 first = work.cells
-            if first and work.cells >= first + 100 and "first" not in sizes:
+            if first and work.cells >= first + 100 - books and "first" not in sizes:
                 sizes["first"] = work.size()
                 say(f"{work.cells} cells: {sizes['first']}")
             kinds = ALWAYS if first else ALWAYS | FIRST_HALF

@@ -131,8 +131,6 @@ class Daemon:
             with contextlib.suppress(StepperError, OSError):
                 hours = self.workspace.config.limits().kernel_idle_hours
                 for session in list(self.workspace.sessions.values()):
-                    if session.keeper.kernel:
-                        await session.keeper.kernel.death()  # what one that was killed has started goes with it
                     idle = now - session.last_used > hours * 3600
                     if session.keeper.kernel and not session.lock.locked() and idle:
                         await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")

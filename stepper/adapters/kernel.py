@@ -74,7 +74,7 @@ class LocalKernel:
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
-        self.client: AsyncKernelClient = manager.client()
+        self.client: AsyncKernelClient = manager.client(context=manager.context)
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)
         self.ended: Death | None = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import uuid
 from pathlib import Path
 from typing import Any
 
+import zmq
+import zmq.asyncio
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
@@ -41,6 +44,19 @@ class OneSpec(KernelSpecManager):
         return self.spec
 
 
+@functools.cache
+def sockets() -> zmq.asyncio.Context:
+    """Return the ZeroMQ context of all kernels: each has threads and descriptors of its own."""
+    return zmq.asyncio.Context()
+
+
+class Manager(AsyncKernelManager):
+    """A manager without a control socket: kernels are interrupted and ended by signals."""
+
+    def _connect_control_socket(self) -> None:
+        pass
+
+
 class LocalKernels:
     """The kernel provider `local`: one notebook's kernel, kept in `record` for the next daemon."""
 
@@ -49,7 +65,7 @@ class LocalKernels:
         self.runtime = runtime
 
     def _manager(self, python: str) -> AsyncKernelManager:
-        return AsyncKernelManager(kernel_spec_manager=OneSpec(python), transport="ipc")
+        return Manager(kernel_spec_manager=OneSpec(python), transport="ipc", context=sockets())
 
     async def start(self, place: KernelPlace) -> LocalKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
