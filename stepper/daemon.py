@@ -10,14 +10,12 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import Any
 
-from stepper import __version__, steering, wire
+from stepper import __version__, private, steering, wire
 from stepper.adapters import ipython, notebook
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
@@ -25,6 +23,7 @@ from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
+from stepper.client import peer_uid
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths
@@ -97,7 +96,7 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.paths.daemon_json)
+            private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _look(self) -> None:
@@ -126,7 +125,8 @@ class Daemon:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            if not os.path.exists(self.paths.socket):  # a cleaner of /tmp took it: nobody can reach us
+            # A cleaner of /tmp took it, or callers meet elsewhere since /tmp/stepper-UID has another owner.
+            if not os.path.exists(self.paths.socket) or Paths(self.paths.project).socket != self.paths.socket:
                 self.ending.set()
             with contextlib.suppress(StepperError, OSError):
                 hours = self.workspace.config.limits().kernel_idle_hours
@@ -225,18 +225,23 @@ class Daemon:
 
 def _same_user(sock: socket.socket) -> None:
     """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        if uid != os.getuid():
-            raise PermissionError(f"uid {uid} is not ours")
+    uid = peer_uid(sock)
+    if uid != os.getuid():
+        raise PermissionError(f"uid {uid} is not ours")
+
+
+class PrivateLog(RotatingFileHandler):
+    """The daemon's log, each of its files the user's alone."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
 
 
 def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
     paths.make_home()
-    lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
     until = time.monotonic() + LOCK_SECONDS
     while True:
@@ -250,10 +255,9 @@ def main() -> None:
                     "(`stepper shutdown` ends it, and the kernels with their state)"
                 )
             time.sleep(0.05)
-    handler = RotatingFileHandler(paths.log, maxBytes=1 << 20, backupCount=1)
+    handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    Path(paths.log).chmod(0o600)
     asyncio.run(Daemon(paths).serve())
 
 

@@ -107,7 +107,7 @@ async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Cal
     for path in workspace.release(session=hookio.session(payload)):
         if path in edited:
             with contextlib.suppress(StepperError):
-                workspace.session(path).file.touch()
+                workspace.session(workspace.resolve(path)).file.touch()
     return hookio.SILENT
 
 

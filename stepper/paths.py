@@ -1,6 +1,6 @@
 """Where things lie. `os` only: the hook process loads this.
 
-The socket's folder is derived from the user's id and the project's path alone, because hooks, terminals
+The socket's folder is derived from the user's id, the project's path and what lies in /tmp, because hooks, terminals
 and the agent's shell differ in HOME, TMPDIR and XDG_RUNTIME_DIR and must meet the same daemon.
 """
 
@@ -12,8 +12,9 @@ from stepper.errors import DaemonError
 HOME = ".stepper"
 SCRIPT = ".claude/hooks/stepper"
 VENV_PYTHON = ".venv/bin/python"
-# /tmp on every system: short (a socket's path is at most 103 bytes on macOS) and independent of the environment.
-RUNTIME_ROOT = "/tmp"  # noqa: S108  # make_runtime checks the owner
+# On every system, short, independent of the environment. Whoever comes first may take our name in one of them.
+RUNTIME_ROOTS = ("/tmp", "/var/tmp")  # noqa: S108  # the owner is looked at
+SOCKET_BYTES = 103  # of a socket's path, on macOS
 
 
 def fnv1a(data: bytes) -> str:
@@ -60,8 +61,23 @@ class Paths:
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
         name = fnv1a(os.fsencode(self.project))
-        self.runtime = os.path.join(RUNTIME_ROOT, f"stepper-{os.getuid()}", name)
+        self.runtime = self._runtime(name)
         self.socket = os.path.join(self.runtime, "daemon.sock")
+
+    def _runtime(self, name: str) -> str:
+        """Return the socket's folder: below the first root in which nobody else has taken our name, else at home.
+
+        All callers meet in the same one: who owns `/tmp/stepper-UID` decides, and there only its owner can change that.
+        """
+        for root in RUNTIME_ROOTS:
+            folder = os.path.join(root, f"stepper-{os.getuid()}")
+            try:
+                about = os.lstat(folder)
+            except OSError:
+                return os.path.join(folder, name)
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+                return os.path.join(folder, name)
+        return os.path.join(self.home, "run", "s")
 
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
@@ -111,6 +127,12 @@ class Paths:
 
     def make_runtime(self) -> None:
         """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
+        if len(os.fsencode(self.socket)) > SOCKET_BYTES:
+            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in RUNTIME_ROOTS)
+            raise DaemonError(
+                f"another user holds {held}, and {self.socket} is too long for a socket",
+                f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",
+            )
         for folder in (os.path.dirname(self.runtime), self.runtime):
             try:
                 os.mkdir(folder, 0o700)
@@ -125,10 +147,11 @@ class Paths:
                 os.chmod(folder, 0o700)
 
     def make_home(self) -> None:
-        """Make `.stepper/` (0700) where it is missing; raise OSError."""
-        for folder in (self.home, self.journals, self.kernels):
-            os.makedirs(folder, 0o700, exist_ok=True)
-        os.chmod(self.home, 0o700)
+        """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
+        from stepper import private
+
+        for folder in (self.home, self.journals, self.kernels, self.figures):
+            private.made(folder)
 
 
 def current_folder() -> str:
