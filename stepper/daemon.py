@@ -29,11 +29,12 @@ from stepper.events import hook
 from stepper.paths import Paths
 from stepper.recovery import settle
 from stepper.session import Caller, Session
-from stepper.verbs import COMMANDS, Request
+from stepper.verbs import COMMANDS, Request, arguments
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+READ_SECONDS = 30.0  # for a whole request to come
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
 SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
@@ -141,17 +142,20 @@ class Daemon:
                 self.ending.set()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.working += 1
         self.last_used = time.monotonic()
         try:
             _same_user(writer.get_extra_info("socket"))
-            prefix = await reader.readexactly(wire.PREFIX)
-            sizes = wire.lengths(await reader.readexactly(8 * wire.count(prefix)))
-            await self._answer([await reader.readexactly(one) for one in sizes], reader, writer)
+            parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
+            self.working += 1
+            try:
+                await self._answer(parts, reader, writer)
+            finally:
+                self.working -= 1
+        except asyncio.TimeoutError:
+            log.info("a client was turned away: it sent no whole request in %g s", READ_SECONDS)
         except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
             log.info("a client was turned away: %s", error)
         finally:
-            self.working -= 1
             writer.close()
             asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
 
@@ -163,7 +167,7 @@ class Daemon:
         if len(parts) != 5:
             raise wire.FrameError(f"{len(parts)} parts")
         verb, version, environ, cwd, payload = parts
-        if version.decode() != __version__ and verb != b"shutdown":
+        if version != __version__.encode() and verb != b"shutdown":
             writer.write(wire.pack(wire.STALE, __version__.encode()))
             await writer.drain()
             self.ending.set()
@@ -175,7 +179,7 @@ class Daemon:
         progress({})
         caller = Caller(wire.unpack_environ(environ))
         request = Request(self.workspace, {}, caller, os.fsdecode(cwd), progress)
-        work = asyncio.create_task(self._work(verb.decode(), payload, request))
+        work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
             await asyncio.wait(
@@ -183,7 +187,7 @@ class Daemon:
             )
             if gone.done() and not caller.left.is_set():
                 caller.left.set()
-                log.info("the client of %s went away", verb.decode())
+                log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
             elif not work.done() and not caller.left.is_set():
@@ -204,8 +208,8 @@ class Daemon:
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
             command = COMMANDS.get(verb)
             if command is None:
-                raise StepperError(f"this daemon ({__version__}) does not know {verb!r}", "stepper shutdown")
-            request.arguments = json.loads(payload or b"{}")
+                raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
+            request.arguments = arguments(payload)
             answer = await command(request)
             self.workspace.mark()
             if verb == "status":
@@ -221,6 +225,12 @@ class Daemon:
                 "exit_code": 3,
             }
         return wire.FAILED, json.dumps(told).encode()
+
+
+async def _request(reader: asyncio.StreamReader) -> list[bytes]:
+    """Return the parts of a client's request; raise FrameError, IncompleteReadError."""
+    sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
+    return [await reader.readexactly(one) for one in sizes]
 
 
 def _same_user(sock: socket.socket) -> None:

@@ -48,7 +48,7 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     where = place(failed)
     return (
         f"{where} of {title} failed and is not fixed: no new code cell below it. Replace that cell (edit_mode replace,"
-        f" cell_id {failed.id}) or delete it; a helper cell goes above it"
+        f" cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"
     )
 
 
