@@ -44,6 +44,7 @@ import psutil
 from jupyter_client import AsyncKernelManager
 
 import stepper
+from stepper import trust
 from stepper.paths import Paths
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
@@ -116,7 +117,7 @@ class Project:
             shutil.copy(Path(sys.prefix, "pyvenv.cfg"), env)
         self.packages = env / "packages"
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
-        (self.root / ".stepper" / "install.json").write_text(json.dumps({"python": sys.executable}))
+        trust.remember(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]
 
@@ -133,6 +134,7 @@ class Project:
         code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
         spawn([str(self.python), "-I", "-c", code, "shutdown"], cwd=self.root)
         shutil.rmtree(self.paths.runtime, ignore_errors=True)
+        trust.forget(self.paths)
 
 
 def some_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from typing import Any
 
 from step import Project, spawn
 
-from stepper import __version__, demo, doctor
+from stepper import __version__, demo, doctor, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "
@@ -355,7 +355,7 @@ def play(folder: Path) -> tuple[list[Way], str]:
     try:
         programs = environment(project.root)
         python = str(programs / "python")
-        Path(project.paths.record).write_text(json.dumps({"python": python}))
+        trust.remember(project.paths, {"python": python})
         demo.prepare(str(project.root))
         demo.say = lambda text: None
         status = spawn([str(project.python), "-I", "-c", CLI, "status"], cwd=project.root).out.decode().strip()

@@ -365,3 +365,14 @@ def doctor() -> None:
             say(f"     mend: {check.mend}")
     if bad:
         sys.exit(1)
+
+
+@main.command("trust")
+@AS_JSON
+def accept(as_json: bool) -> None:
+    """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+    from stepper.present import trust_text
+    from stepper.trust import trust
+
+    found = trust(project())
+    show(as_json, found, trust_text(found))

@@ -26,6 +26,7 @@ NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
 DAEMON_ENVIRON = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
+    "XDG_STATE_HOME",  # where this user's installs are recorded
     *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
 )
 

@@ -18,7 +18,7 @@ from subprocess import CalledProcessError, run
 from typing import Any, NamedTuple
 
 from stepper.errors import StepperError
-from stepper.paths import Paths
+from stepper.paths import Paths, recorded
 from stepper.settings import SCRIPT
 
 PROBLEM = "Analyse four years of Seattle weather and plot it by month"
@@ -139,7 +139,9 @@ def output(*command: str, cwd: str, text: str = "", env: dict[str, str] | None =
 
 def prepare(target: str) -> None:
     """Put what is missing into the kernel's interpreter, and the data into the repository."""
-    python = json.loads(Path(Paths(target).record).read_text(encoding="utf-8"))["python"]
+    python = recorded(target).get("python")
+    if not python:
+        raise StepperError(f"{target} is not set up", "./install.sh --demo")
     missing, files = json.loads(output(python, "-c", PROBE, cwd=target))
     if missing:
         say(f"{'packages':<12}being added to the kernel's interpreter: {', '.join(missing)}")

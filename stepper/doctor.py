@@ -1,7 +1,7 @@
 """Looks at an installation and changes nothing: what is wrong, and the command that mends it.
 
 Stdlib only when imported: install looks through it before any environment exists. The only code that it runs
-is one `-c` of the kernel's interpreter.
+is one `-c` of the kernel's interpreter, where this user accepted that.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from stepper import __version__, client, settings
 from stepper.errors import UsageError
-from stepper.paths import Paths
+from stepper.paths import Paths, recorded
 
 # The kernel's helper runs on it (stepper/adapters/helper.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
+TRUST = "stepper trust"  # shows what it accepts, and records it
 PROBE_SECONDS = 30.0
 # Also Python 2 can run it: it must live to tell its version. The mark sets it apart from what a site prints.
 PROBE_MARK = "stepper-probe"
@@ -118,12 +119,8 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def record(paths: Paths) -> dict[str, settings.Json]:
-    """Return what install noted in `.stepper/install.json`; {} without it or where it can't be read."""
-    try:
-        data = json.loads(Path(paths.record).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    """Return what this user's install noted of the project; {} without it or where it can't be read."""
+    return recorded(paths.project)
 
 
 def notebooks_dir(paths: Paths) -> str:
@@ -170,6 +167,8 @@ def config_file(paths: Paths) -> Check:
 def interpreter(paths: Paths) -> Check:
     """The kernel's interpreter runs and is new enough."""
     python = kernel_python(paths)
+    if strange(paths, python):
+        return Check("interpreter", False, f"{python} was not accepted by you: nothing of it runs", TRUST)
     about = probe(python)
     mend = f"{install_command(paths, python).partition('  #')[0]} --python PATH"
     if about.error:
@@ -182,6 +181,8 @@ def interpreter(paths: Paths) -> Check:
 def ipykernel(paths: Paths) -> Check:
     """The kernel's interpreter has ipykernel."""
     python = kernel_python(paths)
+    if strange(paths, python):
+        return Check("ipykernel", False, "unknown: the interpreter was not accepted by you", TRUST)
     about = probe(python)
     if about.error:
         return Check("ipykernel", False, "unknown: the interpreter does not run", install_command(paths))
@@ -207,6 +208,9 @@ def hook_script(paths: Paths) -> Check:
             f"{settings.SCRIPT} is not executable",
             f"chmod +x {shlex.quote(str(script))}",
         )
+    elif os.path.lexists(env) and not paths.env_is_ours():
+        detail = f"{env} is not of an install of yours: nothing of it runs, and no cell"
+        return Check("hook script", False, detail, TRUST)
     elif not Path(env, "packages", "stepper").is_dir():
         return Check("hook script", False, f"{paths.relative(env)} is not complete", install_command(paths, env))
     else:
@@ -316,6 +320,11 @@ def listening(paths: Paths) -> bool:
         return False
     connection.sock.close()
     return True
+
+
+def strange(paths: Paths, python: str) -> bool:
+    """Whether the interpreter is there, but neither this user's install nor `stepper trust` recorded it."""
+    return os.path.lexists(python) and not paths.accepts(python)
 
 
 def kernel_python(paths: Paths) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stepper import __version__, client, doctor, settings
+from stepper import __version__, client, doctor, settings, trust
 from stepper.errors import StepperError
 from stepper.paths import Paths
 from stepper.preflight import (
@@ -146,7 +145,10 @@ def must(command: list[str], cwd: Path, undo: Path | None) -> None:
 def write_record(
     paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
 ) -> None:
-    """Note what uninstall can't see: what was there before. Written before anything else is changed."""
+    """Note for this user what runs here, and what uninstall can't see: what was there before.
+
+    Written before anything else of the project is changed.
+    """
     project, old = Path(paths.project), doctor.record(paths)
     text, data = read_settings(project)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
@@ -169,8 +171,9 @@ def write_record(
         "script": hashlib.sha256(doctor.assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
+        **{name: old[name] for name in ("accepted",) if name in old},
     }
-    write(Path(paths.record), (json.dumps(note, indent=1) + "\n").encode(), 0o600)
+    trust.remember(paths, note)
 
 
 def install_script(project: Path, known: str | None) -> None:

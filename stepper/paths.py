@@ -9,6 +9,9 @@ import stat
 
 from stepper.errors import DaemonError
 
+if False:  # for the type checker alone: typing is not loaded
+    from typing import Any
+
 HOME = ".stepper"
 SCRIPT = ".claude/hooks/stepper"
 VENV_PYTHON = ".venv/bin/python"
@@ -39,6 +42,39 @@ def checkouts(folder: str) -> "tuple[str, ...]":
     return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
 
 
+def record_folder(project: str) -> str:
+    """Return where this user's install keeps what it knows of a project: never in the project, which others write."""
+    told = os.environ.get("XDG_STATE_HOME", "")
+    state = told if os.path.isabs(told) else os.path.expanduser("~/.local/state")
+    return os.path.join(state, "stepper", "projects", project.lstrip(os.sep), HOME)
+
+
+def recorded(project: str) -> "dict[str, Any]":
+    """Return what this user's install noted of the checkout; {} where it did not, or of another one at its place.
+
+    The token in `.stepper/` tells this checkout from a stranger's that was cloned to the same path later.
+    """
+    import json
+
+    folder = record_folder(project)
+    try:
+        with open(os.path.join(folder, "install.json"), encoding="utf-8") as stream:
+            about = os.fstat(stream.fileno())
+            if about.st_uid != os.getuid() or about.st_mode & 0o022:
+                return {}
+            data = json.load(stream)
+        tokens = [token(os.path.join(place, "token")) for place in (folder, os.path.join(project, HOME))]
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
+
+
+def token(path: str) -> str:
+    """Return the first line of a small file; raise OSError where it is none (a pipe is not waited for)."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), encoding="utf-8") as stream:
+        return stream.readline(100).strip()
+
+
 class Paths:
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 
@@ -47,7 +83,7 @@ class Paths:
         self.checkouts = checkouts(self.project)
         self.home = os.path.join(self.project, HOME)
         self.env = os.path.join(self.home, "env")
-        self.record = os.path.join(self.home, "install.json")
+        self.token = os.path.join(self.home, "token")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.log = os.path.join(self.home, "daemon.log")
         self.start_lock = os.path.join(self.home, "start.lock")
@@ -79,6 +115,11 @@ class Paths:
                 return os.path.join(folder, name)
         return os.path.join(self.home, "run", "s")
 
+    @property
+    def record(self) -> str:
+        """What this user's install noted of the project."""
+        return os.path.join(record_folder(self.project), "install.json")
+
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
         there = [os.path.join(folder, name) for folder in self.checkouts]
@@ -95,20 +136,26 @@ class Paths:
         return self.lent(os.path.join(HOME, "config.yaml"))
 
     def python(self, asked: "str | None") -> str:
-        """Return the kernels' interpreter: the configured one, else the one that install recorded, else `.venv`'s."""
-        import json
+        """Return the interpreter that kernels are to get: the configured one, else the recorded one, else `.venv`'s.
 
+        Nothing of it may run before `accepts` says so.
+        """
         if asked:
             return self.lent(os.path.expanduser(asked))
         for folder in self.checkouts:
-            try:
-                with open(os.path.join(folder, HOME, "install.json"), encoding="utf-8") as stream:
-                    return os.path.join(folder, json.load(stream)["python"])
-            except (OSError, ValueError, KeyError, TypeError):
-                python = os.path.join(folder, VENV_PYTHON)
-                if os.path.lexists(python):
-                    return python
+            python = recorded(folder).get("python") or os.path.join(folder, VENV_PYTHON)
+            if python != os.path.join(folder, VENV_PYTHON) or os.path.lexists(python):
+                return str(python)
         return os.path.join(self.project, VENV_PYTHON)
+
+    def accepts(self, python: str) -> bool:
+        """Whether this user's install recorded the interpreter, or the user accepted it (`stepper trust`)."""
+        notes = [recorded(folder) for folder in self.checkouts]
+        return any(python == note.get("python") or python in note.get("accepted", ()) for note in notes)
+
+    def env_is_ours(self) -> bool:
+        """Whether this user's install recorded the environment that the hook runs."""
+        return bool(recorded(os.path.dirname(os.path.dirname(self.used_env))))
 
     def borrowers(self) -> "list[str]":
         """Return the linked worktrees that work with this checkout's environment."""

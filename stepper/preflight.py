@@ -115,16 +115,25 @@ def check_folders(project: Path, *names: str) -> None:
     """Raise RefusedError where a folder that we need is none, or can't be written."""
     for name in names:
         place = project / name
+        check_inside(project, place)
         if os.path.lexists(place) and not place.is_dir():
             raise RefusedError(f"{place} is not a folder", "move it away, then run this again")
         if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
             raise RefusedError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
 
 
+def check_inside(project: Path, place: Path) -> None:
+    """Raise RefusedError where a link leads out of the project: nothing is written there."""
+    real = os.path.realpath(place)
+    if not Path(real).is_relative_to(project):
+        raise RefusedError(f"{place} leads out of the project (it is {real})", "remove the link, then run this again")
+
+
 def check_files(project: Path) -> None:
     """Raise RefusedError where something foreign stands in a place of ours."""
     for name in (SETTINGS, ".gitignore", settings.SCRIPT):
         place = project / name
+        check_inside(project, place)
         if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
             raise RefusedError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
     script = project / settings.SCRIPT
@@ -195,7 +204,9 @@ def stamp(options: argparse.Namespace) -> str:
 
 
 def env_ready(paths: Paths, wanted: str) -> bool:
-    """Tell whether the environment is complete, works and carries the stamp `wanted`."""
+    """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
+    if not paths.env_is_ours():
+        return False
     try:
         there = Path(paths.env, "stamp").read_text().strip()
     except OSError:

@@ -105,3 +105,13 @@ class RunProgress:
         """End the bar."""
         if self.bar is not None:
             self.bar.stop()
+
+
+def trust_text(found: dict[str, Any]) -> str:
+    """Return what `stepper trust` accepted, for a person."""
+    lines = [f"Accepted, for you alone, in {found['project']}:"]
+    for name in ("interpreter", "environment"):
+        about = found[name]
+        is_link = about and about["is"] != about["path"]
+        lines.append(f"  {name:<12}{about['path'] if about else 'none'}{' → ' + about['is'] if is_link else ''}")
+    return "\n".join([*lines, f"Recorded in {found['recorded']}"])

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from stepper import doctor, install, settings
+from stepper import doctor, install, settings, trust
 from stepper.install import read, remove, write
 from stepper.paths import Paths
 from stepper.preflight import SCRIPT_MARK, SETTINGS, SKILLS, check_target, read_settings, say
@@ -22,7 +22,8 @@ SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
 OWN = (
     "env",
-    "install.json",
+    "install.json",  # of older versions
+    "token",
     "daemon.json",
     "daemon.log",
     "start.lock",
@@ -52,6 +53,7 @@ def uninstall(options: argparse.Namespace) -> None:
     if note.get("gitignore", True):
         remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
     remove_home(paths)
+    trust.forget(paths)
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
@@ -68,6 +70,9 @@ def stop(paths: Paths) -> None:
     except OSError:
         running = True  # something is there: let `stepper shutdown` look
     if not running and not any(Path(paths.kernels).glob("*.json")):
+        return
+    if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
+        say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")
         return
     done = doctor.run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.code == 0:
@@ -101,7 +106,7 @@ def remove_settings(project: Path, note: settings.Data, text: str | None, data: 
     write(path, str(first if same else settings.render(rest, text)).encode())
     say("removed", f"our hooks from {SETTINGS}")
     doubtful = [rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")]
-    if doubtful and not note:
+    if doubtful and "allow" not in note:
         say("kept", f"permission rule {doubtful[0]}: no record tells who added it")
 
 

@@ -211,6 +211,9 @@ class Workspace:
             mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             raise KernelError(f"there is no interpreter for the kernel: {python} is missing or not executable", mend)
+        if not self.paths.accepts(python):
+            what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
+            raise KernelError(f"{what} was not accepted by you (it may be a stranger's)", "stepper trust")
         return python
 
     # The files whose modification time was given back until the message ends, with the session that edited them.

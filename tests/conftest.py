@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import uuid
 import venv
@@ -19,8 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
+from stepper import trust
 from stepper.paths import Paths
 
+# What this user's installs record is kept apart from the person's own, for this process and all that it starts.
+STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
 
@@ -33,7 +39,7 @@ class Project:
         self.paths = Paths(str(folder))
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
-        (folder / ".stepper" / "install.json").write_text(json.dumps({"python": sys.executable}))
+        trust.remember(self.paths, {"python": sys.executable})
 
     def config(self, text: str) -> None:
         (self.folder / ".stepper" / "config.yaml").write_text(text)

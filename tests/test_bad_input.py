@@ -9,11 +9,12 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from stepper import wire
+from stepper import trust, wire
 from tests.conftest import Notebook, Project, code
 
 
@@ -134,7 +135,7 @@ def test_an_unknown_cell_is_named(project: Project) -> None:
 
 
 def test_no_interpreter_names_the_command(project: Project) -> None:
-    (project.folder / ".stepper" / "install.json").unlink()
+    Path(project.paths.record).unlink()
     notebook = project.new()
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text + answer.stop
@@ -144,7 +145,7 @@ def test_no_interpreter_names_the_command(project: Project) -> None:
 
 def test_an_interpreter_without_ipykernel_names_the_command(project: Project) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
-    (project.folder / ".stepper" / "install.json").unlink()
+    trust.remember(project.paths, {"python": str(project.folder / ".venv/bin/python")})
     notebook = project.new()
     _, answer = notebook.insert("1")
     assert "NOT run" in answer.text
@@ -158,6 +159,7 @@ def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(project: Proje
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
     python.chmod(0o755)
     project.config("python: python")
+    project.stepper("trust")
     _, answer = project.new().insert("1")
     for said in (answer.stop, project.stepper("report").stdout):
         assert "NOT run" in said
@@ -237,7 +239,7 @@ def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
     project.new().insert("1")
     for folder, _, names in os.walk(project.folder / ".stepper"):
         for name in names:
-            if name not in ("install.json", "config.yaml"):
+            if name != "config.yaml":
                 mode = stat.S_IMODE(os.lstat(os.path.join(folder, name)).st_mode)
                 assert mode & 0o077 == 0, (name, oct(mode))
     assert stat.S_IMODE(os.stat(project.paths.runtime).st_mode) & 0o077 == 0

@@ -186,4 +186,4 @@ def test_a_folder_that_is_not_set_up_ends_the_demo(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["demo", str(tmp_path)])
     assert demo.main() == 1
-    assert "install.json" in capsys.readouterr().err
+    assert "is not set up" in capsys.readouterr().err

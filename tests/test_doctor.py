@@ -98,6 +98,10 @@ def test_ipykernel_of_a_locked_project(project):
 def test_the_interpreter_of_the_config_wins(project):
     write(project, ".stepper/config.yaml", "python: no/python\n")
     assert f"{project.project}/no/python does not run" in broken(project)["interpreter"].detail
+    write(project, "no/python", "")
+    bad = broken(project)
+    assert f"{project.project}/no/python was not accepted by you" in bad["interpreter"].detail
+    assert (bad["interpreter"].mend, bad["ipykernel"].mend) == ("stepper trust", "stepper trust")
 
 
 def test_config(project):

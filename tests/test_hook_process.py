@@ -20,7 +20,7 @@ import pytest
 from stepper import wire
 from stepper.core import hookio
 from stepper.paths import Paths, fnv1a
-from tests.conftest import CLIENT, ROOT, Project
+from tests.conftest import CLIENT, ROOT, STATE, Project
 
 FORBIDDEN = (
     "asyncio",
@@ -55,7 +55,7 @@ def test_the_client_imports_next_to_nothing() -> None:
 
 def test_the_hook_script_is_short_and_executable() -> None:
     script = ROOT / "hooks" / "stepper"
-    assert len(script.read_text().splitlines()) <= 18
+    assert len(script.read_text().splitlines()) <= 36
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
 
@@ -71,7 +71,10 @@ def script(project: Project) -> Path:
 
 def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | None = None) -> bytes:
     done = subprocess.run(
-        [script, event], input=stdin, capture_output=True, env={"PATH": "/usr/bin:/bin", **(env or {})}
+        [script, event],
+        input=stdin,
+        capture_output=True,
+        env={"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": STATE, **(env or {})},
     )
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, preflight, settings, uninstall, wire
+from stepper import __version__, doctor, install, preflight, settings, trust, uninstall, wire
 from stepper.errors import StepperError
 from stepper.paths import Paths
 
@@ -152,9 +152,10 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     assert python == str(path / "python3")
     assert subprocess.run([env / "bin/stepper", "--help"], capture_output=True, check=False).returncode == 0
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
-    assert first[".stepper/install.json"][0] == 0o600
+    assert first[".stepper/token"][0] == 0o600
+    assert stat.S_IMODE(Path(Paths(str(repo)).record).stat().st_mode) == 0o600
     assert first[".claude/hooks/stepper"][0] == 0o755
-    noted = json.loads((repo / ".stepper/install.json").read_text())
+    noted = json.loads(Path(Paths(str(repo)).record).read_text())
     assert (noted["python"], noted["version"]) == (str(kernel), 1)
     merged = json.loads((repo / ".claude/settings.json").read_text())
     assert merged["permissions"]["allow"] == ["Bash(ls *)", "Edit(notebooks/**)", "Bash(stepper *)"]
@@ -185,7 +186,7 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "ipykernel added" in done.stdout
     assert "uv add --dev ipykernel" in done.stdout
-    noted = json.loads((target / ".stepper/install.json").read_text())
+    noted = json.loads(Path(Paths(str(target)).record).read_text())
     assert noted["python"] == str(target / ".venv/bin/python")
     assert "ipykernel" in doctor.probe(noted["python"]).modules
     assert doctor.probe(str(target / ".stepper/env/bin/python")).modules == ()
@@ -518,7 +519,7 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     expected = snapshot(repo)
-    script_path, record = repo / settings.SCRIPT, repo / ".stepper/install.json"
+    script_path, record = repo / settings.SCRIPT, Path(Paths(str(repo)).record)
     old = b"#!/bin/sh\n# notebook-stepper 0.0.1\n"
     script_path.write_bytes(old)
     noted = json.loads(record.read_text())
@@ -604,8 +605,7 @@ def place(tmp_path):
 
 
 def note(project, python, given):
-    Path(project, ".stepper").mkdir()
-    Path(project, ".stepper/install.json").write_text(json.dumps({"python": python, "given": given}))
+    trust.remember(Paths(str(project)), {"python": python, "given": given})
 
 
 def test_the_order_of_the_interpreters(tmp_path, place):
@@ -645,7 +645,7 @@ def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, m
     monkeypatch.chdir(tmp_path)
     install.apply(preflight.parse([str(repo), "--python", "./link"]))
     install.apply(preflight.parse([str(repo)]))
-    assert json.loads((repo / ".stepper/install.json").read_text())["python"] == str(link)
+    assert json.loads(Path(Paths(str(repo)).record).read_text())["python"] == str(link)
 
 
 def answer(version, modules=""):

@@ -259,6 +259,7 @@ def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Proj
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
     python.chmod(0o755)
     project.config("python: python")
+    project.stepper("trust")
     notebook = project.new()
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": [cell("1", "c")]}))
     command = [sys.executable, "-c", "from stepper.cli import main; main()", "run", str(notebook.path)]

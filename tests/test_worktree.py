@@ -16,9 +16,9 @@ import pytest
 
 from stepper import install, preflight, uninstall
 from stepper.paths import Paths
-from tests.conftest import Answer, Notebook, Project, make_env
+from tests.conftest import STATE, Answer, Notebook, Project, make_env
 
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "XDG_STATE_HOME": STATE}
 
 
 class Checkout(Project):
@@ -152,12 +152,18 @@ def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: 
     main.config("python: tools/bin/python\nnotebooks_dir: notebooks/deep\n")
     assert "NOT run" in worktree.ran(tell)  # the main checkout's config holds: the committed hooks are bound to it
     main.config("python: tools/bin/python\n")
+    assert "stepper trust" in worktree.ran(tell)
+    for checkout in (main, worktree):
+        checkout.stepper("trust")
     assert f"| {worktree.folder}/tools/bin" in worktree.ran(tell)
     shutil.rmtree(worktree.folder / "tools")
     worktree.stepper("restart")
     assert f"| {main.folder}/tools/bin" in worktree.ran(tell)
     interpreter(worktree.folder)
     worktree.config("")
+    worktree.stepper("restart", check=1)
+    assert f"{worktree.folder}/.venv/bin/python was not accepted by you" in worktree.ran(tell)
+    worktree.stepper("trust")
     worktree.stepper("restart")
     assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
     assert "ok   config: .stepper/config.yaml" in worktree.stepper("doctor").stdout

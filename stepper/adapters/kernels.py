@@ -148,7 +148,10 @@ class LocalKernels:
     async def _taken_over(self, told: dict[str, Any]) -> LocalKernel:
         """Return the kernel that a record tells of, not connected; raise KeyError, TypeError or ValueError."""
         manager = self._manager(told["python"])
-        manager.kernel_id = told["kernel"]
+        manager.kernel_id = uuid.UUID(told["kernel"]).hex
+        ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
+        if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
+            raise ValueError("it names sockets that are not in this project's folder: no kernel that was started here")
         connection: Any = {**told["connection"], "key": told["connection"]["key"].encode()}
         manager.load_connection_info(connection)
         manager.provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(

@@ -70,6 +70,7 @@ def environment(home: Path, model: ScriptedModel, extra: Mapping[str, str] | Non
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
+        **{name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ},  # where installs are recorded
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": API_KEY,
         "DISABLE_TELEMETRY": "1",

@@ -1,0 +1,108 @@
+"""Whose code may run in a checkout: what this user's install records, and what `stepper trust` accepts.
+
+The record lies in the user's own state folder. A checkout may hold anything that a stranger put there, so nothing in
+it says who made it; its token only tells it from another checkout that comes to lie at the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import stat
+from typing import Any
+
+from stepper import private
+from stepper.core.names import quoted, shown
+from stepper.errors import StepperError, UsageError
+from stepper.paths import Paths, record_folder, recorded
+
+
+def remember(paths: Paths, note: dict[str, Any]) -> None:
+    """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
+    folder, known = record_folder(paths.project), recorded(paths.project)
+    mask = os.umask(0o077)  # the folders above too
+    try:
+        for each in (paths.home, folder):
+            private.made(os.path.realpath(each))  # a home may lie behind a link
+        if not known:
+            told = secrets.token_hex(16) + "\n"
+            for each in (folder, paths.home):
+                write(os.path.join(each, "token"), told)
+        if known != note:
+            write(paths.record, json.dumps(note, indent=1) + "\n")
+    except OSError as error:
+        hint = getattr(error, "hint", "")
+        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
+    finally:
+        os.umask(mask)
+
+
+def forget(paths: Paths) -> None:
+    """Remove the record, and the folders that held nothing else."""
+    folder = record_folder(paths.project)
+    for name in ("install.json", "token"):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):  # the first that is not empty ends it
+        os.removedirs(folder)
+
+
+def write(path: str, text: str) -> None:
+    """Replace a file, or a link in its place, by one of the user's alone."""
+    temporary = f"{path}.{secrets.token_hex(4)}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.replace(temporary, path)
+
+
+def trust(paths: Paths) -> dict[str, Any]:
+    """Record the interpreter and the hook environment that the checkout names as accepted; return what they are.
+
+    Raise StepperError, with nothing recorded, where somebody else could change what would run.
+    """
+    from stepper import config
+
+    asked = config.load(paths).python
+    python, known = paths.python(asked), recorded(paths.project)
+    env = paths.env if os.path.lexists(paths.env) else None
+    if not os.path.exists(python):
+        if asked or not env:
+            raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
+        python = ""
+    inside = ("", "bin/python", "packages", "session.sh") if env else ()
+    for path in (python, *(os.path.join(env or "", name).rstrip(os.sep) for name in inside)):
+        if path and os.path.lexists(path):
+            check(path)
+    note: dict[str, Any] = {**known}
+    if python and not asked:
+        note["python"] = python
+    elif python and python not in note.get("accepted", ()):
+        note["accepted"] = [*note.get("accepted", ()), python]
+    remember(paths, note or {"accepted": []})
+    real = {"interpreter": python, "environment": env}
+    return {
+        "project": paths.project,
+        **{name: {"path": path, "is": os.path.realpath(path)} if path else None for name, path in real.items()},
+        "recorded": paths.record,
+    }
+
+
+def check(path: str) -> None:
+    """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
+    for place in {path, os.path.realpath(path)}:
+        about = os.lstat(place)
+        if about.st_uid not in (0, os.getuid()):
+            raise StepperError(f"{shown(place)} belongs to another user: it is not accepted", f"ls -ld {quoted(place)}")
+        above = place
+        while True:
+            mode = os.lstat(above).st_mode
+            sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
+            if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
+                raise StepperError(
+                    f"anybody can write {shown(above)}: {shown(path)} is not accepted", f"chmod o-w {quoted(above)}"
+                )
+            if above == os.path.dirname(above):
+                break
+            above = os.path.dirname(above)
