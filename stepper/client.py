@@ -138,6 +138,7 @@ def start(paths: Paths) -> Connection:
     try:
         paths.make_home()
         paths.make_runtime()
+        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))  # the daemon can tell nobody as well
         lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
         log = private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     except OSError as error:
