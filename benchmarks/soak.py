@@ -377,7 +377,7 @@ def grown(sizes: dict[str, Any]) -> list[str]:
     """Return what grew by more than a tenth on one daemon."""
     if "first" not in sizes or sizes["first"]["pid"] != sizes["end"]["pid"]:
         return []
-    pairs = {name: (sizes["first"][name], sizes["end"][name]) for name in ("MiB", "descriptors", "threads")}
+    pairs = {name: (sizes["first"][name], sizes["end"][name]) for name in ("MiB", "descriptors")}
     return [f"{name}: {one:.1f} → {two:.1f}" for name, (one, two) in pairs.items() if two > one * (1 + GROWTH)]
 
 
