@@ -24,8 +24,8 @@ def remember(paths: Paths, note: dict[str, Any]) -> None:
     folder, known = record_folder(paths.project), recorded(paths.project)
     mask = os.umask(0o077)  # the folders above too
     try:
-        for each in (paths.home, folder):
-            private.made(os.path.realpath(each))  # a home may lie behind a link
+        private.made(paths.home)
+        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
         if not known:
             told = secrets.token_hex(16) + "\n"
             for each in (folder, paths.home):
