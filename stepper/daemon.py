@@ -155,6 +155,8 @@ class Daemon:
             log.info("a client was turned away: it sent no whole request in %g s", READ_SECONDS)
         except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
             log.info("a client was turned away: %s", error)
+        except asyncio.CancelledError:  # the daemon ends; asyncio would log each as an error
+            log.info("a client was turned away: the daemon ends")
         finally:
             writer.close()
             asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)

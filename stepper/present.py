@@ -22,7 +22,7 @@ def status_text(found: dict[str, Any]) -> str:
     lines = [f"{name}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
     for step in steps:
         retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{retries}")
+        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{retries}")
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
@@ -34,11 +34,11 @@ def plan_text(found: dict[str, Any]) -> str:
     """Return `stepper plan` for people."""
     lines = [one_line(found["notebook"]), *([] if found["steps"] else ["  no plan"])]
     for step in found["steps"]:
-        more = [f"criterion: {step['criterion']}"] if step["criterion"] else []
+        more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
-        more += [f"skipped: {step['reason']}"] if step["reason"] else []
+        more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
         told = f"  ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{told}")
+        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}")
     return "\n".join(lines)
 
 

@@ -15,8 +15,8 @@ from stepper.core.model import Cell, Consent, Limits
 from stepper.core.report import one_line, place
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
-# The person's commands: the agent's own call of them asks.
-PERSONS = re.compile(r"\bstepper(?:[\s\\'\")]+-\S+)*[\s\\'\")]+(continue|fix|skip|restart|restore|trust)\b")
+# The person's commands: the agent's own call of them asks. Each option is found in one way only: the time is linear.
+PERSONS = re.compile(r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*(continue|fix|skip|restart|restore|trust)\b")
 
 
 def unaccepted(consent: Consent, limits: Limits) -> str | None:
