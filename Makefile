@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest lower-bounds env benchmarks faults reliability clean
+.PHONY: test lint pytest lower-bounds env benchmarks faults reliability fuzz clean
 
 test: lint pytest
 
@@ -47,6 +47,10 @@ reliability: env
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/floods.py
 	$(BIN)/python benchmarks/soak.py
+
+# Twenty thousand examples of what may come in, instead of some hundred.
+fuzz: env
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/test_fuzz.py
 
 clean:
 	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -321,7 +321,9 @@ class Soak:
             nbformat.validate(nbformat.read(book.notebook.path, 4))
 
     def size(self) -> dict[str, float]:
-        """Return the daemon's memory in MiB, its descriptors and threads."""
+        """Return the daemon's memory in MiB, its descriptors and threads, each notebook with a kernel at work."""
+        for book in self.books:
+            self.plain(book)
         process = psutil.Process(self.ask("status")["daemon"]["pid"])
         time.sleep(1.5)  # what a request needed goes back a moment later
         memory = process.memory_info().rss / 2**20
@@ -350,7 +352,7 @@ def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: C
                 break
             if share >= 0.5 and not first:
                 first = work.cells
-            if first and work.cells >= first + 100 and "first" not in sizes:
+            if first and work.cells >= first + 100 - books and "first" not in sizes:
                 sizes["first"] = work.size()
                 say(f"{work.cells} cells: {sizes['first']}")
             kinds = ALWAYS if first else ALWAYS | FIRST_HALF
@@ -375,7 +377,7 @@ def grown(sizes: dict[str, Any]) -> list[str]:
     """Return what grew by more than a tenth on one daemon."""
     if "first" not in sizes or sizes["first"]["pid"] != sizes["end"]["pid"]:
         return []
-    pairs = {name: (sizes["first"][name], sizes["end"][name]) for name in ("MiB", "descriptors", "threads")}
+    pairs = {name: (sizes["first"][name], sizes["end"][name]) for name in ("MiB", "descriptors")}
     return [f"{name}: {one:.1f} → {two:.1f}" for name, (one, two) in pairs.items() if two > one * (1 + GROWTH)]
 
 

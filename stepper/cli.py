@@ -36,9 +36,21 @@ def ask(verb: str, progress: Any = None, launch: bool = True, **arguments: Any) 
     return None if body is None else json.loads(body)
 
 
+def say(text: str, err: bool = False) -> None:
+    """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
+    from stepper.core.report import clean
+
+    click.echo(clean(text), err=err)
+
+
 def show(as_json: bool, data: Any, text: str) -> None:
     """Print the data as one JSON document, or the text."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False) if as_json else text)
+    if not as_json:
+        return say(text)
+    from stepper.core.report import CONTROLS
+
+    told = json.dumps(data, indent=2, ensure_ascii=False)
+    return click.echo(CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], told))
 
 
 class Commands(click.Group):
@@ -49,15 +61,17 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StepperError as error:
-            click.echo(f"stepper: {error.message}", err=True)
+            from stepper.core.report import words
+
+            say(f"stepper: {words(error.message)}", err=True)
             if error.hint:
-                click.echo(f"         {error.hint}", err=True)
+                say(f"         {error.hint}", err=True)
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command, Ctrl-C
         except Exception as error:
             found = find_project(current_folder())
-            click.echo(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
+            say(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
             click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)
 
@@ -180,14 +194,14 @@ def show_plan(found: dict[str, Any], as_json: bool) -> None:
 @NOTEBOOK
 def go_on(notebook: str | None) -> None:
     """Lift a stop; say where to go on."""
-    click.echo(ask("continue", notebook=notebook)["text"])
+    say(ask("continue", notebook=notebook)["text"])
 
 
 @main.command()
 @NOTEBOOK
 def fix(notebook: str | None) -> None:
     """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
-    click.echo(ask("fix", notebook=notebook)["text"])
+    say(ask("fix", notebook=notebook)["text"])
 
 
 @main.command()
@@ -196,7 +210,7 @@ def fix(notebook: str | None) -> None:
 def skip(reason: tuple[str, ...], notebook: str | None) -> None:
     """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
     text = sys.stdin.read() if reason == ("-",) else " ".join(reason)
-    click.echo(ask("skip", notebook=notebook, reason=text)["text"])
+    say(ask("skip", notebook=notebook, reason=text)["text"])
 
 
 @main.command()
@@ -302,7 +316,7 @@ def history(notebook: str | None, as_json: bool) -> None:
 def interrupt(notebook: str | None) -> None:
     """Interrupt the cell that runs; the kernel keeps its state."""
     found = ask("interrupt", notebook=notebook)
-    click.echo(f"{found['notebook']}: {'interrupted' if found['interrupted'] else 'no cell is running'}")
+    say(f"{found['notebook']}: {'interrupted' if found['interrupted'] else 'no cell is running'}")
 
 
 @main.command()
@@ -311,7 +325,7 @@ def restart(notebook: str | None) -> None:
     """Start a fresh kernel: the state of the old one is lost."""
     found = ask("restart", notebook=notebook)
     lost = "all variables of the old one are lost" if found["had_kernel"] else "there was none before"
-    click.echo(f"{found['notebook']}: a fresh kernel runs; {lost}.")
+    say(f"{found['notebook']}: a fresh kernel runs; {lost}.")
 
 
 @main.command()
@@ -329,7 +343,7 @@ def shutdown() -> None:
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         from stepper.force import end_by_force
 
-        click.echo(f"stepper: {error.message}; ending it by force", err=True)
+        say(f"stepper: {error.message}; ending it by force", err=True)
         ended = {"kernels": end_by_force(paths)}
     wait_gone(paths, pid)
     if ended is None:
@@ -346,9 +360,9 @@ def doctor() -> None:
     bad = 0
     for check in checks(project()):
         bad += not check.ok
-        click.echo(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}")
+        say(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}")
         if not check.ok and check.mend:
-            click.echo(f"     mend: {check.mend}")
+            say(f"     mend: {check.mend}")
     if bad:
         sys.exit(1)
 

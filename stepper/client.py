@@ -98,7 +98,29 @@ def connect(paths: Paths) -> Connection | None:
     except OSError:
         sock.close()
         raise
+    uid = peer_uid(sock)
+    if uid != os.getuid():  # it would be told our environment, and what it answers the agent would read
+        sock.close()
+        raise DaemonError(f"{paths.socket} is of another user (uid {uid})", f"ls -la {paths.runtime}  # who made it?")
     return Connection(paths, sock)
+
+
+def peer_uid(sock: _socket.socket) -> int:
+    """Return the user at the other end of a unix socket; raise OSError."""
+    if hasattr(_socket, "SO_PEERCRED"):
+        found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+        return int.from_bytes(found[4:8], sys.byteorder)
+    return getpeereid(sock.fileno())
+
+
+def getpeereid(handle: int, library: str | None = None) -> int:
+    """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
+    import ctypes
+
+    user, group = ctypes.c_uint32(), ctypes.c_uint32()
+    if ctypes.CDLL(library, use_errno=True).getpeereid(handle, ctypes.byref(user), ctypes.byref(group)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return user.value
 
 
 def start(paths: Paths) -> Connection:
@@ -110,10 +132,18 @@ def start(paths: Paths) -> Connection:
     import subprocess
     import time
 
+    from stepper import private
+
     deadline = time.monotonic() + START_SECONDS
-    paths.make_home()
-    paths.make_runtime()
-    lock = os.open(paths.start_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        paths.make_home()
+        paths.make_runtime()
+        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))  # the daemon can tell nobody as well
+        lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
+        log = private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    except OSError as error:
+        hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
+        raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
     try:
         # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
         while True:
@@ -130,18 +160,16 @@ def start(paths: Paths) -> Connection:
         found = connect(paths)
         if found:
             return found
-        log = os.open(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(log).st_size
-        with open(log, "ab", 0) as stream:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                cwd="/",
-                start_new_session=True,
-                env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
-            )
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
+        )
         while True:
             found = connect(paths)
             if found:
@@ -157,6 +185,7 @@ def start(paths: Paths) -> Connection:
                 raise DaemonError(f"the stepper daemon {why}: {said or 'it said nothing'}", f"see {paths.log}")
             time.sleep(0.005)
     finally:
+        os.close(log)
         os.close(lock)
 
 

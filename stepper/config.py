@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import reprlib
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +14,8 @@ from stepper.core.model import Limits
 from stepper.errors import UsageError
 from stepper.paths import Paths
 
+LONGEST = 100_000  # characters
+LARGEST = 1e9  # of any number: thirty years, in seconds
 NUMBER, WHOLE, TEXT, WORD = "a number above 0", "a whole number", "a path", "`notebook` or `project`"
 # What a value must be, and the check of it.
 RULES: dict[str, tuple[str, Any]] = {
@@ -25,28 +28,39 @@ RULES: dict[str, tuple[str, Any]] = {
     "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
     "notebooks_dir": ("a folder inside the project", lambda v: isinstance(v, str) and _inside(v)),
     "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
-    "python": (TEXT, lambda v: v is None or (isinstance(v, str) and v != "")),
+    "python": (TEXT, lambda v: v is None or (_name(v))),
     "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
     "preflight": ("true or false", lambda v: isinstance(v, bool)),
+    "auto_run": ("`always` or `ask`", lambda v: v in ("always", "ask")),
+    "hide_env": ("a list of names, such as `AWS_*`", lambda v: isinstance(v, list) and all(map(_name, v))),
 }
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and _number(value)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.isprintable()
 
 
 def _inside(folder: str) -> bool:
     parts = os.path.normpath(folder).split(os.sep)
-    return not os.path.isabs(folder) and parts[0] not in ("..", ".", "")
+    return folder.isprintable() and not os.path.isabs(folder) and parts[0] not in ("..", ".", "")
 
 
 def parse(text: str, name: str) -> Limits:
     """Return the limits that a configuration's text sets; raise UsageError naming file, line and nearest key."""
+    if len(text) > LONGEST:
+        raise UsageError(f"{name} is larger than {LONGEST:,} characters")
     try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):  # a few of them make gigabytes
+                raise UsageError(f"{name}, line {token.start_mark.line + 1}: an alias (*) has no place here")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -54,6 +68,8 @@ def parse(text: str, name: str) -> Limits:
         raise UsageError(f"{name}, line {line}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"{name}: not valid YAML: {error}") from None
+    except (ValueError, AttributeError, LookupError) as error:  # `!!int x`, the 31st of June
+        raise UsageError(f"{name}: a value can't be read: {error}") from None
     if data is None:
         return Limits()
     if not isinstance(data, dict):
@@ -62,13 +78,14 @@ def parse(text: str, name: str) -> Limits:
     for key, value in data.items():
         where = f"{name}, line {lines.get(key, 1)}"
         if key not in RULES:
-            near = difflib.get_close_matches(str(key), RULES, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(str(key)[:100], RULES, n=1, cutoff=0.4)
             hint = f"the nearest key is `{near[0]}`" if near else "known keys: " + ", ".join(RULES)
-            raise UsageError(f"{where}: unknown key `{key}`", hint)
+            raise UsageError(f"{where}: unknown key `{str(key)[:100]}`", hint)
         expected, allowed = RULES[key]
         if not allowed(value):
-            raise UsageError(f"{where}: `{key}` must be {expected}, not {value!r}")
-    return Limits(**data)
+            raise UsageError(f"{where}: `{key}` must be {expected}, not {reprlib.repr(value)}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Limits(**values)
 
 
 class Config:
@@ -95,9 +112,11 @@ class Config:
 def load(paths: Paths) -> Limits:
     """Return the limits of the project; the defaults where there is no file. Raise UsageError."""
     name = paths.relative(paths.config)
+    if os.path.exists(paths.config) and not os.path.isfile(paths.config):  # a FIFO would hang the daemon
+        raise UsageError(f"{name} is not a regular file", f"ls -l {name}")
     try:
         with open(paths.config, encoding="utf-8") as stream:
-            text = stream.read()
+            text = stream.read(LONGEST + 1)
     except FileNotFoundError:
         return Limits()
     except (OSError, UnicodeDecodeError) as error:

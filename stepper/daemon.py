@@ -10,14 +10,12 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import Any
 
-from stepper import __version__, steering, wire
+from stepper import __version__, private, steering, wire
 from stepper.adapters import ipython, notebook
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
@@ -25,16 +23,18 @@ from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
+from stepper.client import peer_uid
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths
 from stepper.recovery import settle
 from stepper.session import Caller, Session
-from stepper.verbs import COMMANDS, Request
+from stepper.verbs import COMMANDS, Request, arguments
 from stepper.workspace import Workspace, write_private
 
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+READ_SECONDS = 30.0  # for a whole request to come
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
 SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
@@ -97,7 +97,7 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.paths.daemon_json)
+            private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _look(self) -> None:
@@ -126,13 +126,12 @@ class Daemon:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
-            if not os.path.exists(self.paths.socket):  # a cleaner of /tmp took it: nobody can reach us
+            # A cleaner of /tmp took it, or callers meet elsewhere since /tmp/stepper-UID has another owner.
+            if not os.path.exists(self.paths.socket) or Paths(self.paths.project).socket != self.paths.socket:
                 self.ending.set()
             with contextlib.suppress(StepperError, OSError):
                 hours = self.workspace.config.limits().kernel_idle_hours
                 for session in list(self.workspace.sessions.values()):
-                    if session.keeper.kernel:
-                        await session.keeper.kernel.death()  # what one that was killed has started goes with it
                     idle = now - session.last_used > hours * 3600
                     if session.keeper.kernel and not session.lock.locked() and idle:
                         await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")
@@ -143,17 +142,22 @@ class Daemon:
                 self.ending.set()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.working += 1
         self.last_used = time.monotonic()
         try:
             _same_user(writer.get_extra_info("socket"))
-            prefix = await reader.readexactly(wire.PREFIX)
-            sizes = wire.lengths(await reader.readexactly(8 * wire.count(prefix)))
-            await self._answer([await reader.readexactly(one) for one in sizes], reader, writer)
+            parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
+            self.working += 1
+            try:
+                await self._answer(parts, reader, writer)
+            finally:
+                self.working -= 1
+        except asyncio.TimeoutError:
+            log.info("a client was turned away: it sent no whole request in %g s", READ_SECONDS)
         except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
             log.info("a client was turned away: %s", error)
+        except asyncio.CancelledError:  # the daemon ends; asyncio would log each as an error
+            log.info("a client was turned away: the daemon ends")
         finally:
-            self.working -= 1
             writer.close()
             asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
 
@@ -165,7 +169,7 @@ class Daemon:
         if len(parts) != 5:
             raise wire.FrameError(f"{len(parts)} parts")
         verb, version, environ, cwd, payload = parts
-        if version.decode() != __version__ and verb != b"shutdown":
+        if version != __version__.encode() and verb != b"shutdown":
             writer.write(wire.pack(wire.STALE, __version__.encode()))
             await writer.drain()
             self.ending.set()
@@ -177,7 +181,7 @@ class Daemon:
         progress({})
         caller = Caller(wire.unpack_environ(environ))
         request = Request(self.workspace, {}, caller, os.fsdecode(cwd), progress)
-        work = asyncio.create_task(self._work(verb.decode(), payload, request))
+        work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
             await asyncio.wait(
@@ -185,7 +189,7 @@ class Daemon:
             )
             if gone.done() and not caller.left.is_set():
                 caller.left.set()
-                log.info("the client of %s went away", verb.decode())
+                log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
             elif not work.done() and not caller.left.is_set():
@@ -206,8 +210,8 @@ class Daemon:
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
             command = COMMANDS.get(verb)
             if command is None:
-                raise StepperError(f"this daemon ({__version__}) does not know {verb!r}", "stepper shutdown")
-            request.arguments = json.loads(payload or b"{}")
+                raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
+            request.arguments = arguments(payload)
             answer = await command(request)
             self.workspace.mark()
             if verb == "status":
@@ -225,20 +229,31 @@ class Daemon:
         return wire.FAILED, json.dumps(told).encode()
 
 
+async def _request(reader: asyncio.StreamReader) -> list[bytes]:
+    """Return the parts of a client's request; raise FrameError, IncompleteReadError."""
+    sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
+    return [await reader.readexactly(one) for one in sizes]
+
+
 def _same_user(sock: socket.socket) -> None:
     """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        if uid != os.getuid():
-            raise PermissionError(f"uid {uid} is not ours")
+    uid = peer_uid(sock)
+    if uid != os.getuid():
+        raise PermissionError(f"uid {uid} is not ours")
+
+
+class PrivateLog(RotatingFileHandler):
+    """The daemon's log, each of its files the user's alone."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
 
 
 def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
     paths.make_home()
-    lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
     until = time.monotonic() + LOCK_SECONDS
     while True:
@@ -252,10 +267,9 @@ def main() -> None:
                     "(`stepper shutdown` ends it, and the kernels with their state)"
                 )
             time.sleep(0.05)
-    handler = RotatingFileHandler(paths.log, maxBytes=1 << 20, backupCount=1)
+    handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    Path(paths.log).chmod(0o600)
     asyncio.run(Daemon(paths).serve())
 
 

@@ -9,6 +9,7 @@ import time
 
 import psutil
 
+from stepper import private
 from stepper.paths import Paths
 
 
@@ -31,7 +32,7 @@ def wait_gone(paths: Paths, pid: int | None) -> None:
     if not os.path.isdir(paths.home):
         return  # a worktree in which nothing ran yet
     until = time.monotonic() + 10
-    lock = os.open(paths.daemon_lock, os.O_CREAT | os.O_RDWR, 0o600)
+    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     try:
         while time.monotonic() < until:
             try:

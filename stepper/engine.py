@@ -34,6 +34,9 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             )
         if cell not in changes.runnable([cell]):
             return None
+        waits = gate.unaccepted(edit.consent, session.limits())
+        if waits:
+            return report.not_run(waits, f"stepper run {session.name}")
         why = _refused(session, document, cell, new=edit.mode == "insert") or await _again(session, document, cell)
         if why:
             return report.not_run(why)
@@ -61,6 +64,9 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 
 async def _cells_of(session: Session, document: Notebook, write: FileWrite, caller: Caller) -> Report | None:
     cells = changes.not_run_yet(document.cells, session.state.ran_ever)
+    waits = gate.unaccepted(write.consent, session.limits()) if cells else None
+    if waits:
+        return report.not_run(waits, f"stepper run {session.name}")
     ended: list[Ended] = []
     for cell in cells:
         why = _refused(session, document, cell, new=cell.id not in session.state.ran_ever)

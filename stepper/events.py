@@ -107,7 +107,7 @@ async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Cal
     for path in workspace.release(session=hookio.session(payload)):
         if path in edited:
             with contextlib.suppress(StepperError):
-                workspace.session(path).file.touch()
+                workspace.session(workspace.resolve(path)).file.touch()
     return hookio.SILENT
 
 
@@ -156,7 +156,8 @@ async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller
         return hookio.SILENT
     turns.sent_on[owner] = over
     left = len(statuses) - over
-    said = f"stepper: {left} of {len(statuses)} steps of {session.name} are not done. {brief.next_line(session.state)}"
+    name = report.one_line(session.name)
+    said = f"stepper: {left} of {len(statuses)} steps of {name} are not done. {brief.next_line(session.state)}"
     return hookio.go_on(f"{said} If something stands in the way of it, the person can be told what.")
 
 
@@ -172,7 +173,7 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session) -> str:
     found = await steering.status(session)
-    lines = [f"stepper: {found['notebook']}: {found['state']}; kernel {found['kernel']['state']}."]
+    lines = [f"stepper: {report.one_line(session.name)}: {found['state']}; kernel {found['kernel']['state']}."]
     return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
 
 

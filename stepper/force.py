@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from stepper import private
 from stepper.adapters.kernel import Files
 from stepper.adapters.process import Identity, clear
 from stepper.paths import Paths
@@ -24,10 +25,11 @@ def end_by_force(paths: Paths) -> int:
     psutil.wait_procs(daemons, timeout=5)
     for record in Path(paths.kernels).rglob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
-            told = json.loads(record.read_text())
+            told = json.loads(private.read(str(record)))
             root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
             kernels += clear(str(told["kernel"]), root) > 0
-        Files.beside(str(record)).forget()
+        with contextlib.suppress(OSError):  # a link is on the way: what is there is not stepper's
+            Files.beside(str(record)).forget()
     for leftover in (paths.socket, paths.daemon_json, *map(str, Path(paths.runtime).glob("k*"))):
         if os.path.exists(leftover):
             os.unlink(leftover)

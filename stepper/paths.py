@@ -1,6 +1,6 @@
 """Where things lie. `os` only: the hook process loads this.
 
-The socket's folder is derived from the user's id and the project's path alone, because hooks, terminals
+The socket's folder is derived from the user's id, the project's path and what lies in /tmp, because hooks, terminals
 and the agent's shell differ in HOME, TMPDIR and XDG_RUNTIME_DIR and must meet the same daemon.
 """
 
@@ -15,8 +15,9 @@ if False:  # for the type checker alone: typing is not loaded
 HOME = ".stepper"
 SCRIPT = ".claude/hooks/stepper"
 VENV_PYTHON = ".venv/bin/python"
-# /tmp on every system: short (a socket's path is at most 103 bytes on macOS) and independent of the environment.
-RUNTIME_ROOT = "/tmp"  # noqa: S108  # make_runtime checks the owner
+# On every system, short, independent of the environment. Whoever comes first may take our name in one of them.
+RUNTIME_ROOTS = ("/tmp", "/var/tmp")  # noqa: S108  # the owner is looked at
+SOCKET_BYTES = 103  # of a socket's path, on macOS
 
 
 def fnv1a(data: bytes) -> str:
@@ -97,8 +98,23 @@ class Paths:
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
         name = fnv1a(os.fsencode(self.project))
-        self.runtime = os.path.join(RUNTIME_ROOT, f"stepper-{os.getuid()}", name)
+        self.runtime = self._runtime(name)
         self.socket = os.path.join(self.runtime, "daemon.sock")
+
+    def _runtime(self, name: str) -> str:
+        """Return the socket's folder: below the first root in which nobody else has taken our name, else at home.
+
+        All callers meet in the same one: who owns `/tmp/stepper-UID` decides, and there only its owner can change that.
+        """
+        for root in RUNTIME_ROOTS:
+            folder = os.path.join(root, f"stepper-{os.getuid()}")
+            try:
+                about = os.lstat(folder)
+            except OSError:
+                return os.path.join(folder, name)
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+                return os.path.join(folder, name)
+        return os.path.join(self.home, "run", "s")
 
     @property
     def record(self) -> str:
@@ -159,6 +175,12 @@ class Paths:
 
     def make_runtime(self) -> None:
         """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
+        if len(os.fsencode(self.socket)) > SOCKET_BYTES:
+            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in RUNTIME_ROOTS)
+            raise DaemonError(
+                f"another user holds {held}, and {self.socket} is too long for a socket",
+                f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",
+            )
         for folder in (os.path.dirname(self.runtime), self.runtime):
             try:
                 os.mkdir(folder, 0o700)
@@ -173,55 +195,11 @@ class Paths:
                 os.chmod(folder, 0o700)
 
     def make_home(self) -> None:
-        """Make `.stepper/`, the user's alone (0700, 0600); raise DaemonError where another user, or a link, made it so.
+        """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
+        from stepper import private
 
-        Somebody else may have filled it: nothing is written through a link, and no log read by others.
-        """
-        for folder in (self.home, self.journals, self.kernels):
-            make_private(folder)
-        for folder, folders, names in os.walk(self.home):
-            kept = ("env", "config.yaml") if folder == self.home else ()  # the person's, or checked on their own
-            folders[:] = [name for name in folders if name not in kept]
-            for name in (*folders, *names):
-                if name not in kept:
-                    check_private(os.path.join(folder, name))
-
-
-def make_private(folder: str) -> None:
-    """Make a folder of the user's alone; raise DaemonError as `check_private` does, or where it can't be made."""
-    try:
-        os.makedirs(folder, 0o700)
-    except FileExistsError:
-        check_private(folder)
-    except OSError as error:
-        raise DaemonError(f"{folder} can't be made: {error.strerror}") from error
-    if not os.path.isdir(folder):
-        raise DaemonError(f"{folder} is not a folder", f"move it away: ls -ld {shell(folder)}")
-
-
-def check_private(path: str) -> None:
-    """Take other users' access from a file of stepper's; raise DaemonError where it is a link or not the user's."""
-    try:
-        about = os.lstat(path)
-        if stat.S_ISLNK(about.st_mode):
-            raise DaemonError(f"{path} is a link: stepper does not write through it", f"rm {shell(path)}")
-        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-            raise DaemonError(f"{path} is neither a file nor a folder", f"rm {shell(path)}")
-        if about.st_uid != os.getuid():
-            raise DaemonError(f"{path} belongs to another user", f"have its owner remove it: ls -ld {shell(path)}")
-        if about.st_mode & 0o077:
-            os.chmod(path, about.st_mode & 0o700)
-    except FileNotFoundError:
-        pass  # it went meanwhile
-    except OSError as error:
-        raise DaemonError(f"{path}: {error.strerror}") from error
-
-
-def shell(path: str) -> str:
-    """Return a path as a shell's word."""
-    import shlex
-
-    return shlex.quote(path)
+        for folder in (self.home, self.journals, self.kernels, self.figures):
+            private.made(folder)
 
 
 def current_folder() -> str:

@@ -22,6 +22,11 @@ from stepper.paths import Paths
 
 SETTINGS = ".claude/settings.json"
 SKILLS = ".claude/skills"
+# Where install and uninstall write or remove things, besides `.claude/`.
+PLACES = (
+    *(".stepper/env", ".stepper/env/session.sh", ".stepper/env/cli", ".stepper/env/bin", ".stepper/env/bin/stepper"),
+    *(".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore"),
+)
 # In the third line of every version of the hook script: how it is known as ours.
 SCRIPT_MARK = b"notebook-stepper"
 
@@ -111,29 +116,32 @@ def read_settings(project: Path) -> tuple[str | None, settings.Data]:
     return text, data
 
 
+def check_links(project: Path, *more: str) -> None:
+    """Raise RefusedError where a link in a place of ours leads out of the project: nothing is written elsewhere."""
+    skills = [f"{SKILLS}/{name}" for name in doctor.shipped_skills()]
+    for name in (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more):
+        place, real = project / name, os.path.realpath(project / name)
+        if not Path(real).is_relative_to(project) or (name == ".stepper" and place.is_symlink()):
+            word = shlex.quote(str(place))
+            raise RefusedError(
+                f"{place} is or lies behind a link, to {real}", f"ls -ld {word}; rm the link, not {real}"
+            )
+
+
 def check_folders(project: Path, *names: str) -> None:
     """Raise RefusedError where a folder that we need is none, or can't be written."""
     for name in names:
         place = project / name
-        check_inside(project, place)
         if os.path.lexists(place) and not place.is_dir():
             raise RefusedError(f"{place} is not a folder", "move it away, then run this again")
         if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
             raise RefusedError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
 
 
-def check_inside(project: Path, place: Path) -> None:
-    """Raise RefusedError where a link leads out of the project: nothing is written there."""
-    real = os.path.realpath(place)
-    if not Path(real).is_relative_to(project):
-        raise RefusedError(f"{place} leads out of the project (it is {real})", "remove the link, then run this again")
-
-
 def check_files(project: Path) -> None:
     """Raise RefusedError where something foreign stands in a place of ours."""
     for name in (SETTINGS, ".gitignore", settings.SCRIPT):
         place = project / name
-        check_inside(project, place)
         if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
             raise RefusedError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
     script = project / settings.SCRIPT
@@ -219,8 +227,10 @@ def refuse(options: argparse.Namespace) -> Choice:
     """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
     check_target(options.target)
     paths = Paths(options.target)
+    check_links(Path(paths.project))
     check_folders(Path(paths.project), ".stepper", ".claude", ".claude/hooks", SKILLS)
     read_settings(Path(paths.project))
+    check_links(Path(paths.project), doctor.notebooks_dir(paths))
     check_folders(Path(paths.project), doctor.notebooks_dir(paths))
     check_files(Path(paths.project))
     environ = {} if options.scratch else os.environ
@@ -234,6 +244,7 @@ def plan(options: argparse.Namespace) -> None:
     """Print what install.sh is to do, as shell text."""
     if options.uninstall:
         check_target(options.target)
+        check_links(Path(Paths(options.target).project))
     else:
         refuse(options)
     paths = Paths(options.target)

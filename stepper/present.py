@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from stepper.core.report import clean, one_line
+
 MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
 
 
@@ -16,11 +18,11 @@ def status_text(found: dict[str, Any]) -> str:
     steps, kernel, daemon = found["steps"], found["kernel"], found["daemon"]
     if found["notebook"] is None:
         return 'No notebook was made here yet: stepper new "PROBLEM"'
-    done = sum(step["status"] in ("done", "skipped") for step in steps)
-    lines = [f"{found['notebook']}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
+    name, done = one_line(found["notebook"]), sum(step["status"] in ("done", "skipped") for step in steps)
+    lines = [f"{name}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
     for step in steps:
         retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{retries}")
+        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{retries}")
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
@@ -30,13 +32,13 @@ def status_text(found: dict[str, Any]) -> str:
 
 def plan_text(found: dict[str, Any]) -> str:
     """Return `stepper plan` for people."""
-    lines = [found["notebook"], *([] if found["steps"] else ["  no plan"])]
+    lines = [one_line(found["notebook"]), *([] if found["steps"] else ["  no plan"])]
     for step in found["steps"]:
-        more = [f"criterion: {step['criterion']}"] if step["criterion"] else []
+        more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
-        more += [f"skipped: {step['reason']}"] if step["reason"] else []
+        more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
         told = f"  ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {step['title']}{told}")
+        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}")
     return "\n".join(lines)
 
 
@@ -48,8 +50,8 @@ def history_text(runs: list[dict[str, Any]]) -> str:
     rows += [
         (
             str(run["run"]),
-            run["started_at"][:19].replace("T", " "),
-            run["cell_id"],
+            one_line(run["started_at"])[:19].replace("T", " "),
+            one_line(run["cell_id"], 100),
             str(run["step"] or "–"),
             f"{run['duration_s']:.2f} s",
             run["outcome"],
@@ -87,14 +89,14 @@ class RunProgress:
             return
         if self.bar is None:
             if told["what"] == "ran":
-                click.echo(told["line"])
+                click.echo(clean(told["line"]))
             return
         if self.task is None:
             self.task = self.bar.add_task("", total=told["of"])
         if told["what"] == "running":
             self.bar.update(self.task, description=f"cell {told['cell']}")
         else:
-            self.bar.console.print(told["line"], markup=False, highlight=False)
+            self.bar.console.print(clean(told["line"]), markup=False, highlight=False)
             self.bar.update(self.task, completed=told["position"])
 
     def __exit__(

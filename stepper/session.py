@@ -156,6 +156,8 @@ class Session:
                 why = self.file.put(cell, execution, waiting["step"], keep_time=True)  # a message may be under way
             except NotebookError:
                 return
+            except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote that line
+                why = "they are no outputs"
             self.log({"event": "written", "run": waiting["run"], "cell_id": cell.id, "why_not": why})
             told = f"were left out ({why})" if why else "are in the notebook now"
             self.troubles.append(f"the outputs of run {waiting['run']} (cell {cell.number}), which waited, {told}")

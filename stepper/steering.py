@@ -66,7 +66,7 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
     if not run and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     told = {key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}
-    return {**told, "text": state.reports.get(number or 0, "")}
+    return {**told, "text": reports.bounded(reports.clean(state.reports.get(number or 0, "")))}
 
 
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:

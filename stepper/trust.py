@@ -13,8 +13,10 @@ import secrets
 import stat
 from typing import Any
 
+from stepper import private
+from stepper.core.names import quoted, shown
 from stepper.errors import StepperError, UsageError
-from stepper.paths import Paths, make_private, record_folder, recorded, shell
+from stepper.paths import Paths, record_folder, recorded
 
 
 def remember(paths: Paths, note: dict[str, Any]) -> None:
@@ -22,8 +24,8 @@ def remember(paths: Paths, note: dict[str, Any]) -> None:
     folder, known = record_folder(paths.project), recorded(paths.project)
     mask = os.umask(0o077)  # the folders above too
     try:
-        for each in (paths.home, folder):
-            make_private(each)
+        private.made(paths.home)
+        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
         if not known:
             told = secrets.token_hex(16) + "\n"
             for each in (folder, paths.home):
@@ -31,7 +33,8 @@ def remember(paths: Paths, note: dict[str, Any]) -> None:
         if known != note:
             write(paths.record, json.dumps(note, indent=1) + "\n")
     except OSError as error:
-        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}") from error
+        hint = getattr(error, "hint", "")
+        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
     finally:
         os.umask(mask)
 
@@ -91,13 +94,15 @@ def check(path: str) -> None:
     for place in {path, os.path.realpath(path)}:
         about = os.lstat(place)
         if about.st_uid not in (0, os.getuid()):
-            raise StepperError(f"{place} belongs to another user: it is not accepted", f"ls -ld {shell(place)}")
+            raise StepperError(f"{shown(place)} belongs to another user: it is not accepted", f"ls -ld {quoted(place)}")
         above = place
         while True:
             mode = os.lstat(above).st_mode
             sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
             if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
-                raise StepperError(f"anybody can write {above}: {path} is not accepted", f"chmod o-w {shell(above)}")
+                raise StepperError(
+                    f"anybody can write {shown(above)}: {shown(path)} is not accepted", f"chmod o-w {quoted(above)}"
+                )
             if above == os.path.dirname(above):
                 break
             above = os.path.dirname(above)

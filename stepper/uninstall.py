@@ -16,7 +16,7 @@ from pathlib import Path
 from stepper import doctor, install, settings, trust
 from stepper.install import read, remove, write
 from stepper.paths import Paths
-from stepper.preflight import SCRIPT_MARK, SETTINGS, SKILLS, check_target, read_settings, say
+from stepper.preflight import SCRIPT_MARK, SETTINGS, SKILLS, check_links, check_target, read_settings, say
 
 SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
@@ -38,6 +38,7 @@ def uninstall(options: argparse.Namespace) -> None:
     """Undo an installation; raise a StepperError, with nothing changed, where the settings can't be read."""
     check_target(options.target)
     paths = Paths(options.target)
+    check_links(Path(paths.project))
     project, note = Path(paths.project), doctor.record(paths)
     text, data = read_settings(project)
     script = SCRIPT_MARK in read(project / settings.SCRIPT)

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any
 
 from stepper import steering
+from stepper.adapters.plainjson import load_json
 from stepper.core import gate
 from stepper.core import plan as plans
 from stepper.errors import StepperError, UsageError
@@ -40,6 +41,35 @@ class Request:
     def worked(self) -> None:
         """Note that a command was given, for the end of the agent's turn."""
         self.workspace.turns.worked.add(self.owner)
+
+
+# What a request may tell, each of its own kind.
+ARGUMENTS: dict[str, type] = {
+    "notebook": str, "problem": str, "name": str, "steps": list, "all": bool, "run": int, "source": str, "cell": str,
+    "page": int, "reason": str, "change": str, "title": str, "after": int, "id": int,
+}  # fmt: skip
+
+
+def arguments(payload: bytes) -> dict[str, Any]:
+    """Return a request's arguments, less those that are null; raise UsageError."""
+    try:
+        told = load_json(payload or b"{}")
+    except ValueError as error:
+        raise UsageError(f"the request's arguments can't be read: {error}") from None
+    if not isinstance(told, dict):
+        raise UsageError("the request's arguments are no object")
+    given = {name: value for name, value in told.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, ARGUMENTS.get(name, object)):
+            raise UsageError(f"the request's argument {name[:100]!r} must be of the kind {ARGUMENTS[name].__name__}")
+    return given
+
+
+def asked(arguments: dict[str, Any], name: str) -> Any:
+    """Return an argument that must be there; raise UsageError."""
+    if name not in arguments:
+        raise UsageError(f"the request's argument {name!r} is missing")
+    return arguments[name]
 
 
 async def new(request: Request) -> Any:
@@ -112,7 +142,7 @@ async def evaluate(request: Request) -> Any:
 
 async def output(request: Request) -> Any:
     """Return a page of a cell's output."""
-    return steering.output(request.session, str(request.arguments["cell"]), int(request.arguments.get("page") or 1))
+    return steering.output(request.session, asked(request.arguments, "cell"), request.arguments.get("page", 1))
 
 
 async def restart(request: Request) -> Any:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from stepper import steering
+from stepper import private, steering
 from stepper.config import Config
 from stepper.core import plan as plans
 from stepper.core.model import Plan
+from stepper.core.names import ODD, quoted, shown
 from stepper.errors import KernelError, UsageError
 from stepper.paths import Paths
 from stepper.ports import KernelPlace
@@ -71,17 +73,39 @@ class Workspace:
         return os.path.relpath(path, os.path.realpath(self.folder)).removesuffix(".ipynb")
 
     def resolve(self, path: str) -> str:
-        """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder."""
+        """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder, a file like others.
+
+        What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
+        """
+        told = shown(path)
+        if ODD.search(os.path.relpath(path, self.paths.project)):
+            plain = ODD.sub("_", path)
+            raise UsageError(f"{told} has control characters in its name", f"mv {quoted(path)} {quoted(plain)}")
         real, folder = os.path.realpath(path), os.path.realpath(self.folder)
         if not real.endswith(".ipynb"):
-            raise UsageError(f"{path} is not a notebook (.ipynb)")
+            raise UsageError(f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}")
         if os.path.commonpath([real, folder]) != folder:
             raise UsageError(
-                f"{path} lies outside of {self.paths.relative(self.folder)}/ (it is {real})",
+                f"{told} lies outside of {self.paths.relative(self.folder)}/ (it is {shown(real)})",
                 "move it there, or set notebooks_dir in .stepper/config.yaml and run install.sh again",
             )
         if os.path.commonpath([folder, self.paths.project]) != self.paths.project:
-            raise UsageError(f"{self.folder} leads out of the project (it is {folder})")
+            raise UsageError(
+                f"{self.folder} leads out of the project (it is {shown(folder)})",
+                f"rm {quoted(self.folder)} && mkdir {quoted(self.folder)}",
+            )
+        if ODD.search(os.path.relpath(real, self.paths.project)):  # what the link is to
+            return self.resolve(real)
+        if os.path.islink(path) and not os.path.lexists(real):
+            raise UsageError(
+                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}", f"rm {quoted(path)}"
+            )
+        try:
+            private.look(real)
+        except IsADirectoryError:
+            raise UsageError(f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}") from None
+        except private.PlaceError as error:
+            raise UsageError(error.why, error.hint) from None
         return real
 
     def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
@@ -100,7 +124,7 @@ class Workspace:
 
     def _state(self) -> dict[str, Any]:
         try:
-            data = json.loads(Path(self.paths.state).read_text())
+            data = json.loads(private.read(self.paths.state))
             return data if isinstance(data, dict) else {}
         except (OSError, ValueError):
             return {}
@@ -126,21 +150,25 @@ class Workspace:
         """Return the current notebook where there is work to go on with."""
         name = self.current(session)
         path = os.path.join(self.paths.project, name) if name else ""
-        if not name or not os.path.exists(path):
+        return self._working(path) if name and os.path.exists(path) else None
+
+    def _working(self, path: str) -> Session | None:
+        try:
+            found = self.session(self.resolve(path))
+        except UsageError:  # whoever names it is told
             return None
-        found = self.session(self.resolve(path))
         return found if found.state.under_way else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
         names = {self.current(), *(self._state().get("sessions") or {}).values()}
         paths = [os.path.join(self.paths.project, name) for name in names if name]
-        work = any(os.path.exists(path) and self.session(path).state.under_way for path in paths)
+        work = any(os.path.exists(path) and self._working(path) for path in paths)
         if work != os.path.exists(self.paths.active):
             if work:
                 write_private(self.paths.active, "")
             else:
-                os.unlink(self.paths.active)
+                private.remove(self.paths.active)
 
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before it.
@@ -171,7 +199,7 @@ class Workspace:
         python = self.interpreter()
         limits = self.config.limits()
         cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
-        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env))
+        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
 
     def interpreter(self) -> str:
         """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
@@ -193,7 +221,7 @@ class Workspace:
     def kept(self) -> dict[str, str]:
         """Return path → session of the files that wait for PostToolBatch."""
         try:
-            data = json.loads(Path(self.paths.batch).read_text())
+            data = json.loads(private.read(self.paths.batch))
             return data if isinstance(data, dict) else {}
         except (OSError, ValueError):
             return {}
@@ -212,16 +240,18 @@ class Workspace:
         if rest:
             write_private(self.paths.batch, json.dumps(rest))
         else:
-            Path(self.paths.batch).unlink(missing_ok=True)
+            private.remove(self.paths.batch)
         return free
 
 
-def kernel_environ(environ: Mapping[str, str], python: str, own: str) -> dict[str, str]:
+def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:
     """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
 
-    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there.
+    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
+    and patterns (`AWS_*`) of what it does not get.
     """
     found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
+    found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
     folder = os.path.dirname(python)
     path = [
         part
@@ -257,7 +287,4 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 
 def write_private(path: str, text: str) -> None:
     """Replace a small file of stepper's own atomically, 0600."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(text)
-    os.replace(temporary, path)
+    private.replace(path, text.encode())

@@ -222,7 +222,12 @@ def text_of(cell: dict[str, Any]) -> str:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     """A scratch project; whatever of stepper's runs in it is ended afterwards."""
-    made = Project(tmp_path / "repo")
+    yield from scratch(tmp_path / "repo")
+
+
+def scratch(folder: Path) -> Iterator[Project]:
+    """Yield a project in that folder, for fixtures of any scope."""
+    made = Project(folder)
     yield made
     made.stepper("shutdown", check=None)
     shutil.rmtree(made.paths.runtime, ignore_errors=True)

@@ -562,6 +562,7 @@ SUGGESTIONS = [
     (Outcome.TIMEOUT, R, fault("Timeout"), remedy.TIMEOUT),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (Outcome.KERNEL_DIED, U, fault("KernelDied"), "change the cell that ended the kernel"),
+    (Outcome.KERNEL_DIED, U, fault("OutOfMemory"), "let the cell work on less data at a time, then /fix; `stepper"),
     (Outcome.MEMORY, U, fault("MemoryLimit"), "let the cell work on less data at a time, or raise max_memory_percent"),
     (Outcome.ERROR, U, fault("numpy._core._exceptions._ArrayMemoryError", "MemoryError"), "let the cell work on less"),
     (Outcome.ERROR, U, fault("SystemExit"), "take exit() out"),

@@ -238,7 +238,10 @@ def test_a_wrong_config_names_file_line_and_what_is_expected(text: str, line: in
 
 def test_every_default_passes_its_own_rule() -> None:
     assert config.parse("", "x") == Limits()
-    text = "\n".join(f"{key}: {value if value is not None else 'null'}" for key, value in vars(Limits()).items())
+    text = "\n".join(
+        f"{key}: {list(value) if value == () else value if value is not None else 'null'}"
+        for key, value in vars(Limits()).items()
+    )
     assert config.parse(text, "x") == Limits()
 
 

@@ -22,7 +22,7 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
     with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
-        monkeypatch.setattr(paths, "RUNTIME_ROOT", folder)
+        monkeypatch.setattr(paths, "RUNTIME_ROOTS", (folder,))
         yield
 
 

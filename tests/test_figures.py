@@ -493,7 +493,7 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_of_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: str, target: str) -> None:
+    def full(source: str, target: str, **folders: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)

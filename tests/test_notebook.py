@@ -103,15 +103,15 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     cell, swap, saves = file.read().cells[0], notebook.swap, []
     text = Path(file.path).read_text().replace('"y"', '"edited"')
 
-    def late(one: str, other: str) -> bool:
+    def late(one: str, other: str, folder: int) -> bool:
         if not saves and how == "by renaming":
             (tmp_path / "new").write_text(text)
-            os.replace(tmp_path / "new", other)
+            os.replace(tmp_path / "new", file.path)
         elif not saves:
-            stream = open(other, "w")  # noqa: SIM115
+            stream = open(file.path, "w")  # noqa: SIM115
             threading.Timer(0.05, lambda: (stream.write(text), stream.close())).start()
         saves.append(how)
-        return swap(one, other)
+        return swap(one, other, folder)
 
     monkeypatch.setattr(notebook, "swap", late)
     assert file.put(cell, ran(), None, keep_time=True) == ""

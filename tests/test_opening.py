@@ -21,7 +21,7 @@ import pytest
 
 from stepper import doctor, preflight, trust
 from stepper.core import plan as plans
-from stepper.errors import DaemonError, StepperError
+from stepper.errors import StepperError
 from stepper.paths import Paths, record_folder, recorded
 from stepper.workspace import plan_of
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
@@ -290,18 +290,22 @@ def test_nothing_is_written_through_a_strangers_link(hostile: Hostile, tmp_path:
         place.unlink(missing_ok=True)
     before = {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
     place.symlink_to(outside)
-    said = hostile.stepper("status", check=3).stderr
-    assert f"{place} is a link" in said and f"rm {place}" in said
+    done = hostile.stepper("status", check=None)
+    if name == "journal/a.jsonl":  # a link in its place is moved aside, as any journal that can't be read
+        assert done.returncode == 0 and not place.is_symlink()
+    else:
+        assert done.returncode == 3 and f"{place} is a symbolic link" in done.stderr and f"rm {place}" in done.stderr
     assert {path: path.lstat().st_mtime_ns for path in (outside, *outside.rglob("*"))} == before
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's files")
-@pytest.mark.parametrize("name", [".stepper", ".stepper/journal/a.jsonl"])
-def test_what_another_user_made_is_refused(hostile: Hostile, name: str) -> None:
-    os.chown(hostile.folder / name, 65534, 65534)
+def test_what_another_user_made_is_refused(hostile: Hostile) -> None:
+    os.chown(hostile.folder / ".stepper", 65534, 65534)
     said = hostile.stepper("status", check=3).stderr
-    assert f"{hostile.folder / name} belongs to another user" in said
-    os.chown(hostile.folder / name, 0, 0)
+    assert f"{hostile.folder / '.stepper'} belongs to another user" in said
+    os.chown(hostile.folder / ".stepper", 0, 0)
+    os.chown(hostile.folder / ".stepper/journal/a.jsonl", 65534, 65534)
+    assert hostile.json("history") == []  # it is not believed, but moved aside
 
 
 def test_trust_refuses_what_others_can_change(hostile: Hostile) -> None:
@@ -339,10 +343,10 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
     outside.write_text("{}")
     for name, target in ((".claude/settings.json", outside), (".claude/skills", outside.parent)):
         (hostile.folder / name).symlink_to(target)
-        with pytest.raises(StepperError, match="leads out of the project"):
+        with pytest.raises(StepperError, match="link"):
             preflight.refuse(preflight.parse([str(hostile.folder), "--python", sys.executable]))
         (hostile.folder / name).unlink()
-    with pytest.raises(DaemonError, match="is a link"):
+    with pytest.raises(StepperError, match="is a symbolic link"):
         shutil.move(hostile.paths.home, hostile.folder / "moved")
         os.symlink("moved", hostile.paths.home)
         trust.remember(hostile.paths, {})

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stepper import client
 from tests.conftest import Answer, Notebook, Project, code, text_of
 from tests.test_main_path import wait_until
 
@@ -66,12 +67,15 @@ def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
     subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point]).returncode = 0
-    wait_until(lambda: json.loads(Path(project.paths.daemon_json).read_text())["pid"] != 0 and _listens(project))
+    wait_until(lambda: _listens(project))
 
 
 def _listens(project: Project) -> bool:
-    about = json.loads(Path(project.paths.daemon_json).read_text())
-    return psutil.pid_exists(about["pid"]) and project.json("status")["daemon"]["pid"] == about["pid"]
+    """Whether a daemon listens; starts none."""
+    found = client.connect(project.paths)
+    if found is not None:
+        found.sock.close()
+    return found is not None
 
 
 def times(project: Project, name: str) -> int:

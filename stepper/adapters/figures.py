@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from stepper import private
 from stepper.core.pictures import MANY, RASTER, Saved, content_text, key
 
 if TYPE_CHECKING:
@@ -65,30 +66,17 @@ class Figures:
         except UnreadableError as error:
             return Saved(why=str(error), key=mark)
         try:
-            self._write(name, content)
+            private.replace(os.path.join(self.folder, name), content)
         except OSError as error:
             return Saved("", width, height, single, f"it can't be written: {error.strerror}", mark)
         return Saved(os.path.join(self.folder, name), width, height, single, "", mark)
 
-    def _write(self, name: str, content: bytes) -> None:
-        os.makedirs(self.folder, 0o700, exist_ok=True)
-        temporary = os.path.join(self.folder, ".new")  # a notebook's runs end one after another
-        try:
-            with open(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(content)
-            os.replace(temporary, os.path.join(self.folder, name))
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-
     def _prune(self) -> None:
         now = time.time_ns()
-        with os.scandir(self.folder) as entries:
-            found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if OURS.fullmatch(entry.name)]
+        found = [(about.st_mtime_ns, name) for name, about in private.files(self.folder) if OURS.fullmatch(name)]
         # What is of the future was saved before the clock was set back.
-        for _, path in sorted((when if when <= now else 0, path) for when, path in found)[:-KEPT]:
-            os.unlink(path)
+        for _, name in sorted((when if when <= now else 0, name) for when, name in found)[:-KEPT]:
+            private.remove(os.path.join(self.folder, name))
 
 
 def picture_in(output: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from stepper import private
 from stepper.adapters.plainjson import load_json
 
 
@@ -35,8 +36,7 @@ class JsonLines:
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
         try:
-            with open(self.path, "rb", opener=_no_wait) as stream:
-                data = stream.read()
+            data = private.read(str(self.path))
         except FileNotFoundError:
             return [], ""
         except OSError as error:
@@ -65,8 +65,7 @@ class JsonLines:
         if not self._waiting:
             return
         data = b"\n" * self._torn + b"".join(self._waiting)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        handle = private.opened(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(handle).st_size
             try:
@@ -91,15 +90,10 @@ class JsonLines:
             number += 1
         told = f"the journal {self.path} can't be read ({why.strerror}): what ran before is not known"
         try:
-            os.rename(self.path, aside)
+            private.rename(str(self.path), os.path.basename(aside))
         except OSError as error:
             return f"{told}; it can't be moved aside either ({error.strerror})"
         return f"{told}. It was moved to {aside}; a new one begins"
-
-
-def _no_wait(path: str, flags: int) -> int:
-    """Open without waiting: a FIFO in the journal's place must not hang the daemon."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import queue
+import re
 import signal
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 from jupyter_client import AsyncKernelClient, AsyncKernelManager
 
+from stepper import private
 from stepper.adapters import helper, process
 from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
 from stepper.adapters.memory import Guard, OomKills, usage
@@ -28,6 +30,8 @@ from stepper.errors import KernelError, KernelStartFailedError
 from stepper.ports import Death, Execution
 
 STDERR_CHARACTERS = 2000
+# What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
+OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
 
@@ -48,15 +52,14 @@ class Files:
 
     def note(self, told: dict[str, Any]) -> None:
         """Write the record: whole, or not at all."""
-        new = self.record.with_suffix(".new")
-        with open(new, "w", opener=private) as stream:
-            json.dump(told, stream, default=bytes.decode)  # the connection's key is bytes
-        new.replace(self.record)
+        private.replace(
+            str(self.record), json.dumps(told, default=bytes.decode).encode()
+        )  # the connection's key is bytes
 
     def forget(self) -> None:
         """Remove the record of a kernel that is gone."""
-        self.record.unlink(missing_ok=True)
-        self.stack.unlink(missing_ok=True)
+        private.remove(str(self.record))
+        private.remove(str(self.stack))
 
 
 class LocalKernel:
@@ -71,7 +74,7 @@ class LocalKernel:
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
-        self.client: AsyncKernelClient = manager.client()
+        self.client: AsyncKernelClient = manager.client(context=manager.context)
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)
         self.ended: Death | None = None
@@ -199,7 +202,7 @@ class LocalKernel:
     async def sample(self) -> str:
         """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
         try:
-            os.truncate(self.files.stack, 0)
+            os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_TRUNC))
             self.manager.provisioner.process.send_signal(signal.SIGURG)  # type: ignore[union-attr]  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:
@@ -207,7 +210,7 @@ class LocalKernel:
                 before, size = size, self.files.stack.stat().st_size
                 if size and size == before:  # all of it is written
                     break
-            return self.files.stack.read_text("utf-8", "replace")[:SAMPLE_CHARACTERS]
+            return private.read(str(self.files.stack)).decode("utf-8", "replace")[:SAMPLE_CHARACTERS]
         except OSError:
             return ""
 
@@ -241,10 +244,11 @@ class LocalKernel:
     def stderr_tail(self) -> str:
         """Return the last lines that the kernel's process wrote to stderr, without escapes."""
         try:
-            data = self.files.stderr.read_bytes()[self.banner :][-STDERR_CHARACTERS * 2 :]
+            data = private.read(str(self.files.stderr))[self.banner :][-STDERR_CHARACTERS * 4 :]
         except OSError:
             return ""
-        return without_escapes(data.decode("utf-8", "replace")).strip()[-STDERR_CHARACTERS:]
+        text = OUTER_CALLS.sub(r"\1", without_escapes(data.decode("utf-8", "replace")))
+        return text.strip()[-STDERR_CHARACTERS:]
 
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
@@ -277,11 +281,6 @@ def add_ipykernel(python: str) -> str:
     if any(Path(python).parent.glob("pip*")):
         return f"{python} -m pip install ipykernel"
     return f"uv pip install --python {python} ipykernel"
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that is the user's alone."""
-    return os.open(path, flags, 0o600)
 
 
 async def _any(get: Callable[..., Any]) -> bool:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 import uuid
 from pathlib import Path
 from typing import Any
 
+import zmq
+import zmq.asyncio
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
+from stepper import private
 from stepper.adapters import process
-from stepper.adapters.kernel import Files, LocalKernel, private
+from stepper.adapters.kernel import Files, LocalKernel
 from stepper.errors import KernelError
 from stepper.ports import Death, KernelPlace
 
@@ -41,6 +46,19 @@ class OneSpec(KernelSpecManager):
         return self.spec
 
 
+@functools.cache
+def sockets() -> zmq.asyncio.Context:
+    """Return the ZeroMQ context of all kernels: each has threads and descriptors of its own."""
+    return zmq.asyncio.Context()
+
+
+class Manager(AsyncKernelManager):
+    """A manager without a control socket: kernels are interrupted and ended by signals."""
+
+    def _connect_control_socket(self) -> None:
+        pass
+
+
 class LocalKernels:
     """The kernel provider `local`: one notebook's kernel, kept in `record` for the next daemon."""
 
@@ -49,19 +67,24 @@ class LocalKernels:
         self.runtime = runtime
 
     def _manager(self, python: str) -> AsyncKernelManager:
-        return AsyncKernelManager(kernel_spec_manager=OneSpec(python), transport="ipc")
+        return Manager(kernel_spec_manager=OneSpec(python), transport="ipc", context=sockets())
 
     async def start(self, place: KernelPlace) -> LocalKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
-        self.files.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         manager = self._manager(place.python)
         manager.kernel_id = uuid.uuid4().hex
         # A file of its own for each kernel: a manager that is collected later removes the one it wrote.
         manager.ip = str(Path(self.runtime) / f"k{manager.kernel_id[:8]}")
         manager.connection_file = manager.ip + ".json"
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
-        self.files.note({"kernel": manager.kernel_id})
-        with open(self.files.stderr, "wb", opener=private) as stderr, open(self.files.stack, "wb", opener=private):
+        try:
+            self.files.note({"kernel": manager.kernel_id})
+            stderr = open(self.files.stderr, "wb", opener=private.opened)  # noqa: SIM115
+            os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        except OSError as error:
+            why = f"the kernel's record can't be written: {error.strerror}"
+            raise KernelError(why, getattr(error, "hint", "")) from error
+        with stderr:
             try:
                 # independent: the kernel must live on when the daemon dies
                 await manager.start_kernel(
@@ -91,6 +114,8 @@ class LocalKernels:
                 }
             )
             manager.cleanup_connection_file()  # the kernel has read it, the record holds it
+            for path in Path(self.runtime).glob(f"k{kernel.id[:8]}-*"):
+                path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
         except BaseException:
             await kernel.shutdown()
             raise
@@ -106,7 +131,7 @@ class LocalKernels:
     async def attach(self) -> LocalKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
-            told = json.loads(self.files.record.read_text())
+            told = json.loads(private.read(str(self.files.record)))
             if "connection" not in told:  # its daemon died while it started it: nothing has run in it
                 await self._clear(uuid.UUID(told["kernel"]).hex)
                 return None

@@ -21,6 +21,7 @@ from typing import Any
 import nbformat
 from nbformat.v4.rwbase import split_lines
 
+from stepper import private
 from stepper.adapters import jupyter
 from stepper.adapters.plainjson import dump_json, parse, splice
 from stepper.core import plan as plans
@@ -114,10 +115,8 @@ class IpynbFile:
     def _read(self) -> Document:
         name = Path(self.path).name
         try:
-            with open(self.path, "rb", opener=_no_wait) as stream:
+            with open(self.path, "rb", opener=private.regular) as stream:
                 about = os.fstat(stream.fileno())
-                if not stat.S_ISREG(about.st_mode):
-                    raise NotebookError(f"{name} is not a regular file", "ls -l " + self.path)
                 if self._last is not None and self._last.signature == _signature(about):
                     return self._last
                 data = stream.read()
@@ -126,6 +125,8 @@ class IpynbFile:
             raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
         except IsADirectoryError:
             raise NotebookError(f"{name} is a folder, not a notebook", "ls -l " + self.path) from None
+        except private.PlaceError as error:
+            raise NotebookError(error.why, error.hint) from None
         except OSError as error:
             raise NotebookError(f"{name} can't be read: {error.strerror}", "ls -l " + self.path) from error
         except ValueError as error:
@@ -181,14 +182,15 @@ class IpynbFile:
     def _nudge(self) -> None:
         """Have the time grow by what Jupyter notices."""
         if about := self._untouched():
-            with contextlib.suppress(OSError):
-                os.utime(self.path, ns=(about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS))
-                self._seen = _signature(os.stat(self.path))[:3]
+            with contextlib.suppress(OSError), private.place(self.path) as (folder, name):
+                times = (about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS)
+                os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
+                self._seen = _signature(_look(name, folder))[:3]
 
     def _untouched(self) -> os.stat_result | None:
         """Return what is known of the file where it is as it was last seen; None where it is not."""
         with contextlib.suppress(OSError):
-            about = os.stat(self.path)
+            about = os.lstat(self.path)
             return about if self._seen == _signature(about)[:3] else None
         return None
 
@@ -226,45 +228,50 @@ class IpynbFile:
 
         `data` are the document's bytes where the caller has them already.
         """
-        folder, name = os.path.split(os.path.realpath(self.path))
-        # Always the same: what a daemon that was killed left behind goes with the next write.
-        temporary = os.path.join(folder, f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp")
         self._last = None  # not kept: an idle daemon holds no notebook
         data = data or dump_json(document.raw, document.fast)
         try:
-            about = os.stat(self.path)
-            Path(temporary).unlink(missing_ok=True)
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                with open(handle, "wb") as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fchmod(handle, stat.S_IMODE(about.st_mode))
-                    if keep_time:
-                        kept = jupyter.kept_time(self.path, document.mtime_ns)
-                        os.utime(handle, ns=(about.st_atime_ns, kept))
-                    os.fsync(handle)
-                if _signature(os.stat(self.path)) != document.signature:
-                    return False
-                path = os.path.join(folder, name)
-                if not swap(temporary, path):
-                    os.replace(temporary, path)
-                elif _signature(os.stat(temporary))[:3] != document.signature[:3]:
-                    swap(temporary, path)  # somebody wrote between the look and the swap: theirs stands again
-                    return False
-                self._seen = _signature(os.stat(path))[:3]
-            finally:
-                Path(temporary).unlink(missing_ok=True)
+            with private.place(self.path) as (folder, name):
+                return self._exchange(folder, name, document, keep_time, data)
         except FileNotFoundError:
-            raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
+            raise NotebookError(f"{Path(self.path).name} is gone", "git status  # was it moved or deleted?") from None
         except OSError as error:
-            raise NotebookError(f"{name} can't be written: {error.strerror}", f"ls -ld {folder}") from error
+            why = f"{Path(self.path).name} can't be written: {error.strerror}"
+            hint = getattr(error, "hint", "") or f"ls -ld {os.path.dirname(self.path)}"
+            raise NotebookError(why, hint) from error
+
+    def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
+        # Always the same: what a daemon that was killed left behind goes with the next write.
+        temporary = f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
+        about = _look(name, folder)
+        _remove(temporary, folder)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
+                if keep_time:
+                    kept = jupyter.kept_time(self.path, document.mtime_ns)
+                    os.utime(stream.fileno(), ns=(about.st_atime_ns, kept))
+                os.fsync(stream.fileno())
+            if _signature(_look(name, folder)) != document.signature:
+                return False
+            if not swap(temporary, name, folder):
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            elif _signature(_look(temporary, folder))[:3] != document.signature[:3]:
+                swap(temporary, name, folder)  # somebody wrote between the look and the swap: theirs stands again
+                return False
+            self._seen = _signature(_look(name, folder))[:3]
+        finally:
+            _remove(temporary, folder)
         return True
 
     def touch(self) -> None:
         """Set the modification time to now, so that those who poll it notice what was written."""
         try:
-            os.utime(self.path)
+            with private.place(self.path) as (folder, name):
+                os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
 
@@ -288,21 +295,25 @@ def _signature(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
-def swap(one: str, other: str) -> bool:
-    """Exchange two files in one go; return False where the system can't. Raise OSError where one is gone."""
+def _look(name: str, folder: int) -> os.stat_result:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _remove(name: str, folder: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def swap(one: str, other: str, folder: int) -> bool:
+    """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
     exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
     if exchange is None:
         return False
-    if exchange(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0:  # AT_FDCWD, RENAME_EXCHANGE
+    if exchange(folder, os.fsencode(one), folder, os.fsencode(other), 2) == 0:  # RENAME_EXCHANGE
         return True
     if ctypes.get_errno() == errno.ENOENT:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)
     return False
-
-
-def _no_wait(path: str, flags: int) -> int:
-    """Open without waiting: a FIFO in the notebook's place must not hang the daemon."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def check(raw: Any, name: str) -> None:
@@ -381,5 +392,8 @@ def create(path: str, problem: str, plan: Plan) -> None:
     )
     nbformat.validate(notebook)
     text = nbformat.writes(notebook)
-    with open(path, "x", encoding="utf-8") as stream:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with private.place(path) as (folder, name):
+        handle = os.open(name, flags, 0o666, dir_fd=folder)
+    with open(handle, "w", encoding="utf-8") as stream:
         stream.write(text if text.endswith("\n") else text + "\n")

@@ -20,14 +20,14 @@ def parse(data: bytes) -> tuple[Any, bool]:
     Python's own parser takes what orjson refuses: NaN, lone surrogates.
     """
     try:
-        if LONG_INTEGER.search(data):
-            return json.loads(data), False  # orjson would make a float of it
-        return orjson.loads(data), True
+        if not LONG_INTEGER.search(data):  # orjson would make a float of it
+            return orjson.loads(data), True
     except orjson.JSONDecodeError:
-        try:
-            return json.loads(data), False
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+        pass
+    try:
+        return json.loads(data), False
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def load_json(data: bytes) -> Any:

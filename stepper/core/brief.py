@@ -81,7 +81,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
-    lines = [f"stepper: the notebook {clean(name)} is under way ({state.name})."]
+    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name})."]
     lines += plan_lines(state)
     if state.stop:
         lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
@@ -129,12 +129,12 @@ def of_journaled(run: Mapping[str, Any], text: str | None, stop: Stop | None) ->
     what = f"{fault['ename']}: {fault['evalue']}" if fault else run["outcome"]
     line = one_line(f"{'✓' if fine else '✗'} run {run['run']} · {what}", 200)
     if text is None:
-        where = f"cell {run.get('number', '?')} (id {run['cell_id']})"
+        where = f"cell {run.get('number', '?')} (id {one_line(str(run['cell_id']), 100)})"
         text = (
             f"stepper: run {run['run']}, {where}, ended: {one_line(what)}."
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
-    return Report(bounded(text), line, stop.block if stop and not fine else "", ok=fine)
+    return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
 
 
 def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:
@@ -146,15 +146,15 @@ def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, 
 def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:
     """Return the answer of `fix`: the failed cell, its error, what was tried."""
     if key is None:
-        return f"stepper: no cell of {clean(name)} has failed. {next_line(state)}"
-    lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {clean(name)}."]
+        return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
+    lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {one_line(name)}."]
     tried = [run for run in state.runs if run["key"] == key and run["outcome"] != "ok"]
     if tried:
         lines.append("What was tried:")
         lines += [f"  run {run['run']}: {fault_line(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{place(cell).capitalize()} as it stands:", quote(cell.source, 2500)]
-        lines.append(f"It waits for its fix: replace it (cell_id {clean(cell.id)}).")
+        lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
     else:
         lines.append("Its cell was deleted: the next new code cell is its next attempt.")
     return "\n".join(lines)
@@ -163,15 +163,15 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
 def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     """Return the answer of `skip`: what is skipped, the next step."""
     if key is None:
-        return f"stepper: there is nothing to skip in {clean(name)}."
+        return f"stepper: there is nothing to skip in {one_line(name)}."
     because = f" ({one_line(reason, 200)})" if reason else ""
-    return f"stepper: {what(state, key)} in {clean(name)} is skipped{because}. {next_line(state)}"
+    return f"stepper: {what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
 
 
 def what(state: State, key: Key) -> str:
     """Return how a text names a step or a cell in no step."""
     step: Step | None = state.plan.step(key) if isinstance(key, int) else None
-    return step_name(state.plan, step) if step else f"cell {clean(str(key))}"
+    return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
 def fault_line(run: dict[str, Any]) -> str:
@@ -190,7 +190,7 @@ def completion(name: str, state: State, figures: int) -> list[str]:
         f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
         f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
-        f"It is {clean(name)}.",
+        f"It is {one_line(name)}.",
     ]
 
 

@@ -11,12 +11,21 @@ from collections.abc import Sequence
 
 from stepper.core import plan
 from stepper.core.ledger import State
-from stepper.core.model import Cell, Limits
+from stepper.core.model import Cell, Consent, Limits
 from stepper.core.report import one_line, place
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
-# The person's commands: the agent's own call of them asks.
-PERSONS = re.compile(r"\bstepper(?:[\s\\'\")]+-\S+)*[\s\\'\")]+(continue|fix|skip|restart|restore|trust)\b")
+# The person's commands: the agent's own call of them asks. Each option is found in one way only: the time is linear.
+PERSONS = re.compile(r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*(continue|fix|skip|restart|restore|trust)\b")
+
+
+def unaccepted(consent: Consent, limits: Limits) -> str | None:
+    """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
+    if consent is Consent.WITHHELD:
+        return "the client is in plan mode, in which nothing runs"
+    if limits.auto_run == "ask" and consent is not Consent.GIVEN:
+        return "`auto_run` is `ask` in .stepper/config.yaml, and the client's mode does not accept edits by itself"
+    return None
 
 
 def stopped(state: State) -> str | None:
@@ -39,7 +48,7 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     where = place(failed)
     return (
         f"{where} of {title} failed and is not fixed: no new code cell below it. Replace that cell (edit_mode replace,"
-        f" cell_id {failed.id}) or delete it; a helper cell goes above it"
+        f" cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"
     )
 
 

@@ -7,10 +7,17 @@ import posixpath
 import re
 from typing import Any
 
-from stepper.core.model import CellEdit, FileWrite
+from stepper.core.model import CellEdit, Consent, FileWrite
 from stepper.core.report import Report, clean, not_run
 
 SILENT = b""
+# The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.
+CONSENTS = {
+    "acceptEdits": Consent.GIVEN,
+    "bypassPermissions": Consent.GIVEN,
+    "auto": Consent.GIVEN,
+    "plan": Consent.WITHHELD,
+}
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -34,6 +41,27 @@ def _object(data: dict[str, Any], key: str, default: Any = None) -> dict[str, An
     if not isinstance(value, dict):
         raise PayloadError(f"the hook's payload has no object in `{key}`")
     return value
+
+
+def _word(data: dict[str, Any], key: str, default: str = "", limit: int | None = 200) -> str:
+    """Return a text's beginning, the default for anything else."""
+    value = data.get(key)
+    return value[:limit] if isinstance(value, str) and value else default
+
+
+def _path(data: dict[str, Any], key: str) -> str:
+    """Return a path that a file can have; raise PayloadError."""
+    value = _text(data, key)
+    if not _possible(value):
+        raise PayloadError(f"the hook's payload has a path in `{key}` that no file can have")
+    return value
+
+
+def _possible(path: str) -> bool:
+    try:
+        return b"\0" not in path.encode("utf-8", "surrogateescape") and len(path) < 4096
+    except UnicodeEncodeError:
+        return False
 
 
 def payload(data: Any) -> dict[str, Any]:
@@ -65,28 +93,27 @@ def change(data: dict[str, Any]) -> Change:
     """
     given, answered = _object(data, "tool_input"), data.get("tool_response")
     answered = answered if isinstance(answered, dict) else {}
-    use = data.get("tool_use_id")
     common: dict[str, Any] = {
-        "tool_use_id": use if isinstance(use, str) else None,
-        "session": str(data.get("session_id") or ""),
-        "permission_mode": str(data.get("permission_mode") or "default"),
+        "tool_use_id": _word(data, "tool_use_id") or None,
+        "session": _word(data, "session_id"),
+        "consent": CONSENTS.get(mode(data), Consent.ASKED),
     }
     tool = _text(data, "tool_name")
     if tool == "Write":
-        return FileWrite(_text(given, "file_path"), str(given.get("content") or ""), **common)
+        return FileWrite(_path(given, "file_path"), _word(given, "content", limit=None), **common)
     if tool != "NotebookEdit":
-        raise PayloadError(f"the hook's payload is about the tool {tool!r}")
-    mode = str(given.get("edit_mode") or "replace")
+        raise PayloadError(f"the hook's payload is about the tool {tool[:100]!r}")
+    how = _word(given, "edit_mode", "replace")
     named, own = given.get("cell_id"), answered.get("cell_id")
-    cell_id = own or (None if mode == "insert" else named)
+    cell_id = own or (None if how == "insert" else named)
     cell_type = answered.get("cell_type") or given.get("cell_type")
     return CellEdit(
-        _text(given, "notebook_path"),
+        _path(given, "notebook_path"),
         cell_id if isinstance(cell_id, str) else None,
-        named if mode == "insert" and isinstance(named, str) else None,
+        named if how == "insert" and isinstance(named, str) else None,
         cell_type if isinstance(cell_type, str) else None,
-        mode,
-        str(given.get("new_source") or ""),
+        how,
+        _word(given, "new_source", limit=None),
         **common,
     )
 
@@ -104,7 +131,9 @@ def last_edits(data: dict[str, Any]) -> set[str]:
         path = (given.get("notebook_path") or given.get("file_path")) if isinstance(given, dict) else None
         if not isinstance(path, str):
             continue
-        path = posixpath.join(str(data.get("cwd") or "/"), path)
+        path = posixpath.join(_word(data, "cwd", "/", 4096), path)
+        if not _possible(path):
+            continue
         if call.get("tool_name") in ("NotebookEdit", "Write"):
             edited.add(path)
         elif call.get("tool_name") == "Read":
@@ -114,7 +143,7 @@ def last_edits(data: dict[str, Any]) -> set[str]:
 
 def session(data: dict[str, Any]) -> str:
     """Return the id of the session that the event belongs to."""
-    return str(data.get("session_id") or "")
+    return _word(data, "session_id")
 
 
 def shell_command(data: dict[str, Any]) -> str:
@@ -139,12 +168,12 @@ def is_command(data: dict[str, Any]) -> bool:
 
 def mode(data: dict[str, Any]) -> str:
     """Return the permission mode: default, plan, acceptEdits, bypassPermissions …"""
-    return str(data.get("permission_mode") or "default")
+    return _word(data, "permission_mode", "default")
 
 
 def last_message(data: dict[str, Any]) -> str:
     """Return the agent's last message of a turn."""
-    return str(data.get("last_assistant_message") or "")
+    return _word(data, "last_assistant_message", limit=None)
 
 
 def answer(event: str, report: Report | None) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from stepper.core import plan as plans
@@ -117,13 +118,61 @@ class State:
         return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
 
 
+# What stands in an event, each of its own kind: a journal may be a stranger's, or edited.
+NUMBER, MAYBE = (int, float), type(None)
+KINDS: dict[str, Any] = {
+    "run": int, "key": (int, str, MAYBE), "cell_id": str, "number": int, "index": int, "source_hash": str,
+    "source": str, "tags": (list, tuple), "request": str, "timeout": NUMBER, "duration_s": NUMBER,
+    "tool_use_id": (str, MAYBE), "fault": (dict, MAYBE), "repeat": int, "execution_count": (int, MAYBE),
+    "step": (int, MAYBE), "text": str, "block": str, "reason": str, "why": str, "what": str, "kernel": str,
+    "outputs": list, "timings": dict,
+}  # fmt: skip
+IN_FAULT: dict[str, Any] = {
+    "ename": str, "evalue": str, "mro": (list, tuple), "attributes": dict, "frames": (list, tuple),
+}  # fmt: skip
+IN_FRAME: dict[str, Any] = {"cell": int, "line": int, "function": str, "file": str, "context": (list, tuple)}
+# Where more is asked of an event later than is when it is taken in.
+NEEDED = {
+    "start": ("run", "key", "at", "cell_id"),
+    "run": (*SLIM[:-1], "index"),
+    "unwritten": ("run", "cell_id", "number", "source", "step", "outputs", "execution_count", "timings"),
+}
+
+
+def check(event: dict[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError where an event is not as stepper writes it."""
+    kind = event.get("event")
+    if not isinstance(kind, str) or kind not in HANDLERS:
+        return
+    for name in NEEDED.get(kind, ()):
+        event[name]
+    _of_kinds(event, KINDS)
+    for name in ("at", "started_at"):
+        if name in event and datetime.fromisoformat(event[name].replace("Z", "+00:00")).tzinfo is None:
+            raise ValueError(name)
+    if "outcome" in event:
+        Outcome(event["outcome"])
+    if event.get("fault"):
+        _of_kinds({**dict.fromkeys(IN_FAULT), **event["fault"]}, IN_FAULT)
+        for frame in event["fault"]["frames"]:
+            _of_kinds({**dict.fromkeys(IN_FRAME), **frame}, IN_FRAME)
+            dict(frame["context"])  # pairs
+
+
+def _of_kinds(told: dict[str, Any], kinds: dict[str, Any]) -> None:
+    wrong = [name for name, kind in kinds.items() if name in told and not isinstance(told[name], kind)]
+    if wrong:
+        raise TypeError(wrong[0])
+
+
 def replay(events: Iterable[dict[str, Any]]) -> State:
     """Return the state that the journal's events add up to."""
     state = State()
     for event in events:
         try:
+            check(event)
             apply(state, event)
-        except (KeyError, TypeError, ValueError, AttributeError):  # a line that somebody else wrote
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # a line that somebody else wrote
             state.unread += 1
     return state
 

@@ -38,6 +38,14 @@ class StepStatus(str, Enum):
     SKIPPED = "skipped"
 
 
+class Consent(Enum):
+    """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
+
+    GIVEN = "given"
+    ASKED = "asked"
+    WITHHELD = "withheld"
+
+
 class Kind(str, Enum):
     """What a step is for."""
 
@@ -158,6 +166,8 @@ class Limits:
     python: str | None = None
     kernel_idle_hours: float = 12
     preflight: bool = True
+    auto_run: str = "always"
+    hide_env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ class CellEdit:
     source: str
     tool_use_id: str | None
     session: str
-    permission_mode: str
+    consent: Consent
 
 
 @dataclass(frozen=True)
@@ -187,4 +197,4 @@ class FileWrite:
     content: str
     tool_use_id: str | None
     session: str
-    permission_mode: str
+    consent: Consent

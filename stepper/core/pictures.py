@@ -228,7 +228,7 @@ def _rich(data: Any, known: Mapping[Any, Mapping[str, Any]]) -> str:
 
 def _named(name: str, mime: str, content: Any, known: Mapping[Any, Mapping[str, Any]]) -> str:
     text = content_text(content)
-    name = name or (mime if MIME.fullmatch(mime) else _quoted(mime, LABEL))
+    name = name or (mime if MIME.fullmatch(mime) else f"output of the type {_quoted(mime, LABEL)}")
     said = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
     if name == "SVG" and (fact := known.get(key(text))):
         return _joined(said, _wrong(fact), _held(fact), FIGURE_LIMIT)

@@ -60,7 +60,7 @@ def from_json(data: Any) -> Plan | None:
             for item in data["steps"]
         )
         problem = str(data.get("problem", ""))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
     if len({step.id for step in steps}) != len(steps) or not all(0 < step.id < 1 << 31 for step in steps):
         return None

@@ -22,9 +22,15 @@ TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 
 LINE_LIMIT = 400
 MESSAGE_LIMIT = 600
 SAME = 4  # equal lines in a row that are shown
-# Terminal escapes, then every other control character but tab and newline (bidirectional controls too).
-ESCAPES = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+NOTE_LIMIT = 1000
+# Terminal escapes, each in its line: one without an end must not swallow what follows.
+ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
+# Every other control character but tab and newline: those that turn text around, that nobody sees, lone surrogates.
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
 
 MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
 
@@ -76,10 +82,16 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def words(text: str) -> str:
+    """Return a message that may have several lines: the first as it is, the others behind `| `."""
+    first, *others = clean(text).strip().split("\n")
+    return "\n".join([one_line(first, NOTE_LIMIT), *folded([_cut_line(line) for line in others])])
+
+
 def quote(text: str, limit: int) -> str:
     """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
     text = clean("\n".join(map(_last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
-    lines = folded([line if len(line) <= LINE_LIMIT else _cut_line(line) for line in text.split("\n")])
+    lines = folded([_cut_line(line) for line in text.split("\n")])
     if sum(len(line) - 1 for line in lines) <= limit:
         return "\n".join(lines)
     head, used = 0, 0
@@ -115,6 +127,8 @@ def _last_state(line: str) -> str:
 
 
 def _cut_line(line: str) -> str:
+    if len(line) <= LINE_LIMIT:
+        return line
     keep = LINE_LIMIT // 2
     return f"{line[:keep]} …{len(line) - 2 * keep:,} characters… {line[-keep:]}"
 
@@ -229,7 +243,7 @@ def chain(fault: Fault) -> list[str]:
 def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     """Return the failing line of the cell with its neighbours, and the frame in an earlier cell where it arose."""
     parts = []
-    if fault.line is not None:
+    if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
         lines = source.split("\n")
         around = [(n, lines[n - 1]) for n in range(fault.line - 2, fault.line + 3) if 0 < n <= len(lines)]
         parts.append(f"Line {fault.line} of the cell:\n" + _listing(around, fault.line))
@@ -243,11 +257,12 @@ def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list
 
 
 def _listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
-    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(clean(text))}" for n, text in lines)
+    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(text)}" for n, text in lines)
 
 
 def one_or_cut(line: str) -> str:
-    """Return a line of code, cut where it is very long."""
+    """Return a line of code, cleaned, cut where it is very long."""
+    line = clean(line).replace("\n", " ")
     return line if len(line) <= 200 else line[:199] + "…"
 
 
@@ -274,18 +289,18 @@ def _joined(value: Any, between: str = "") -> str:
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
     parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)]), *found_before(ended)]
-    parts += [f"Note: {note.rstrip('.')}." for note in ended.notes]
+    parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
     room = TEXT_LIMIT
     if ended.verdict is not Verdict.FINE and ended.fault is not None:
         fault = ended.fault
         if fault.suggestion and fault.suggestion not in fault.evalue:
-            parts.append(f"Suggestion: {fault.suggestion}")
+            parts.append(f"Suggestion: {one_line(fault.suggestion)}")
         parts += failing_lines(fault, ended.cell.source, ended.origins) + chain(fault)
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
     about = "Doubt" if ended.verdict is Verdict.FINE else "Note"
-    parts += [one if one.startswith("…") else f"{about}: {one}" for one in ended.doubts]
+    parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room) + list(ended.seen)
     if ended.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
@@ -306,7 +321,7 @@ def of_scratch(
     else:
         parts = [f"stepper: eval FAILED after {seconds(took)}: {': '.join(error_of(ended))}"]
         if fault is not None:
-            parts += [f"Suggestion: {fault.suggestion}"] if fault.suggestion else []
+            parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
             parts += failing_lines(fault, source, {})
     return bounded("\n".join([*parts, *outputs_text(outputs, EVAL_LIMIT)]))
 
@@ -341,7 +356,7 @@ def bounded(text: str) -> str:
     if len(text) <= REPORT_LIMIT:
         return text
     head = text[: REPORT_LIMIT // 2].rsplit("\n", 1)[0]
-    tail = text[-(REPORT_LIMIT // 2 - 100) :].split("\n", 1)[-1]
+    tail = "\n".join(text[-(REPORT_LIMIT // 2 - 100) :].split("\n")[1:])
     return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
 
 
@@ -358,9 +373,9 @@ def person_line(ended: Ended) -> str:
 
 def not_run(reason: str, hint: str = "") -> Report:
     """Return the report on a cell that did not run: why, and the command that mends it."""
-    text = f"stepper: the cell was NOT run: {clean(reason)}"
+    text = f"stepper: the cell was NOT run: {words(reason)}"
     if hint:
-        text += f"\nThe command that mends it: {clean(hint)}"
+        text += f"\nThe command that mends it: {one_line(hint)}"
     return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}", ok=False)
 
 

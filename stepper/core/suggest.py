@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from stepper.core.around import Around, Facts
 from stepper.core.model import Fault
+from stepper.core.report import one_line
 from stepper.core.suggest_clues import clue_words
 from stepper.core.suggest_files import file_not_found
 from stepper.core.suggest_members import attribute_error, index_error
@@ -29,7 +30,12 @@ def hint(fault: Fault, look: Facts, around: Around) -> str:
             said = row(fault, look, around)
             if said:
                 return joined(clues, said, late)
-    return joined(clues, operands(fault, look, around), late) or shortened(fault.doc)
+    return joined(clues, operands(fault, look, around), late) or documented(fault)
+
+
+def documented(fault: Fault) -> str:
+    """Return the first line of the class's docstring, as its words; '' where it has none."""
+    return f'its class says: "{one_line(fault.doc, 300)}"' if fault.doc else ""
 
 
 def joined(clues: str, said: str, late: str) -> str:

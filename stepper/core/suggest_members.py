@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from stepper.core.around import Around, Facts, closest, listed, public, version, where
@@ -10,6 +11,7 @@ from stepper.core.suggest_names import stale
 from stepper.core.suggest_values import described
 
 FEW, GIVENS = 30, 2
+PLAIN = re.compile(r"[\w.<>]+")
 
 
 def attribute_error(fault: Fault, look: Facts, around: Around) -> str:
@@ -32,7 +34,9 @@ def attribute_error(fault: Fault, look: Facts, around: Around) -> str:
 
 def titled(found: Facts) -> str:
     """Return the name of a module or class with its version, and what a value of it holds."""
-    kind = found.get("module") or found.get("class") or found["type"]
+    kind = str(found.get("module") or found.get("class") or found["type"])
+    if not PLAIN.fullmatch(kind):  # anybody may name a class or a module
+        kind = repr(kind[:60]).replace(".", "·")
     name = f"{kind if found.get('module') else kind.rsplit('.', 1)[-1]}{version(found)}"
     fact = {**(found.get("holds") or {}), "type": name}
     if fact.get("shape"):

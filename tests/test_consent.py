@@ -1,0 +1,76 @@
+"""Whose word a cell needs before it runs: plan mode, `auto_run`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stepper import config
+from stepper.errors import UsageError
+from tests.conftest import Answer, Notebook, Project, code
+
+
+def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
+    last = notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
+    return notebook.project.hook("PostToolUse", notebook.edited("insert", source, last) | {"permission_mode": mode})
+
+
+def written(notebook: Notebook, source: str, mode: str) -> Answer:
+    text = json.dumps({"cells": [code(source, "one")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notebook.path.write_text(text)
+    given = {"file_path": str(notebook.path), "content": text}
+    payload = notebook.payload(
+        "PostToolUse", "Write", given, tool_response={"type": "update", "filePath": str(notebook.path)}
+    )
+    return notebook.project.hook("PostToolUse", payload | {"permission_mode": mode})
+
+
+@pytest.mark.parametrize("how", [inserted, written])
+@pytest.mark.parametrize(
+    ("auto_run", "mode", "runs"),
+    [
+        ("always", "default", True),
+        ("always", "acceptEdits", True),
+        ("always", "plan", False),
+        ("ask", "default", False),
+        ("ask", "dontAsk", False),
+        ("ask", "a mode of tomorrow", False),
+        ("ask", "acceptEdits", True),
+        ("ask", "bypassPermissions", True),
+        ("ask", "auto", True),
+        ("ask", "plan", False),
+    ],
+)
+def test_a_cell_runs_where_its_edit_was_accepted(project: Project, how, auto_run: str, mode: str, runs: bool) -> None:
+    project.config(f"auto_run: {auto_run}\n")
+    notebook = project.notebook("book.ipynb")
+    answer = how(notebook, "open('ran', 'a').write('x'); print('it ran')", mode)
+    ran = project.folder / "notebooks" / "ran"
+    assert ran.exists() == runs, answer.text
+    if runs:
+        assert "| it ran" in answer.text
+        return
+    assert "the cell was NOT run" in answer.text and "stepper run notebooks/book.ipynb" in answer.text
+    assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
+    assert project.json("status", "book")["kernel"]["state"] == "none"  # not even a kernel
+    if (auto_run, mode) == ("ask", "default"):
+        assert project.json("run", "notebooks/book.ipynb")["ran"] == 1 and ran.read_text() == "x"
+
+
+def test_the_environment_that_a_kernel_does_not_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
+    names = ["MY_TOKEN", "AWS_SECRET", "ANTHROPIC_API_KEY", "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "SHOWN"]
+    for name in names:
+        monkeypatch.setenv(name, "canary")
+    notebook = project.notebook("book.ipynb")
+    _, answer = notebook.insert(f"import os\nprint(sorted({{n for n in {names!r}}} & os.environ.keys()))")
+    assert "| ['SHOWN']" in answer.text
+
+
+@pytest.mark.parametrize(
+    "text", ["auto_run: never", "auto_run: true", "hide_env: MY_TOKEN", "hide_env: [1]", "hide_env: ['']"]
+)
+def test_wrong_values_are_named(text: str) -> None:
+    with pytest.raises(UsageError, match=f"line 1: `{text.partition(':')[0]}` must be"):
+        config.parse(text + "\n", "config.yaml")

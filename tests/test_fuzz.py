@@ -1,0 +1,484 @@
+"""Whatever comes in: the daemon neither crashes nor hangs nor grows, the hook says JSON or nothing, messages name what
+is wrong. `make fuzz` (HYPOTHESIS_PROFILE=nightly) tries 20,000 examples; CI some 500, always the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from stepper import __version__, config, present, wire
+from stepper import settings as merging
+from stepper.adapters.journal import JsonLines
+from stepper.adapters.notebook import IpynbFile
+from stepper.adapters.plainjson import load_json
+from stepper.core import brief, directive, gate, ledger, plan, report
+from stepper.core.changes import runnable
+from stepper.core.model import Cell
+from stepper.errors import NotebookError, UsageError
+from stepper.verbs import arguments
+from tests.conftest import Project, code, scratch
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+NONE_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,
+             HealthCheck.function_scoped_fixture]  # fmt: skip
+GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
+
+
+def tries(ci: int, nightly: int) -> Callable[[Any], Any]:
+    """Return the settings of one test: how many examples in CI, and each night."""
+    phases = (Phase.explicit, Phase.generate, Phase.shrink) if NIGHTLY else (Phase.explicit, Phase.generate)
+    return settings(
+        max_examples=nightly if NIGHTLY else ci, derandomize=not NIGHTLY, deadline=None, database=None,
+        suppress_health_check=NONE_SLOW, phases=phases,
+    )  # fmt: skip
+
+
+# --- what is made up ----------------------------------------------------------------------------------------
+
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.text(st.characters(categories=["Cc", "Cs", "Cf", "Lu"]), max_size=10),
+    st.sampled_from(["", "\0", "\ud800", "../..", "/", "~", "x" * 5000, "\x1b[31m", "\n", "stepper", "None", "cell-0",
+                     "cell-99999999999999999999", "NaN", "2026-01-01T00:00:00Z"]),
+)  # fmt: skip
+NUMBERS = st.one_of(
+    st.integers(-3, 3), st.integers(), st.floats(), st.sampled_from([10**19, -(10**400), 1e308, float("nan")])
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+)
+
+
+DEEP = st.sampled_from([1, 100, 400, 800, 10_000]).map(lambda depth: "[" * depth + "]" * depth)
+
+
+def odd(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with these fields: right, of any other kind, or not there."""
+    absent = object()
+    each = {name: st.one_of(right, right, VALUES, st.just(absent)) for name, right in fields.items()}
+    return st.fixed_dictionaries(each).map(lambda made: {k: v for k, v in made.items() if v is not absent})
+
+
+def spelled(value: Any) -> bytes:
+    """Return JSON; lone surrogates as escapes."""
+    return json.dumps(value).encode()
+
+
+# --- through the real daemon --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """One daemon for all: at the end it is the same process, with no more descriptors and little more memory."""
+    for made in scratch(tmp_path_factory.mktemp("fuzz") / "repo"):
+        made.notebook("plain.ipynb", [code("1 + 1", "one")])
+        made.stepper("run", "plain")  # its kernel's descriptors are there before and after
+        daemon = psutil.Process(made.json("status")["daemon"]["pid"])
+        before, descriptors = daemon.memory_info().rss, daemon.num_fds()
+        yield made
+        assert made.json("status")["daemon"]["pid"] == daemon.pid
+        until = time.monotonic() + 40  # silent connections are ended after 30 s
+        while daemon.num_fds() > descriptors + 6 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert daemon.num_fds() <= descriptors + 6
+        assert daemon.memory_info().rss < before + GROWTH
+        assert "Traceback" not in (made.folder / ".stepper" / "daemon.log").read_text()
+
+
+def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> bytes:
+    """Send bytes to the daemon's socket, in pieces, and end; return what comes back until it ends."""
+    with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        link.settimeout(timeout)
+        link.connect(place.paths.socket)
+        for at in range(pieces):
+            link.sendall(data[at * len(data) // pieces : (at + 1) * len(data) // pieces])
+        link.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := link.recv(65536):
+            answer += part
+        return answer
+    return b""
+
+
+def parts(answer: bytes) -> list[list[bytes]]:
+    """Return the frames of an answer."""
+    found = []
+    while answer:
+        start = wire.PREFIX + 8 * wire.count(answer[: wire.PREFIX])
+        sizes = wire.lengths(answer[wire.PREFIX : start])
+        found.append(wire.split(answer[start:], sizes))
+        answer = answer[start + sum(sizes) :]
+    return found
+
+
+def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """Ask as a client does; return the kind and the body of the answer."""
+    frame = wire.pack(verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload)
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(60)
+        link.connect(place.paths.socket)
+        link.sendall(frame)
+        stream = link.makefile("rb")
+        while True:
+            count = wire.count(stream.read(wire.PREFIX))
+            kind, body = (stream.read(size) for size in wire.lengths(stream.read(8 * count)))
+            if kind != wire.PROGRESS:
+                return kind, body
+
+
+def alive(place: Project) -> None:
+    """Assert that the daemon answers."""
+    kind, body = asked(place, b"status", b"{}")
+    assert kind == wire.OK and json.loads(body)["daemon"]["pid"]
+
+
+LENGTHS = st.sampled_from([0, 1, 8, 2**20, 2**30, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+HEADS = st.lists(LENGTHS, max_size=10).map(
+    lambda sizes: wire.MAGIC + bytes([len(sizes)]) + b"".join(size.to_bytes(8, "big") for size in sizes)
+)
+WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(lambda each: wire.pack(*each))
+
+
+@tries(60, 3000)
+@given(data=st.one_of(st.binary(max_size=60), HEADS, st.tuples(HEADS, st.binary(max_size=99)).map(b"".join), WHOLE,
+                      st.tuples(WHOLE, st.integers(0, 60)).map(lambda one: one[0][: one[1]])),
+       pieces=st.integers(1, 4))  # fmt: skip
+def test_frames(place: Project, data: bytes, pieces: int) -> None:
+    sent(place, data, pieces)
+    alive(place)
+
+
+def test_a_frame_that_announces_4_gb_is_refused(place: Project) -> None:
+    head = wire.MAGIC + bytes([1]) + (4 << 30).to_bytes(8, "big")
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(20)
+        link.connect(place.paths.socket)
+        link.sendall(head)
+        assert link.recv(1) == b""  # ended at once, without a byte more
+    alive(place)
+    assert f"a frame of {4 << 30} bytes is refused" in Path(place.paths.log).read_text()
+
+
+def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
+    project.notebook("plain.ipynb", [code("1 + 1", "one")])
+    project.json("status")
+    links = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    try:
+        for number, link in enumerate(links):
+            link.connect(project.paths.socket)
+            link.sendall(wire.pack(b"status", b"x", b"", b"", b"{}")[: number % 30])
+        alive(project)
+        project.stepper("shutdown")  # its end is not held up either
+        assert not os.path.exists(project.paths.socket)
+    finally:
+        for link in links:
+            link.close()
+
+
+VERBS = st.sampled_from([
+    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "eval", "restore", "no", ""
+])  # fmt: skip
+ARGUMENTS = odd(
+    notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
+    cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
+    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move"]), source=TEXTS,
+)  # fmt: skip
+
+
+@tries(60, 2000)
+@given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
+def test_requests(place: Project, verb: str, told: bytes) -> None:
+    kind, body = asked(place, verb.encode(), told)
+    assert kind in (wire.OK, wire.FAILED)
+    answer = json.loads(body)
+    if kind == wire.FAILED:
+        assert answer["message"] and answer["exit_code"] in (1, 2), answer
+
+
+PATHS = st.sampled_from(
+    [
+        "HERE/notebooks/plain.ipynb",
+        "HERE/plain.ipynb",
+        "none.ipynb",
+        "../x.ipynb",
+        "a\0b.ipynb",
+        "\ud800.ipynb",
+        "x" * 300 + ".ipynb",
+    ]
+)
+GIVEN = odd(
+    notebook_path=PATHS, file_path=PATHS, cell_id=st.sampled_from(["none", "cell-7"]), cell_type=st.just("code"),
+    new_source=TEXTS, content=TEXTS, edit_mode=st.sampled_from(["insert", "replace", "delete"]), command=TEXTS,
+)  # fmt: skip
+PAYLOADS = odd(
+    session_id=TEXTS, cwd=TEXTS, permission_mode=TEXTS, tool_name=st.sampled_from(["NotebookEdit", "Write", "Bash", "Read"]),
+    tool_input=GIVEN, tool_use_id=TEXTS, tool_response=odd(cell_id=TEXTS, cell_type=TEXTS), prompt=TEXTS,
+    last_assistant_message=TEXTS, tool_calls=st.lists(odd(tool_name=st.just("Write"), tool_input=GIVEN), max_size=3),
+)  # fmt: skip
+EVENTS = st.sampled_from(
+    [
+        "PreToolUse",
+        "PostToolUse",
+        "PostToolBatch",
+        "SessionStart",
+        "UserPromptSubmit",
+        "Stop",
+        "No",
+        "PostToolUse again",
+    ]
+)
+BODIES = st.one_of(
+    PAYLOADS.map(spelled), PAYLOADS.map(spelled), VALUES.map(spelled), st.binary(max_size=40), DEEP.map(str.encode),
+    st.tuples(PAYLOADS.map(spelled), DEEP).map(
+        lambda one: one[0][:-1] + b', "session_id": ' + one[1].encode() + b', "tool_input": ' + one[1].encode() + b"}"
+    ),
+    PAYLOADS.map(spelled).map(lambda data: data[: len(data) // 2]),
+)  # fmt: skip
+
+
+@tries(150, 6000)
+@given(event=EVENTS, body=BODIES)
+def test_payloads(place: Project, event: str, body: bytes) -> None:
+    kind, answer = asked(place, b"hook " + event.encode(), body.replace(b"HERE", os.fsencode(place.folder)))
+    assert kind == wire.OK, answer
+    if answer:
+        said = json.loads(answer)["hookSpecificOutput"]
+        assert said["hookEventName"] == event.split()[0]
+        assert "stepper itself failed" not in answer.decode()
+
+
+@tries(4, 60)
+@given(event=EVENTS, body=BODIES)
+def test_payloads_through_the_hook_process(place: Project, event: str, body: bytes) -> None:
+    place.hook(event, body)  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
+
+
+def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
+    for size in (1 << 20, 30 << 20):
+        text = "x" * size
+        for payload in (
+            {"session_id": text},
+            {"tool_name": text},
+            {"prompt": text},
+            {"tool_name": "Bash", "tool_input": {"command": text}},
+        ):
+            for event in (b"PreToolUse", b"UserPromptSubmit", b"SessionStart"):
+                assert asked(place, b"hook " + event, spelled(payload))[0] == wire.OK
+    alive(place)
+
+
+@pytest.mark.parametrize(
+    "text", ["stepper" + " '-a'" * 60, "stepper" + "'-\\" * 5000, "stepper " + "-" * 50_000, "stepper" + "\\ " * 20_000]
+)
+def test_no_shell_command_keeps_the_daemon_busy(text: str) -> None:
+    began = time.process_time()
+    gate.asks_person(text)
+    assert time.process_time() - began < 2
+
+
+# --- the readers of files, in this process ------------------------------------------------------------------
+
+LINES = TEXTS | st.lists(TEXTS, max_size=3)
+OUTPUTS = odd(
+    output_type=st.sampled_from(["stream", "display_data", "error"]), text=LINES, ename=TEXTS, evalue=TEXTS,
+    data=st.dictionaries(st.sampled_from(["text/plain", "image/png", "x"]), LINES, max_size=2), traceback=LINES,
+)  # fmt: skip
+CELLS = odd(
+    cell_type=st.sampled_from(["code", "markdown"]), id=st.sampled_from(["one", "two"]), source=LINES,
+    metadata=odd(tags=st.lists(TEXTS, max_size=2), stepper=odd(step=st.integers(0, 2))),
+    outputs=st.lists(OUTPUTS, max_size=2), execution_count=st.integers(0, 2),
+)  # fmt: skip
+STEPS = odd(id=st.integers(0, 3), title=TEXTS, criterion=TEXTS, kind=st.sampled_from(["step", "validation"]))
+PLANS = odd(problem=TEXTS, steps=st.lists(STEPS, max_size=3))
+NOTEBOOKS = odd(
+    nbformat=st.just(4), nbformat_minor=st.integers(0, 5), cells=st.lists(CELLS, max_size=3),
+    metadata=odd(language_info=odd(name=st.just("python")), kernelspec=odd(language=TEXTS), stepper=PLANS),
+)  # fmt: skip
+FILES = st.one_of(
+    NOTEBOOKS.map(spelled), NOTEBOOKS.map(spelled), VALUES.map(spelled), st.binary(max_size=50), DEEP.map(str.encode),
+    DEEP.map(lambda text: b'{"nbformat": 4, "cells": [], "metadata": {"stepper": {"steps": %s, "problem": %s}}}'
+             % (text.encode(), text.encode())),
+    DEEP.map(lambda text: b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": "1", "metadata": {"tags": [%s]}}]}'
+             % text.encode()),
+)  # fmt: skip
+
+
+@tries(150, 5000)
+@given(data=FILES)
+def test_notebooks(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_bytes(data)
+    os.utime(path, (0, 0))  # not being saved just now
+    file = IpynbFile(str(path))
+    try:
+        document = file.read()
+    except NotebookError as error:
+        assert "n.ipynb" in error.message
+        return
+    assert document.language is not None and document.figures >= 0
+    made = plan.from_json(document.plan) or plan.Plan()
+    state = ledger.State(plan=made)
+    assert brief.context("n", state, {}, False)
+    for cell in runnable(document.cells):
+        directive.parse(cell.source)
+        assert report.place(cell)
+        report.pages(file.outputs(cell))
+        report.outputs_text(file.outputs(cell))
+        file.mark(cell, "skip")
+    assert path.exists()
+
+
+FRAMES = odd(cell=st.integers(0, 2), line=st.integers(0, 2), function=TEXTS, file=TEXTS, context=st.just([[1, "x"]]))
+RUNS: dict[str, Any] = {
+    "run": st.integers(1, 3), "key": st.sampled_from([1, "one"]), "cell_id": TEXTS, "source_hash": TEXTS,
+    "index": st.integers(0, 3), "started_at": st.just("2026-01-01T00:00:00Z"), "duration_s": st.floats(0, 9),
+    "outcome": st.sampled_from(["ok", "error"]), "verdict": st.sampled_from(["fine", "recoverable"]),
+    "tool_use_id": TEXTS, "step": st.integers(0, 2), "fault": odd(
+        ename=TEXTS, evalue=TEXTS, mro=st.lists(TEXTS, max_size=2), attributes=st.just({}), frames=st.lists(FRAMES, max_size=2)
+    ),
+}  # fmt: skip
+KIND = st.sampled_from(sorted(ledger.HANDLERS))
+JOURNALED = st.one_of(
+    odd(
+        event=KIND,
+        plan=PLANS,
+        text=TEXTS,
+        block=TEXTS,
+        reason=TEXTS,
+        why=TEXTS,
+        what=TEXTS,
+        kernel=TEXTS,
+        at=TEXTS,
+        **RUNS,
+    ),
+    st.fixed_dictionaries({"event": KIND, **RUNS}),
+)
+
+
+@tries(150, 5000)
+@given(lines=st.lists(JOURNALED.map(spelled) | VALUES.map(spelled) | st.binary(max_size=30), max_size=5))
+def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    events, _ = JsonLines(str(path)).load()
+    state = ledger.replay(events)
+    assert 0 <= state.unread <= len(events)
+    assert "\n" not in (gate.stopped(state) or "")
+    for key in (*state.progress, None):
+        assert brief.after_fix("n", state, key, None, 3)
+        assert brief.after_skip("n", state, key, "because")
+    assert brief.context("n", state, {}, True)
+    assert brief.built(state) is not None and state.name and state.under_way in (True, False)
+    for run in state.runs:
+        assert brief.of_journaled(run, state.reports.get(run["run"]), state.stop).text
+    assert present.history_text(state.runs)
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+)
+YAMLS = st.sampled_from([
+    LAUGHS, LAUGHS.replace("a:", "hide_env:", 1), "<<: [{a: 1}]", "? [1]\n: 2", "max_cells: !!int x", "max_cells: !!float ''",
+    "max_cells: 2001-13-45", "python: !!python/object/apply:os.system ['touch /tmp/stepper-was-here']", "a: &a [*a]",
+    "python: !!python/name:os.system", "!!set {max_cells}", "!!omap [a: 1]", "max_cells: !!binary x", "python: \"\\0\"",
+    "notebooks_dir: \"a\\nb\"", "notebooks_dir: \"\\ud800\"", "cell_timeout_seconds: .inf", "cell_timeout_seconds: .nan",
+    "max_retries: " + "9" * 5000, "max_cells: 1" + "0" * 400, "max_cells: !!timestamp x", "max_cells: !!bool x",
+    "[" * 5000, "{" * 5000, "- " * 5000, "a: " * 3000, "\t", "%YAML 9.9\n---\n", "---\n---\n", "&a", "*a", "!", "!!", "\x00",
+    "x" * 200_000,
+])  # fmt: skip
+KEYS = st.sampled_from(sorted(config.RULES))
+
+
+@tries(150, 3000)
+@given(text=st.one_of(YAMLS, st.text(max_size=60), st.tuples(KEYS, YAMLS | TEXTS).map(": ".join),
+                      st.dictionaries(KEYS | TEXTS, VALUES, max_size=3).map(json.dumps)))  # fmt: skip
+def test_configs(text: str) -> None:
+    began = time.process_time()
+    try:
+        limits = config.parse(text, ".stepper/config.yaml")
+    except UsageError as error:
+        assert error.message.startswith(".stepper/config.yaml") and len(error.message) < 2000
+    else:
+        assert all(
+            rule(getattr(limits, key)) or isinstance(getattr(limits, key), tuple)
+            for key, (_, rule) in config.RULES.items()
+        )
+        directive.deadline(directive.Directive(), limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+    assert time.process_time() - began < 5
+    assert not os.path.exists("/tmp/stepper-was-here")
+
+
+HOOKED = odd(matcher=TEXTS, hooks=st.lists(odd(type=st.just("command"), command=TEXTS), max_size=2))
+SETTINGS = odd(
+    hooks=st.dictionaries(st.sampled_from([*merging.events(), "Other"]), st.lists(HOOKED, max_size=2) | VALUES, max_size=3),
+    permissions=odd(allow=st.lists(TEXTS, max_size=3), deny=VALUES), model=VALUES,
+)  # fmt: skip
+
+
+@tries(150, 4000)
+@given(data=SETTINGS | VALUES, indent=st.sampled_from([None, 0, 2, 4, "\t"]))
+def test_settings_are_never_lost(data: Any, indent: Any) -> None:
+    """Merged and taken out again, a settings file is as it was, to the byte; what is not ours stays in between."""
+    text = json.dumps(data, indent=indent) + "\n"
+    before = merging.parse(text)
+    assume(json.dumps(before) == json.dumps(data))
+    if merging.problem(before):
+        return  # refused, by name: nothing is written
+    merged, new = merging.add_rules(merging.add_hooks(before, "notebooks"), merging.rules("notebooks"))
+    written = merging.render(merged, text)
+    assert json.dumps(merging.parse(written)) == json.dumps(merged)
+    assert not merging.missing(merged, "notebooks")
+    for name, value in before.items():
+        if name not in ("hooks", "permissions"):
+            assert json.dumps(merged[name]) == json.dumps(value)
+    for event, groups in before.get("hooks", {}).items():
+        there = merged["hooks"][event]
+        assert json.dumps(there[: len(groups)] if isinstance(groups, list) else there) == json.dumps(groups)
+    gone = merging.remove_rules(merging.remove_hooks(merged, before), new, before)
+    assert json.dumps(gone) == json.dumps(before)
+    assert merging.render(gone, text) == text
+
+
+@tries(100, 3000)
+@given(
+    rest=TEXTS
+    | st.lists(
+        st.sampled_from(["step=1", "timeout=5m", "scratch", "timeout=1e9", "step=" + "9" * 99, "timeout=" + "9" * 999]),
+        max_size=4,
+    ).map(" ".join)
+)
+def test_directives(rest: str) -> None:
+    asked_for = directive.parse(f"# stepper: {rest}\nx = 1")
+    assert 0 < directive.deadline(asked_for, 30, 3600) <= 3600
+    assert all("\n" not in problem for problem in asked_for.problems)
+    cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
+    plan.owner(ledger.State(), cells, cells[0])
+
+
+@tries(100, 3000)
+@given(data=PLANS | VALUES)
+def test_plans(data: Any) -> None:
+    made = plan.from_json(load_json(spelled(data)))
+    if made is not None:
+        assert plan.from_json(plan.to_json(made)) == made
+        assert all("\n" not in line for line in brief.plan_lines(ledger.State(plan=made)))
+
+
+@tries(60, 2000)
+@given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
+def test_arguments(told: bytes) -> None:
+    with contextlib.suppress(UsageError):
+        assert isinstance(arguments(told), dict)

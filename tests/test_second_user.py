@@ -1,0 +1,268 @@
+"""A second user on the machine: reads nothing, reaches nothing, is in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread  # noqa: F401  # the other user may not be able to load it later
+import contextlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper import client, daemon, paths
+from stepper.errors import DaemonError
+from stepper.paths import Paths
+from tests.conftest import Project
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+VICTIM, OTHER = 54322, 54321  # users that no machine has
+
+
+def as_user(uid: int, work: Callable[[], Any], wait: bool = True) -> Any:
+    """Do the work in a process of that user, and return what it returned."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the child starts none of theirs
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reading)
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            with open(writing, "w") as stream:
+                json.dump(work(), stream)
+            code = 0
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    if not wait:
+        os.close(reading)
+        return pid
+    with open(reading) as stream:
+        said = stream.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return json.loads(said)
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A folder that every user can enter: what is closed to them is closed by stepper."""
+    place = Path(tempfile.mkdtemp(prefix="st-", dir="/tmp"))
+    place.chmod(0o755)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def open_project(open_place: Path) -> Iterator[Project]:
+    """A project in which everything is readable to all but what stepper itself closes."""
+    made = Project(open_place / "repo")
+    yield made
+    made.stepper("shutdown", check=None)
+    shutil.rmtree(made.paths.runtime, ignore_errors=True)
+
+
+def reachable(tops: list[str]) -> dict[str, list[str]]:
+    """Return what this user can list, read, write or connect to, by way."""
+    found: dict[str, list[str]] = {"listed": [], "read": [], "written": [], "connected": []}
+    waiting = list(tops)
+    while waiting:
+        path = waiting.pop()
+        with contextlib.suppress(OSError):
+            waiting += [os.path.join(path, name) for name in os.listdir(path)]
+            found["listed"].append(path)
+        for flags, way in ((os.O_RDONLY, "read"), (os.O_WRONLY, "written")):
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, flags | os.O_NONBLOCK))
+                if not os.path.isdir(path):
+                    found[way].append(path)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock, contextlib.suppress(OSError):
+            sock.connect(path)
+            found["connected"].append(path)
+    return found
+
+
+def test_a_second_user_neither_reads_nor_reaches_anything(open_project: Project) -> None:
+    umask = os.umask(0)
+    try:
+        notebook = open_project.new("Load")
+        notebook.insert("secret = 42\nprint(secret)")
+    finally:
+        os.umask(umask)
+    home, runtime = open_project.paths.home, open_project.paths.runtime
+    # by their full names too: a folder that can't be listed may still be passed through
+    everything = [str(path) for top in (home, runtime) for path in Path(top).rglob("*")]
+    assert any(name.endswith("daemon.sock") for name in everything) and len(everything) > 12
+    readme = Path(open_project.folder, "README")
+    readme.write_text("for all")
+    found = as_user(OTHER, lambda: reachable([str(open_project.folder / "README"), home, runtime, *everything]))
+    assert found == {"listed": [], "read": [str(readme)], "written": [], "connected": []}
+    assert reachable([open_project.paths.socket])["connected"]  # the same look finds it for the user
+    assert open_project.json("status")["kernel"]["state"] == "idle"
+
+
+def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(open_project: Project) -> None:
+    open_project.new("Load")
+    place = Path(open_project.paths.runtime)
+    before = place.parent.stat().st_mode
+    try:
+        for path in (place.parent, place, Path(open_project.paths.socket)):
+            path.chmod(0o777)
+
+        def talk() -> str:
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+                sock.settimeout(20)
+                sock.connect(open_project.paths.socket)
+                try:
+                    sock.sendall(b"STP1\x01" + (4).to_bytes(8, "big") + b"what")
+                    return repr(sock.recv(100))
+                except ConnectionError:
+                    return "b''"
+
+        assert as_user(OTHER, talk) == "b''"
+    finally:
+        place.parent.chmod(before)
+        place.chmod(0o700)
+    log = Path(open_project.paths.log).read_text()
+    assert f"turned away: uid {OTHER} is not ours" in log
+
+
+def test_a_client_tells_nothing_to_another_users_socket(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "RUNTIME_ROOTS", (str(open_place),))
+    (open_place / "repo").mkdir()
+    told = Paths(str(open_place / "repo"))
+    os.makedirs(told.runtime)
+    os.chown(told.runtime, OTHER, OTHER)
+    listening, ready = os.pipe()
+
+    def squat() -> None:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            sock.bind(told.socket)
+            os.chmod(told.socket, 0o777)
+            sock.listen()
+            os.write(ready, b"x")
+            with contextlib.suppress(OSError):
+                taken, _ = sock.accept()
+                heard = taken.recv(100)
+                os.write(ready, b"heard" if heard else b"gone")
+
+    pid = as_user(OTHER, squat, wait=False)
+    try:
+        assert os.read(listening, 1) == b"x"
+        with pytest.raises(DaemonError, match=f"is of another user \\(uid {OTHER}\\)"):
+            client.ask(told, b"status", b"{}")
+        assert os.read(listening, 10) == b"gone"
+        with pytest.raises(DaemonError, match="belongs to another user"):
+            told.make_runtime()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(listening)
+        os.close(ready)
+
+
+# --- whoever comes first takes the name in /tmp ------------------------------------------------------------------
+
+
+def sticky(place: Path) -> str:
+    """Make a folder as /tmp is."""
+    place.mkdir()
+    place.chmod(0o1777)
+    return str(place)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_a_squatted_name_is_not_used_and_blocks_nothing(
+    open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    home = open_place / "repo"
+    home.mkdir()
+    os.chown(home, VICTIM, VICTIM)
+    name = f"stepper-{VICTIM}"
+
+    def squat(root: str) -> Callable[[], None]:
+        def make() -> None:
+            path = os.path.join(root, name)
+            if kind == "folder":
+                os.mkdir(path, 0o777)
+            elif kind == "link":
+                os.symlink(str(home), path)
+            else:
+                Path(path).touch()
+
+        return make
+
+    def served() -> tuple[str, str, int]:
+        """A daemon of the victim's, asked by a client that looks for it anew."""
+        told = Paths(str(home))
+        told.make_home()
+
+        async def both() -> str:
+            serving = daemon.Daemon(told)
+            task = asyncio.create_task(serving.serve())
+            while not os.path.exists(told.daemon_json):
+                await asyncio.sleep(0.01)
+            answer = await asyncio.to_thread(client.ask, Paths(str(home)), b"status", b"{}", None, False)
+            serving.ending.set()
+            await task
+            return json.loads(answer or b"null")["state"]
+
+        return told.runtime, asyncio.run(both()), os.lstat(told.runtime).st_mode & 0o777
+
+    hash_name = paths.fnv1a(os.fsencode(str(home)))
+    expected = [f"{root}/{name}/{hash_name}" for root in roots] + [str(home / ".stepper" / "run" / "s")]
+    as_user(OTHER, squat(roots[0]))
+    assert as_user(VICTIM, served) == [expected[1], "ready", 0o700]
+    shutil.rmtree(os.path.join(roots[1], name))
+    as_user(OTHER, squat(roots[1]))
+    assert as_user(VICTIM, served) == [expected[2], "ready", 0o700]
+    for root in roots:  # nothing was put there
+        path = Path(root, name)
+        assert path.lstat().st_uid == OTHER and (kind != "folder" or not list(path.iterdir()))
+    assert as_user(OTHER, lambda: reachable([expected[2], f"{expected[2]}/daemon.sock", str(home / ".stepper")])) == {
+        "listed": [],
+        "read": [],
+        "written": [],
+        "connected": [],
+    }
+
+
+def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
+    open_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    deep = open_place / ("deep" * 25)
+    deep.mkdir()
+    for root in roots:
+        as_user(OTHER, lambda root=root: os.mkdir(f"{root}/stepper-0"))
+    with pytest.raises(DaemonError, match=r"another user holds .* is too long for a socket") as refused:
+        Paths(str(deep)).make_runtime()
+    assert refused.value.hint.startswith("ask whoever made them") and f"{roots[0]}/stepper-0" in refused.value.hint
+
+
+def test_callers_meet_in_the_first_folder_that_is_the_users(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = sticky(open_place / "tmp"), sticky(open_place / "var")
+    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    first = Paths(str(open_place)).runtime
+    assert first.startswith(roots[0])
+    Path(roots[0], "stepper-0").mkdir(mode=0o700)
+    assert Paths(str(open_place)).runtime == first
+    os.chown(Path(roots[0], "stepper-0"), OTHER, OTHER)
+    assert Paths(str(open_place)).runtime.startswith(roots[1])

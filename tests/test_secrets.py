@@ -1,0 +1,100 @@
+"""No environment in what stepper keeps or says: a canary in the caller's is nowhere but where a cell itself prints it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Project, text_of
+
+CANARY = "canary-7f3a"
+AGENTS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDECODE", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR")
+LISTED = ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+OPEN = ("MY_SETTING", "AWSOME", "NOT_MY_TOKEN")
+
+
+@pytest.fixture
+def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*AGENTS, *LISTED, *OPEN):
+        monkeypatch.setenv(name, f"{CANARY}-{name}")
+
+
+def kept(project: Project) -> list[str]:
+    """Return the files of stepper's in which the canary stands."""
+    folders = [project.folder / ".stepper", Path(project.paths.runtime)]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert {"daemon.log", "state.json", "config.yaml"} <= {path.name for path in files}
+    return [str(path) for path in files if CANARY.encode() in path.read_bytes()]
+
+
+def test_kernels_get_no_key_and_nothing_that_is_listed(project: Project, canaries: None) -> None:
+    project.config("hide_env: [MY_TOKEN, 'AWS_*']\n")
+    book = project.notebook("n.ipynb")
+    source = f"import os\nprint(sorted(name for name, value in os.environ.items() if {CANARY!r} in value))"
+    cell_id, _ = book.insert(source)
+    assert text_of(book.cell(cell_id)) == f"{sorted(OPEN)}\n"
+    # A child of the kernel's has no more, nor does the process itself.
+    cell_id, _ = book.insert(f"!env | grep -c {CANARY}")
+    assert text_of(book.cell(cell_id)).strip() == str(len(OPEN))
+    kernel = psutil.Process(project.json("status")["kernel"]["pid"])
+    assert {name for name, value in kernel.environ().items() if CANARY in value} == set(OPEN)
+
+
+def test_nothing_kept_or_said_holds_the_environment(project: Project, canaries: None) -> None:
+    """A session with failures, a timeout, a kernel that dies, a daemon that dies, every command, the doctor."""
+    project.config("hide_env: [MY_TOKEN]\ncell_timeout_seconds: 2\nmax_retries: 50\n")
+    book = project.notebook("n.ipynb")
+    said: list[str] = []
+    for source in (
+        "import os, sys\nx = 1",
+        "1 / 0",
+        "open('missing.csv')",
+        "import nothing_like_it",
+        "os.environ['NO_SUCH_NAME']",
+        "import subprocess; subprocess.run(['no-such-program'])",
+        "def f(): return os.environ_\nf()",
+        "import time\nwhile True: time.sleep(0.1)",
+        "os.kill(os.getpid(), 11)",
+    ):
+        answer = book.insert(source)[1]
+        said += [answer.text, answer.line, answer.stop]
+    assert "❌" in said[-1]
+    for command in (
+        "status",
+        "history",
+        "report",
+        "context",
+        "plan",
+        "fix",
+        "doctor",
+        "continue",
+        "restore",
+        "restart",
+    ):
+        done = project.stepper(command, check=None)
+        said += [done.stdout, done.stderr]
+        if command in ("status", "history", "report", "context", "plan"):
+            said.append(json.dumps(project.json(command, check=None)))
+    project.kill_daemon()
+    said.append(book.insert("y = 2")[1].text)
+    done = project.stepper("eval", "os.environ['NOPE']", check=1)
+    said += [done.stdout, done.stderr]
+    answer = project.hook("PostToolUse", b"no JSON")
+    said += [answer.text, answer.line]
+    for event in ("SessionStart", "Stop"):
+        said.append(project.hook(event, book.payload(event, "", {}, prompt="")).stdout.decode())
+    assert not [text for text in said if CANARY in text]
+    assert kept(project) == []
+    assert CANARY not in book.path.read_text()
+
+
+def test_what_a_cell_prints_itself_is_its_own(project: Project, canaries: None) -> None:
+    """The check above finds what is there: a report repeats what the cell printed, and the journal the report."""
+    project.config("")
+    book = project.notebook("n.ipynb")
+    assert CANARY in book.insert("import os; print(os.environ['MY_SETTING'])")[1].text
+    assert [os.path.basename(path) for path in kept(project)] == ["n.jsonl"]
