@@ -83,6 +83,7 @@ REFUSED = [
     (plain, "od\x1b[31md.ipynb", "od\\x1b[31md.ipynb has control characters in its name", "mv $'"),
     (plain, "o\nstepper: cell 1 ok.ipynb", "o\\nstepper: cell 1 ok.ipynb has control", "mv $'"),
     (plain, "o\u202ebpyni.d.ipynb", "o\\u202ebpyni.d.ipynb has control characters", "mv $'"),
+    (plain, "od\u200bd.ipynb", "od\\u200bd.ipynb has control characters", "mv $'"),
     (plain, "o\x9b31m/odd.ipynb", "o\\x9b31m/odd.ipynb has control characters", "mv $'"),
 ]
 

@@ -216,7 +216,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
         async def both() -> str:
             serving = daemon.Daemon(told)
             task = asyncio.create_task(serving.serve())
-            while not os.path.exists(told.daemon_json):
+            while not (os.path.exists(told.daemon_json) or task.done()):
                 await asyncio.sleep(0.01)
             answer = await asyncio.to_thread(client.ask, Paths(str(home)), b"status", b"{}", None, False)
             serving.ending.set()

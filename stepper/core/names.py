@@ -2,8 +2,11 @@
 
 import re
 
-# C0, DEL and C1 controls, line and paragraph separators, what turns the direction of writing, bytes that are no text.
-ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Controls, what ends a line or turns the direction of writing, what nobody sees, bytes that are no text.
+ODD = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def shown(name: str) -> str:
