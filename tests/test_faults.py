@@ -35,6 +35,10 @@ def test_reports_hold_the_fact(group: str) -> None:
     assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
     assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
+    for _ in range(2 if group == "memory_limit" else 0):  # what else runs on the machine takes and gives memory too
+        if missed:
+            again = [one.case.name for one in seen(python(), (group,)) if not one.holds]
+            missed = [name for name in missed if name in again]
     assert len(missed) <= len(found) // 10, missed
     assert max(len(one.report.text) for one in found) <= 6000
     assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"
