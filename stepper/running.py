@@ -63,6 +63,8 @@ async def run_cell(
     keep_time: bool = True,
 ) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
+    if why := changes.halved(cell.source):
+        raise StepperError(f"{report.place(cell)}: {why}")
     work = work_on(session, document, cell, keep_time)
     for repeat in count():
         try:

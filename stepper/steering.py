@@ -158,6 +158,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
 
     Raise StepperError where there is no kernel: there is nothing to look at.
     """
+    if why := changes.halved(source):
+        raise UsageError(why)
     async with session.turn():
         kernel = session.keeper.kernel
         if kernel is None or await kernel.death() is not None:

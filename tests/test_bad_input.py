@@ -250,3 +250,13 @@ def test_wrong_usage_is_exit_code_2(project: Project) -> None:
     assert "no current notebook" in project.stepper("history", check=2).stderr
     assert "there is no notebook" in project.stepper("run", "nosuch", check=2).stderr
     assert "empty" in project.stepper("new", "  ", check=2).stderr
+
+
+def test_half_a_character_is_no_source(project: Project) -> None:
+    """JSON can hold a lone surrogate, Python source can't: the cell is named, and the next one runs."""
+    book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])
+    text = book.write([code("x = 1\n'\ud800'", "half")]).text
+    assert "was NOT run" in text and "line 2 of the source holds half of a character (U+D800" in text
+    assert "ran ok" in book.write([code("1", "whole")]).text
+    done = project.stepper("eval", "'\udcff'", check=2)
+    assert "line 1 of the source holds half of a character (U+DCFF" in done.stderr

@@ -149,7 +149,10 @@ LENGTHS = st.sampled_from([0, 1, 8, 2**20, 2**30, 2**32, 2**63, 2**64 - 1]) | st
 HEADS = st.lists(LENGTHS, max_size=10).map(
     lambda sizes: wire.MAGIC + bytes([len(sizes)]) + b"".join(size.to_bytes(8, "big") for size in sizes)
 )
-WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(lambda each: wire.pack(*each))
+WHOLE = st.lists(st.binary(max_size=40), min_size=1, max_size=8).map(
+    # A request of another version has the daemon end, which is meant so: an update's next daemon takes over.
+    lambda each: wire.pack(*([each[0], __version__.encode(), *each[2:]] if len(each) == 5 else each))
+)
 
 
 @tries(60, 3000)

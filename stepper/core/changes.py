@@ -24,3 +24,13 @@ def runnable(cells: Iterable[Cell]) -> list[Cell]:
 def not_run_yet(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
     """Return the runnable cells whose present source is not what `ran` (cell id → source hash) holds."""
     return [cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)]
+
+
+def halved(source: str) -> str | None:
+    """Return why a source can't be sent to a kernel: half of a character stands in it; None where none does."""
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        line = source.count("\n", 0, error.start) + 1
+        return f"line {line} of the source holds half of a character (U+{ord(source[error.start]):04X})"
+    return None
