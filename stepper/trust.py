@@ -46,7 +46,10 @@ def forget(paths: Paths) -> None:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # the first that is not empty ends it
-        os.removedirs(folder)
+        top = record_folder("").removesuffix("/projects/.stepper")
+        while folder.startswith(top):  # an empty home stays
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
 
 
 def write(path: str, text: str) -> None:

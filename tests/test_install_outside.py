@@ -90,7 +90,7 @@ def test_nothing_is_written_around_the_target(tmp_path: Path, treasure: Path) ->
         assert done.returncode == 0, done.stderr
         assert (repo / ".claude/settings.json").exists() == ("--uninstall" not in words)
         assert without(snapshot(tmp_path)) == before
-    assert os.listdir(repo) == []
+    assert os.listdir(repo) == [] and not (tmp_path / "home" / STATE).exists()
 
 
 def without(found: dict[str, object]) -> dict[str, object]:
