@@ -14,7 +14,8 @@ from stepper.core.model import Limits
 from stepper.errors import UsageError
 from stepper.paths import Paths
 
-LONGEST = 100_000  # characters
+LONGEST = 20_000  # characters
+MOST_BRACKETS = 100  # more of them cost PyYAML seconds, in which the daemon answers nobody
 LARGEST = 1e9  # of any number: thirty years, in seconds
 NUMBER, WHOLE, TEXT, WORD = "a number above 0", "a whole number", "a path", "`notebook` or `project`"
 # What a value must be, and the check of it.
@@ -57,6 +58,8 @@ def parse(text: str, name: str) -> Limits:
     """Return the limits that a configuration's text sets; raise UsageError naming file, line and nearest key."""
     if len(text) > LONGEST:
         raise UsageError(f"{name} is larger than {LONGEST:,} characters")
+    if text.count("[") + text.count("{") > MOST_BRACKETS:
+        raise UsageError(f"{name} is not read: YAML with more than {MOST_BRACKETS} brackets")
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AliasToken):  # a few of them make gigabytes
