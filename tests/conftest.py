@@ -228,9 +228,11 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def scratch(folder: Path) -> Iterator[Project]:
     """Yield a project in that folder, for fixtures of any scope."""
     made = Project(folder)
-    yield made
-    made.stepper("shutdown", check=None)
-    shutil.rmtree(made.paths.runtime, ignore_errors=True)
+    try:
+        yield made
+    finally:  # also where a fixture that wraps this one fails
+        made.stepper("shutdown", check=None)
+        shutil.rmtree(made.paths.runtime, ignore_errors=True)
     log = made.folder / ".stepper" / "daemon.log"
     if log.exists() and "Traceback" in log.read_text():
         raise AssertionError("the daemon's log holds a traceback:\n" + log.read_text()[-3000:])
