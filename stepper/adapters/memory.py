@@ -103,9 +103,9 @@ class Guard:
         )
 
     def trip(self) -> str:
-        """Return what was seen where the cell must stop, else ''."""
+        """Return what was seen where the cell must stop, else ''. With 100 % that is the system's to decide."""
         now = self.look()
-        if now.percent < self.percent:
+        if now.percent < self.percent or self.percent >= 100:
             return ""
         share = self.tree()
         if self.above and share - self.began <= GROWTH * now.total * self.percent / 100:
