@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from stepper import client  # noqa: E402  # the checkout's, wherever this is run from
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
-from tests.test_recovery import ENDLESS, KILLERS, POINTS, SUICIDAL, WAITS, leaves  # noqa: E402
+from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, leaves, suicidal_daemon  # noqa: E402
 
 HANG_SECONDS = 60.0
 
@@ -98,7 +98,10 @@ class Bench:
 
     def hooked(self, source: str) -> tuple[str, subprocess.Popen[bytes]]:
         """Write a cell; return its id and the hook process that waits for it."""
-        payload = self.book.edited("insert", source, self.last())
+        return self.fired(self.book.edited("insert", source, self.last()))
+
+    def fired(self, payload: dict[str, Any]) -> tuple[str, subprocess.Popen[bytes]]:
+        """Fire the hook of an edit; return the cell's id and the process."""
         command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.project.folder), "PostToolUse"]
         hook = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         hook.stdin.write(json.dumps(payload).encode())
@@ -141,9 +144,7 @@ def daemon_at_work(bench: Bench) -> None:
 
 def daemon_at(point: str) -> Callable[[Bench], None]:
     def killed(bench: Bench) -> None:
-        bench.project.kill_daemon()
-        subprocess.Popen([sys.executable, "-c", SUICIDAL, str(bench.project.folder), point]).returncode = 0
-        bench.until(lambda: client.connect(bench.project.paths) is not None, "the daemon that will die listens")
+        suicidal_daemon(bench.project, point)
         mark = f"{bench.name}.mark"
         cell_id, answer = bench.book.insert(leaves(mark) + "print('hello')")
         bench.must("ok" in answer.text.splitlines()[0], "the report tells how it ended", answer.text)
@@ -246,7 +247,8 @@ def tree(bench: Bench) -> None:
 
 
 def at_once(bench: Bench) -> None:
-    hooks = [bench.hooked(f"print('cell', {number})") for number in range(20)]
+    payloads = [bench.book.edited("insert", f"print('cell', {number})", bench.last()) for number in range(20)]
+    hooks = [bench.fired(payload) for payload in payloads]
     for number, (cell_id, hook) in enumerate(hooks):
         text = Answer(hook.communicate(timeout=HANG_SECONDS)[0]).text
         bench.must(f"| cell {number}" in text, "each report is its cell's", text)

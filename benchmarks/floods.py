@@ -155,7 +155,7 @@ def row(flood: Flood, rounds: int, bare: Callable[[str], float], stepped: Steppe
         time.sleep(1)
         grown.append((stepped.daemon().memory_info().rss - before) / MB)
     ratio, most = statistics.median(ours) / statistics.median(own), max(grown)
-    bounds = f"{said(ratio <= RATIO)}, {said(most < GROWTH_MB)}"
+    bounds = f"{said(ratio <= RATIO)}, {said(most < GROWTH_MB)}" if flood is not FLOODS[0] else "no flood"
     times = f"{statistics.median(own):.2f} | {statistics.median(ours):.2f} | {ratio:.2f} ×"
     return f"| {flood.name} | {times} | {most:+.1f} | {bounds} |"
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper import client
 from tests.conftest import Answer, Notebook, Project, code, text_of
 from tests.test_main_path import wait_until
 
@@ -66,16 +65,10 @@ daemon.main()
 def suicidal_daemon(project: Project, point: str) -> None:
     """Replace the project's daemon by one that will die at that point."""
     project.kill_daemon()
-    subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point]).returncode = 0
-    wait_until(lambda: _listens(project))
-
-
-def _listens(project: Project) -> bool:
-    """Whether a daemon listens; starts none."""
-    found = client.connect(project.paths)
-    if found is not None:
-        found.sock.close()
-    return found is not None
+    made = subprocess.Popen([sys.executable, "-c", SUICIDAL, str(project.folder), point])
+    made.returncode = 0
+    told = Path(project.paths.daemon_json)  # written once it listens; the one that was killed may still be named there
+    wait_until(lambda: told.exists() and json.loads(told.read_text())["pid"] == made.pid)
 
 
 def times(project: Project, name: str) -> int:
