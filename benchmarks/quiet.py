@@ -14,15 +14,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from stepper import trust
+from stepper.paths import Paths
+
 ROUNDS = 40
 ROOT = Path(__file__).resolve().parent.parent
 PAYLOAD = b'{"session_id":"x","cwd":"/","prompt":"hello there","last_assistant_message":"Hello."}'
 
 
-def seconds(command: list[str]) -> float:
+def seconds(command: list[str], state: str) -> float:
     """Time one process, spawn to exit; it must say nothing."""
     began = time.perf_counter()
-    done = subprocess.run(command, input=PAYLOAD, capture_output=True, env={"PATH": os.defpath}, check=True)
+    done = subprocess.run(
+        command, input=PAYLOAD, capture_output=True, env={"PATH": os.defpath, "XDG_STATE_HOME": state}, check=True
+    )
     took = time.perf_counter() - began
     assert done.stdout == done.stderr == b"", done
     return took
@@ -37,13 +42,15 @@ def main() -> None:
         shutil.copy(ROOT / "hooks" / "stepper", hook)
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
+        os.environ["XDG_STATE_HOME"] = state = os.path.join(folder, "state")
+        trust.remember(Paths(folder), {"python": sys.executable})  # else the hook script ends without starting Python
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]
         events = ("SessionStart", "UserPromptSubmit", "Stop", "PostToolBatch")
         rows: dict[str, list[float]] = {name: [] for name in ("bare", *events)}
         for _ in range(ROUNDS):
-            rows["bare"].append(seconds(bare))
+            rows["bare"].append(seconds(bare, state))
             for event in events:
-                rows[event].append(seconds([str(hook), event]))
+                rows[event].append(seconds([str(hook), event], state))
         base = statistics.median(rows["bare"])
         for name, times in rows.items():
             median = statistics.median(times)
