@@ -163,6 +163,18 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
     assert "lost its daemon" not in notebook.insert("1")[1].text
 
 
+def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None:
+    notebook = project.new("Load")
+    flood = "for n in range(3000): print('x' * 1000, flush=True)\n"
+    thread, answers = in_background(project, notebook.edited("insert", WAITS + leaves("count") + flood, None))
+    wait_until(lambda: busy(project))
+    project.kill_daemon()
+    (project.folder / "notebooks" / "go").touch()
+    thread.join(60)
+    assert "ran ok" in answers[0].text and "bytes of its output are missing" in answers[0].text, answers[0].text
+    assert times(project, "count") == 1
+
+
 def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")
