@@ -21,9 +21,11 @@ lint: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
-# Two files at a time: most tests wait for kernels.
+# Two files at a time: most tests wait for kernels. What failed is run once more, alone, and must pass then: the tests share
+# the machine's memory, descriptors and time with each other. Both runs are shown.
 pytest: env
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile \
+	  || { [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 # The same engine on the lowest versions that pyproject.toml allows, PYTHON=python3.10 for the lowest Python too.
 lower-bounds:
