@@ -52,6 +52,8 @@ async def _recalled(session: Session, cut: dict[str, Any]) -> Execution | None:
     """Return what came of the run, None where it never began."""
     kernel, limits = session.keeper.kernel, session.limits()
     if kernel is None or kernel.id != cut.get("kernel"):
+        if kernel is not None:  # the journal names another one: whose state it holds, nobody knows
+            await kernel.shutdown()
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)

@@ -17,6 +17,8 @@ from stepper.errors import NotebookError, StepperError
 from stepper.keeper import Keeper, now
 from stepper.ports import Death, Execution, Journal, Kernel, KernelPlace, KernelProvider, Notebook, NotebookFile
 
+PUT_SHARE = 50  # how many times what a try took is waited before the next one
+
 
 @dataclass
 class Caller:
@@ -47,6 +49,7 @@ class Session:
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
+        self.put_again_at = 0.0  # when outputs that wait are tried again unasked
         self.facts: dict[str, Any] = {}
         self.failed: Execution | None = None  # the last run, where it failed
         events, trouble = journal.load()
@@ -81,7 +84,8 @@ class Session:
             return
         kernel = self.keeper.kernel
         died = self.keeper.found_dead or (kernel is not None and await kernel.death() is not None)
-        if (died or self.state.running or self.state.unwritten) and not self.lock.locked():
+        waits = self.state.unwritten and time.monotonic() > self.put_again_at
+        if (died or self.state.running or waits) and not self.lock.locked():
             async with self.turn():
                 pass
 
@@ -148,6 +152,7 @@ class Session:
 
     def _put_waiting(self) -> None:
         """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
+        began = time.monotonic()
         for waiting in list(self.state.unwritten.values()):
             cell = Cell(waiting["cell_id"], -1, waiting["number"], "code", waiting["source"])
             execution = Execution(ledger.outcome_of(self.state, waiting["run"]), waiting["outputs"],
@@ -155,6 +160,8 @@ class Session:
             try:
                 why = self.file.put(cell, execution, waiting["step"], keep_time=True)  # a message may be under way
             except NotebookError:
+                now_at = time.monotonic()  # a large notebook is not read each second for nothing
+                self.put_again_at = now_at + PUT_SHARE * (now_at - began)
                 return
             except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote that line
                 why = "they are no outputs"

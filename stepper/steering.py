@@ -93,8 +93,8 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> dict[
         document, last = session.read(), {run["cell_id"]: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run["verdict"] == Verdict.FINE.value}
         cells, changed = list[Cell](), ""
-        for cell in document.cells:
-            if cell.id in well and changes.SKIP_TAG not in cell.tags:
+        for cell in changes.runnable(document.cells):
+            if cell.id in well:
                 if changes.source_hash(cell.source) != well[cell.id]["source_hash"]:
                     changed = f"{reports.place(cell)} was changed since it ran"
                     break

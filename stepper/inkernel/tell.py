@@ -6,7 +6,6 @@ every further round trip costs 3 to 4 ms.
 
 from __future__ import annotations
 
-import collections
 import faulthandler
 import re
 import signal
@@ -24,7 +23,6 @@ SECONDS = 1.0
 WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
 SHOWN = ("_", "__", "___")
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
-recent = collections.deque(maxlen=64)
 parts = {"load": None}  # how a part is loaded; the parts that are
 
 
@@ -105,7 +103,6 @@ def tell(error=None, ran=False, **facts):
     began = clock()
     message = parent()
     if ran:
-        recent.append({"id": message["header"]["msg_id"], "outcome": "error" if error is not None else "ok"})
         facts["late"] = threads.told()
     if error is not None:
         facts.update(guarded(lambda: part("failed").facts(error)) or {})
@@ -134,7 +131,7 @@ def begin(version, stack, load):
     parts["load"] = load
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(version=version, recent=recent, tell=tell, recall=recall, end=end)
+    vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
