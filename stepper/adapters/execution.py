@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from jupyter_client import AsyncKernelClient
+from jupyter_client import KernelClient
 
 from stepper.adapters import helper
 from stepper.adapters.memory import Guard
@@ -36,7 +36,9 @@ INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 class Host(Protocol):
     """What an execution needs of its kernel."""
 
-    client: AsyncKernelClient
+    client: KernelClient
+    iopub: Inbox
+    shell: Inbox
     interrupted: str
     late: int
     former: deque[str]
@@ -63,8 +65,11 @@ class Host(Protocol):
 class Running:
     """One execution. `deadline` is on the monotonic clock."""
 
-    def __init__(self, kernel: Host, area: OutputArea, deadline: float, guard: Guard | None = None) -> None:
-        self.kernel, self.area, self.deadline, self.guard = kernel, area, deadline, guard
+    def __init__(
+        self, kernel: Host, area: OutputArea, deadline: float, watch: Callable[[], Guard] | None = None
+    ) -> None:
+        self.kernel, self.area, self.deadline, self.watch = kernel, area, deadline, watch
+        self.guard: Guard | None = None
         self.memory = self.stack = self.msg_id = ""
         self.idle = self.insisted = False
         self.reply: dict[str, Any] | None = None
@@ -86,14 +91,15 @@ class Running:
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
         message["metadata"] = {"stepper": self.area.limit}  # the helper leaves out what can't be shown anyway
         client.shell_channel.send(message)
-        iopub, shell = Inbox(client.iopub_channel), Inbox(client.shell_channel)
+        if self.watch:
+            self.guard = self.watch()  # it looks while the kernel takes the request in
+        iopub, shell = self.kernel.iopub, self.kernel.shell
         looked = time.monotonic()
         while not (self.idle and self.reply):
             inbox = shell if self.idle else iopub
             quiet = not await inbox.ready(SLICE_SECONDS)
             self.take_all(inbox)
-            await asyncio.sleep(0)  # a flood must not keep others waiting …
-            # … nor hide the deadline, nor a quiet cell the kernel's death.
+            # A flood must not hide the deadline, nor a quiet cell the kernel's death.
             if quiet or time.monotonic() - looked > SLICE_SECONDS:
                 looked = time.monotonic()
                 if self.reply is None and not self.idle:
@@ -118,7 +124,7 @@ class Running:
             if message["parent_header"].get("msg_id") == self.msg_id:
                 self.heard_at = time.monotonic()
                 self.take(message)
-                if self.idle and inbox.socket is self.kernel.client.iopub_channel.socket:
+                if self.idle and inbox is self.kernel.iopub:
                     break
             elif message["msg_type"] == "stream" and message["parent_header"].get("msg_id") in self.kernel.former:
                 self.kernel.late += len(message["content"]["text"])

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import queue
 import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from jupyter_client import AsyncKernelClient, AsyncKernelManager
+import zmq
+from jupyter_client import AsyncKernelManager, BlockingKernelClient, KernelClient
 
 from stepper import private
 from stepper.adapters import helper, process
 from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
 from stepper.adapters.memory import Guard, OomKills, usage
+from stepper.adapters.messages import Inbox
 from stepper.adapters.outputs import OutputArea
 from stepper.adapters.process import Identity
 from stepper.adapters.provisioner import GONE
@@ -65,7 +65,10 @@ class Files:
 class LocalKernel:
     """A live kernel, its channels open."""
 
-    def __init__(self, manager: AsyncKernelManager, files: Files, python: str) -> None:
+    iopub: Inbox
+    shell: Inbox
+
+    def __init__(self, manager: AsyncKernelManager, files: Files, python: str, context: zmq.Context[Any]) -> None:
         self.manager, self.files, self.python = manager, files, python
         self.id = manager.kernel_id
         self.pid: int = manager.provisioner.pid  # type: ignore[union-attr]  # set by start and attach
@@ -74,7 +77,7 @@ class LocalKernel:
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
-        self.client: AsyncKernelClient = manager.client(context=manager.context)
+        self.client: KernelClient = BlockingKernelClient(context=context, **manager.get_connection_info(session=True))
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)
         self.ended: Death | None = None
@@ -87,7 +90,14 @@ class LocalKernel:
 
     def _open(self) -> None:
         if not self.client.channels_running:
-            self.client.start_channels(stdin=False, hb=False)
+            self.client.start_channels(stdin=False, hb=False, control=False)
+            self.iopub, self.shell = Inbox(self.client.iopub_channel), Inbox(self.client.shell_channel)
+
+    def _close(self) -> None:
+        if self.client.channels_running:
+            self.iopub.leave()
+            self.shell.leave()
+            self.client.stop_channels()
 
     async def _reach(self, seconds: float) -> None:
         """Wait for an answer on both shell and iopub; raise KernelError."""
@@ -97,9 +107,9 @@ class LocalKernel:
             self.client.kernel_info()
             until = time.monotonic() + 0.2
             while time.monotonic() < until and not (replied and heard):
-                replied = replied or await _any(self.client.get_shell_msg)
+                replied = replied or await _any(self.shell)
                 # iopub: once a status came through, the subscription stands and nothing will be missed
-                heard = heard or await _any(self.client.get_iopub_msg)
+                heard = heard or await _any(self.iopub)
             death = await self.death()
             if death is not None:
                 missing = "No module named" in death.stderr and "ipykernel" in death.stderr
@@ -125,16 +135,16 @@ class LocalKernel:
         `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
         """
         self.busy, self.interrupted = True, ""
-        self.oom_kills.forget()
         try:
             area = OutputArea(limits.max_output_bytes)
-            running = Running(self, area, time.monotonic() + timeout, self._guard(limits))
+            running = Running(self, area, time.monotonic() + timeout, lambda: self._guard(limits))
             return await running.run(code, history=not scratch, request=request)
         finally:
             self.busy = False
             self.oom_kills.forget()  # what a cell started may have been killed
 
     def _guard(self, limits: Limits) -> Guard:
+        self.oom_kills.forget()
         return Guard(limits.max_memory_percent, lambda: usage(self.pid), self.rss_bytes)
 
     async def adopt(self) -> Death | None:
@@ -158,7 +168,7 @@ class LocalKernel:
         It has that many seconds left. What it published is in the helper's record: nothing is listened to meanwhile.
         Raise KernelError where the kernel does not answer.
         """
-        waiting = Running(self, OutputArea(10000), time.monotonic() + max(0.0, seconds), self._guard(limits))
+        waiting = Running(self, OutputArea(10000), time.monotonic() + max(0.0, seconds), lambda: self._guard(limits))
         self.busy, self.interrupted = True, ""
         try:
             self._open()
@@ -252,7 +262,7 @@ class LocalKernel:
 
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
-        self.client.stop_channels()
+        self._close()
         await asyncio.to_thread(process.clear, self.id, self.identity)
         await self.wait_death(GRACE_SECONDS)
         await self.manager.cleanup_resources()  # sockets, contexts, files
@@ -260,7 +270,7 @@ class LocalKernel:
 
     def detach(self) -> None:
         """Close the channels and leave the kernel to the next daemon."""
-        self.client.stop_channels()
+        self._close()
 
     def rss_bytes(self) -> int:
         """Return the resident memory of the kernel's process tree in bytes."""
@@ -283,10 +293,6 @@ def add_ipykernel(python: str) -> str:
     return f"uv pip install --python {python} ipykernel"
 
 
-async def _any(get: Callable[..., Any]) -> bool:
+async def _any(inbox: Inbox) -> bool:
     """Whether a message comes on that channel within 10 ms."""
-    try:
-        await get(timeout=0.01)
-    except queue.Empty:
-        return False
-    return True
+    return await inbox.ready(0.01) and any(inbox.messages())

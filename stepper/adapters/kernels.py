@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-import zmq.asyncio
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning import KernelProvisionerFactory
@@ -23,6 +22,7 @@ from stepper.errors import KernelError
 from stepper.ports import Death, KernelPlace
 
 START_SECONDS = 60.0
+RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -47,9 +47,11 @@ class OneSpec(KernelSpecManager):
 
 
 @functools.cache
-def sockets() -> zmq.asyncio.Context:
+def sockets() -> zmq.Context[zmq.Socket[bytes]]:
     """Return the ZeroMQ context of all kernels: each has threads and descriptors of its own."""
-    return zmq.asyncio.Context()
+    context = zmq.Context()
+    context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    return context
 
 
 class Manager(AsyncKernelManager):
@@ -67,7 +69,7 @@ class LocalKernels:
         self.runtime = runtime
 
     def _manager(self, python: str) -> AsyncKernelManager:
-        return Manager(kernel_spec_manager=OneSpec(python), transport="ipc", context=sockets())
+        return Manager(kernel_spec_manager=OneSpec(python), transport="ipc")
 
     async def start(self, place: KernelPlace) -> LocalKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
@@ -99,7 +101,7 @@ class LocalKernels:
                 if isinstance(error, OSError):
                     raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
                 raise
-        kernel = LocalKernel(manager, self.files, place.python)
+        kernel = LocalKernel(manager, self.files, place.python, sockets())
         try:
             await kernel.connect(START_SECONDS)
             assert manager.provisioner is not None
@@ -158,6 +160,6 @@ class LocalKernels:
             manager.kernel_id, manager.kernel_spec, parent=manager
         )
         await manager.provisioner.load_provisioner_info(told["provisioner"])
-        kernel = LocalKernel(manager, self.files, told["python"])
+        kernel = LocalKernel(manager, self.files, told["python"], sockets())
         kernel.banner = int(told["banner"])
         return kernel

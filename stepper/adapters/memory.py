@@ -78,12 +78,14 @@ def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, bool]]:
 def _level(folder: Path, maximum: str, current: str, cache: str) -> list[Usage]:
     try:
         total = int((folder / maximum).read_text())
+        if total >= UNLIMITED:
+            return []  # the rest need not be read
         used = int((folder / current).read_text())
         stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
         idle = int(stat.get(cache, 0))
     except (OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
         return []
-    if total <= 0 or total >= UNLIMITED:
+    if total <= 0:
         return []
     return [Usage(total, max(0, used - idle), "its cgroup")]
 

@@ -1,7 +1,12 @@
-"""Messages of a kernel, read many at a time: jupyter_client's own reading costs a poll and two dates each."""
+"""Messages of a kernel, read many at a time: jupyter_client's own reading costs a poll and two dates each.
+
+The sockets are plain ones: zmq.asyncio asks each of them three times for every message, and has a callback on each
+for as long as it is open.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -11,7 +16,7 @@ from typing import Any
 
 import orjson
 import zmq
-from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
@@ -21,21 +26,46 @@ log = logging.getLogger("stepper")
 class Inbox:
     """The incoming messages of one channel."""
 
-    def __init__(self, channel: AsyncZMQSocketChannel) -> None:
+    def __init__(self, channel: ZMQSocketChannel) -> None:
         assert channel.socket is not None
         self.session, self.socket = channel.session, channel.socket
-        self.plain: zmq.Socket[bytes] = zmq.Socket.shadow(self.socket.underlying)
+        self.waits: asyncio.Future[bool] | None = None
 
     async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is."""
-        return bool(await self.socket.poll(int(seconds * 1000)))
+        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+        if self._there():
+            await asyncio.sleep(0)  # a flood must not keep others waiting
+            return True
+        loop = asyncio.get_running_loop()
+        self.waits = loop.create_future()
+        timer = loop.call_later(seconds, self.leave)
+        descriptor = self.socket.fileno()  # readable when something may have come, which asking for it tells
+        loop.add_reader(descriptor, self._woken)
+        try:
+            return await self.waits
+        finally:
+            timer.cancel()
+            loop.remove_reader(descriptor)
+            self.waits = None
+
+    def leave(self) -> None:
+        """Have whoever waits go on: nothing came, or the socket is about to be closed."""
+        if self.waits is not None and not self.waits.done():
+            self.waits.set_result(False)
+
+    def _there(self) -> bool:
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _woken(self) -> None:
+        if self.waits is not None and not self.waits.done() and self._there():
+            self.waits.set_result(True)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Return the messages that are there, those of a burst at most."""
         until = time.monotonic() + BURST_SECONDS
         while time.monotonic() < until:
             try:
-                parts = self.plain.recv_multipart(zmq.NOBLOCK)
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             message = self._message(parts[parts.index(DELIM) + 1 :]) if DELIM in parts else None

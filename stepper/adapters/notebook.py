@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import re
 import stat
@@ -304,9 +305,15 @@ def _remove(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+@functools.cache
+def _renameat2() -> Any:
+    """Return the system's call, None where it has none: Linux alone has it."""
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
 def swap(one: str, other: str, folder: int) -> bool:
     """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
-    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
+    exchange = _renameat2()
     if exchange is None:
         return False
     if exchange(folder, os.fsencode(one), folder, os.fsencode(other), 2) == 0:  # RENAME_EXCHANGE
