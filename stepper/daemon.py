@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import logging
 import os
@@ -84,6 +85,7 @@ class Daemon:
             loop.add_signal_handler(number, self.ending.set)
         write_private(self.paths.daemon_json, json.dumps(self.about))
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
+        gc.freeze()  # what is imported stays: no collection has to look at it again
         tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
         await self.ending.wait()
         for task in tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from stepper.core import changes, gate, judge, plan, progress, report, retry
 from stepper.core.model import Cell, CellEdit, FileWrite, Outcome, Verdict
@@ -130,7 +130,7 @@ async def _held(
     begin = judge.Begun(0, key, now(), time.monotonic(), tool_use_id, 0)
     run = begin.run(cell, Outcome.ERROR, fault, Verdict.RECOVERABLE, "", begin.clock)
     attempts = state.of(key).attempts
-    session.log({"event": "held", **asdict(run), "key": key, "at": begin.at})
+    session.log({"event": "held", **judge.told(run), "key": key, "at": begin.at})
     work = replace(work_on(session, document, cell), timeout=0.0, notes=session.take_notes())
     ended = summed(session, work, run, Execution(run.outcome))
     counted = state.of(key).attempts > attempts

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from stepper.advice import doubtful
@@ -118,7 +118,7 @@ async def conclude(
     if verdict is Verdict.RECOVERABLE:
         work.notes += progress.same_error(state, key, run)
     counted = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
-    session.log({"event": "run", **asdict(run), **counted, "request": begin.request})
+    session.log({"event": "run", **judge.told(run), **counted, "request": begin.request})
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
     return Concluded(begin, run, execution, decision, attempts)
@@ -128,7 +128,9 @@ async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     run, execution = done.run, done.execution
     ended = summed(session, work, run, execution)
-    seen, left = await asyncio.to_thread(_besides, session, execution, run, done.begin.wall_ns)
+    besides = (session, execution, run, done.begin.wall_ns)
+    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
+    seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
     if done.decision.act is retry.Act.STOP:
         session.stop(work.key, work.cell.id, report.stop_block(ended, done.attempts + done.begin.repeat))

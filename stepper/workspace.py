@@ -47,6 +47,7 @@ class Workspace:
         self.sessions: dict[str, Session] = {}
         self.turns = Turns()
         self._open, self._create = open_session, create
+        self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
 
     @property
     def folder(self) -> str:
@@ -122,29 +123,36 @@ class Workspace:
                 return self.session(self.resolve(path))
         raise UsageError(f"there is no notebook {name!r}", f"ls {self.paths.relative(self.folder)}/")
 
-    def _state(self) -> dict[str, Any]:
-        try:
-            data = json.loads(private.read(self.paths.state))
-            return data if isinstance(data, dict) else {}
-        except (OSError, ValueError):
-            return {}
+    def _noted(self, path: str) -> dict[str, Any]:
+        """Return what stands in a file that this daemon alone writes: it is read once."""
+        if path not in self._notes:
+            try:
+                data = json.loads(private.read(path))
+            except (OSError, ValueError):
+                data = {}
+            self._notes[path] = data if isinstance(data, dict) else {}
+        return self._notes[path]
+
+    def _note(self, path: str, data: dict[str, Any]) -> None:
+        write_private(path, json.dumps(data))
+        self._notes[path] = data
 
     def current(self, session: str = "") -> str | None:
         """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
-        state = self._state()
+        state = self._noted(self.paths.state)
         own = state.get("sessions")
         name = (own.get(session) if isinstance(own, dict) else None) or state.get("current")
         return name if isinstance(name, str) else None
 
     def make_current(self, name: str, session: str = "") -> None:
         """Make the notebook the current one, of the session and of the project."""
-        state = self._state()
+        state = self._noted(self.paths.state)
         told = state.get("sessions")
         own: dict[str, str] = told if isinstance(told, dict) else {}
         if session:
             own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:] if key != session}, session: name}
         if state != {"current": name, "sessions": own}:
-            write_private(self.paths.state, json.dumps({"current": name, "sessions": own}))
+            self._note(self.paths.state, {"current": name, "sessions": own})
 
     def under_way(self, session: str = "") -> Session | None:
         """Return the current notebook where there is work to go on with."""
@@ -154,14 +162,15 @@ class Workspace:
 
     def _working(self, path: str) -> Session | None:
         try:
-            found = self.session(self.resolve(path))
+            name = self.paths.relative(path)
+            found = self.sessions[name] if name in self.sessions else self.session(self.resolve(path))
         except UsageError:  # whoever names it is told
             return None
         return found if found.state.under_way else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        names = {self.current(), *(self._state().get("sessions") or {}).values()}
+        names = {self.current(), *(self._noted(self.paths.state).get("sessions") or {}).values()}
         paths = [os.path.join(self.paths.project, name) for name in names if name]
         work = any(os.path.exists(path) and self._working(path) for path in paths)
         if work != os.path.exists(self.paths.active):
@@ -220,17 +229,13 @@ class Workspace:
 
     def kept(self) -> dict[str, str]:
         """Return path → session of the files that wait for PostToolBatch."""
-        try:
-            data = json.loads(private.read(self.paths.batch))
-            return data if isinstance(data, dict) else {}
-        except (OSError, ValueError):
-            return {}
+        return self._noted(self.paths.batch)
 
     def keep(self, path: str, session: str) -> None:
         """Remember that the file keeps an old time until the session's message ends."""
         waiting = self.kept()
         if waiting.get(path) != session:
-            write_private(self.paths.batch, json.dumps({**waiting, path: session}))
+            self._note(self.paths.batch, {**waiting, path: session})
 
     def release(self, session: str | None = None, path: str | None = None) -> list[str]:
         """Forget and return the files that waited for that session, or that file alone."""
@@ -238,9 +243,10 @@ class Workspace:
         free = [p for p, owner in waiting.items() if (owner == session if path is None else p == path)]
         rest = {p: owner for p, owner in waiting.items() if p not in free}
         if rest:
-            write_private(self.paths.batch, json.dumps(rest))
+            self._note(self.paths.batch, rest)
         else:
             private.remove(self.paths.batch)
+            self._notes[self.paths.batch] = {}
         return free
 
 
