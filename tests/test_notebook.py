@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from stepper.adapters import notebook, plainjson
+from stepper.adapters.exchange import CLEARING
 from stepper.core.model import Outcome, Plan, Step
 from stepper.errors import NotebookError
 from stepper.ports import Execution

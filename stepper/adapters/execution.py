@@ -42,6 +42,7 @@ class Host(Protocol):
     interrupted: str
     late: int
     former: deque[str]
+    lasting: dict[str, Any]
 
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""
@@ -89,7 +90,8 @@ class Running:
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
         })  # fmt: skip
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
-        message["metadata"] = {"stepper": self.area.limit}  # the helper leaves out what can't be shown anyway
+        # The helper leaves out what can't be shown anyway, and what it has told before.
+        message["metadata"] = {"stepper": self.area.limit, "stepper_known": self.kernel.lasting.get("mark")}
         client.shell_channel.send(message)
         if self.watch:
             self.guard = self.watch()  # it looks while the kernel takes the request in
@@ -140,10 +142,21 @@ class Running:
                 self.error = self.error or bounded(content)
         elif kind == helper.MESSAGE:
             self.facts = content
+            self.complete(content.get("namespace") or {})
         else:
             if kind == "error":
                 self.error = bounded(content)
             self.idle = self.area.take(message)
+
+    def complete(self, namespace: dict[str, Any]) -> None:
+        """Add what lasts from run to run, which the helper tells once; where it is not known nothing is added."""
+        told = namespace.pop("lasting", {})
+        if len(told) > 1:
+            self.kernel.lasting = told
+        if told and told["mark"] == self.kernel.lasting.get("mark"):
+            namespace.update({name: fact for name, fact in self.kernel.lasting.items() if name != "mark"})
+            if namespace["names"]:
+                namespace["names"] += namespace["builtins"]
 
     async def over(self, now: float, quiet: bool) -> bool:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""

@@ -77,6 +77,7 @@ class LocalKernel:
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
+        self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
         self.client: KernelClient = BlockingKernelClient(context=context, **manager.get_connection_info(session=True))
         self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
         self.oom_kills = OomKills(self.pid)
@@ -181,6 +182,7 @@ class LocalKernel:
         await self._reach(GRACE_SECONDS)
         told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
         await self._set_up(GRACE_SECONDS)
+        await self.facts()  # what lasts, which the record leaves out
         record = told.facts.get("record")
         if not record:
             return None

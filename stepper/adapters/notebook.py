@@ -7,15 +7,13 @@ unknown are kept.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
-import functools
 import os
 import re
 import stat
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from nbformat.v4.rwbase import split_lines
 
 from stepper import private
 from stepper.adapters import jupyter
+from stepper.adapters.exchange import clear, look, remove, swap
 from stepper.adapters.plainjson import dump_json, parse, splice
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
@@ -98,6 +97,7 @@ class IpynbFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._last: Document | None = None
+        self._cleared: Future[None] | None = None  # whether the last write's temporary file is gone
         self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
         self._watch = jupyter.Watch(self._look_after, self._nudge)
 
@@ -186,7 +186,7 @@ class IpynbFile:
             with contextlib.suppress(OSError), private.place(self.path) as (folder, name):
                 times = (about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS)
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
-                self._seen = _signature(_look(name, folder))[:3]
+                self._seen = _signature(look(name, folder))[:3]
 
     def _untouched(self) -> os.stat_result | None:
         """Return what is known of the file where it is as it was last seen; None where it is not."""
@@ -244,8 +244,10 @@ class IpynbFile:
     def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
         # Always the same: what a daemon that was killed left behind goes with the next write.
         temporary = f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
-        about = _look(name, folder)
-        _remove(temporary, folder)
+        if self._cleared is not None:
+            wait([self._cleared])
+        about = look(name, folder)
+        remove(temporary, folder)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
@@ -256,16 +258,16 @@ class IpynbFile:
                     kept = jupyter.kept_time(self.path, document.mtime_ns)
                     os.utime(stream.fileno(), ns=(about.st_atime_ns, kept))
                 os.fsync(stream.fileno())
-            if _signature(_look(name, folder)) != document.signature:
+            if _signature(look(name, folder)) != document.signature:
                 return False
             if not swap(temporary, name, folder):
                 os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif _signature(_look(temporary, folder))[:3] != document.signature[:3]:
+            elif _signature(look(temporary, folder))[:3] != document.signature[:3]:
                 swap(temporary, name, folder)  # somebody wrote between the look and the swap: theirs stands again
                 return False
-            self._seen = _signature(_look(name, folder))[:3]
+            self._seen = _signature(look(name, folder))[:3]
         finally:
-            _remove(temporary, folder)
+            self._cleared = clear(temporary, folder)
         return True
 
     def touch(self) -> None:
@@ -294,33 +296,6 @@ def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
 
 def _signature(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-
-
-def _look(name: str, folder: int) -> os.stat_result:
-    return os.stat(name, dir_fd=folder, follow_symlinks=False)
-
-
-def _remove(name: str, folder: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-
-
-@functools.cache
-def _renameat2() -> Any:
-    """Return the system's call, None where it has none: Linux alone has it."""
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-
-
-def swap(one: str, other: str, folder: int) -> bool:
-    """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
-    exchange = _renameat2()
-    if exchange is None:
-        return False
-    if exchange(folder, os.fsencode(one), folder, os.fsencode(other), 2) == 0:  # RENAME_EXCHANGE
-        return True
-    if ctypes.get_errno() == errno.ENOENT:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)
-    return False
 
 
 def check(raw: Any, name: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import dis
 import os
-import sys
 import types
 
 from .base import (
@@ -25,17 +23,16 @@ from .base import (
     short,
 )
 from .cells import made_global, now
+from .lasting import lasting
 from .signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
 NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
-# Finders of modules that bring none which a listing of sys.path does not show.
-FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
 
 
-def namespace(deadline):
+def namespace(deadline, known):
     modules, functions, classes, variables, left = {}, {}, [], {}, 0
     for name, value in list(shell.user_ns.items()):
         if not bound_by_user(name, value):
@@ -54,7 +51,7 @@ def namespace(deadline):
             variables[name] = {"type": class_name(kind)}
             guarded(measure, value, kind, variables[name])
     found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
-    return {**found, **(guarded(loadable) or {})}
+    return {**found, **(guarded(loadable, known) or {})}
 
 
 def bound_by_user(name, value):
@@ -62,25 +59,20 @@ def bound_by_user(name, value):
     return type(name) is str and not name.startswith("_") and value is not initial and name not in named
 
 
-def loadable():
+def loadable(known):
     """What a cell can load and import: for the look at the next one before it runs."""
-    finders = {getattr(one, "__name__", type(one).__name__) for one in sys.meta_path}
     return {
         "names": [] if altered() else every_name(),
-        "magics": magics(),
         "own_input": shell.user_ns.get("input", missing) is not missing,
-        "imported": sorted({short(name.split(".")[0]) for name in list(sys.modules) if type(name) is str})[:3000],
-        "path": [short(one, 4096) for one in sys.path if type(one) is str][:100],
-        "other_finders": bool(finders - FINDERS),
         "cwd": short(os.getcwd(), 4096),
-        "python": list(sys.version_info[:2]),
+        "lasting": lasting(known),
     }
 
 
 def every_name():
-    """All names that a cell can load, or none: half of them would raise false alarms."""
+    """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
     functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
-    names = [*shell.user_ns, *vars(builtins), *made_global, *(name for one in functions for name in makes(one))]
+    names = [*shell.user_ns, *made_global, *(name for one in functions for name in makes(one))]
     names = [name for name in names if type(name) is str]
     if sum(map(len, names)) > ALL or now.get("at_will"):
         return []
@@ -95,13 +87,6 @@ def altered():
 
 def steps(transformers):
     return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
-
-
-def magics():
-    """The names that call a magic without `%`; None where any name may."""
-    if shell.autocall:
-        return None
-    return [name for kind in shell.magics_manager.lsmagic().values() for name in kind] if shell.automagic else []
 
 
 def makes(function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime, timezone
+from time import time
 
 from .base import shell
 
@@ -68,8 +69,8 @@ def keep(kind, content):
 
 
 def made(kind, content):
-    now = datetime.now(timezone.utc).isoformat()
-    return {"msg_type": kind, "content": content, "header": {"msg_type": kind, "date": now}}
+    now = time()  # made a date where it is asked for
+    return {"msg_type": kind, "content": content, "date": now}
 
 
 def measured(content):
@@ -88,4 +89,11 @@ def shortened(content):
 
 def of(request):
     """What is remembered of a request, None where it is not the last run or did not begin."""
-    return {name: last[name] for name in ("messages", "lost")} if request and request == last["id"] else None
+    if not request or request != last["id"]:
+        return None
+    return {"messages": [dated(**message) for message in last["messages"]], "lost": last["lost"]}
+
+
+def dated(msg_type, content, date):
+    at = datetime.fromtimestamp(date, timezone.utc).isoformat()
+    return {"msg_type": msg_type, "content": content, "header": {"msg_type": msg_type, "date": at}}

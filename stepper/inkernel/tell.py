@@ -107,7 +107,7 @@ def tell(error=None, ran=False, **facts):
     if error is not None:
         facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
-    facts["namespace"] = guarded(namespace, began + SECONDS) or {}
+    facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
     facts["seconds"] = round(clock() - began, 4)
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message)
 
