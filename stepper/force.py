@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from stepper import private
-from stepper.adapters.kernel import Files
+from stepper.adapters.launch import Files
 from stepper.adapters.process import Identity, clear
 from stepper.paths import Paths
 

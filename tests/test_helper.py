@@ -105,7 +105,6 @@ class Lab:
     def close(self) -> None:
         """End the kernel."""
         self.loop.run_until_complete(self.kernel.shutdown())
-        self.loop.run_until_complete(self.kernel.manager.cleanup_resources())  # its zmq context
         self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

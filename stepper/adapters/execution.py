@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from jupyter_client import KernelClient
@@ -79,10 +79,12 @@ class Running:
         self.facts: dict[str, Any] = {}
         self.died: Death | None = None
 
-    async def run(self, code: str, silent: bool = False, history: bool = True, request: str = "") -> Execution:
+    async def run(
+        self, code: str, silent: bool = False, history: bool = True, request: str = "", given: Mapping[str, Any] = {}
+    ) -> Execution:
         """Execute the code and return what came of it; never raises for what the code does.
 
-        `request` is the message's id where the caller keeps one of its own.
+        `request` is the message's id where the caller keeps one of its own, `given` is metadata that the code asks for.
         """
         client = self.kernel.client
         message = client.session.msg("execute_request", {
@@ -91,7 +93,7 @@ class Running:
         })  # fmt: skip
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
         # The helper leaves out what can't be shown anyway, and what it has told before.
-        message["metadata"] = {"stepper": self.area.limit, "stepper_known": self.kernel.lasting.get("mark")}
+        message["metadata"] = {"stepper": self.area.limit, "stepper_known": self.kernel.lasting.get("mark"), **given}
         client.shell_channel.send(message)
         if self.watch:
             self.guard = self.watch()  # it looks while the kernel takes the request in

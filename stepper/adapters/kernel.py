@@ -3,83 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import functools
 import os
 import re
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import zmq
-from jupyter_client import AsyncKernelManager, BlockingKernelClient, KernelClient
+from jupyter_client import BlockingKernelClient, KernelClient
 
 from stepper import private
-from stepper.adapters import helper, process
+from stepper.adapters import helper, launch, process
 from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
+from stepper.adapters.launch import GONE, Files, KernelProcess
 from stepper.adapters.memory import Guard, OomKills, usage
 from stepper.adapters.messages import Inbox
 from stepper.adapters.outputs import OutputArea
-from stepper.adapters.process import Identity
-from stepper.adapters.provisioner import GONE
 from stepper.core.model import Limits, Outcome
 from stepper.errors import KernelError, KernelStartFailedError
 from stepper.ports import Death, Execution
 
 STDERR_CHARACTERS = 2000
+RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
 
 
-@dataclass(frozen=True)
-class Files:
-    """What is kept of a kernel on disk: its record, what it writes to stderr, where it writes what runs when asked."""
-
-    record: Path
-    stderr: Path
-    stack: Path
-
-    @classmethod
-    def beside(cls, record: str) -> Files:
-        """Return the files of the kernel with that record."""
-        path = Path(record)
-        return cls(path, path.with_suffix(".stderr"), path.with_suffix(".stack"))
-
-    def note(self, told: dict[str, Any]) -> None:
-        """Write the record: whole, or not at all."""
-        private.replace(
-            str(self.record), json.dumps(told, default=bytes.decode).encode()
-        )  # the connection's key is bytes
-
-    def forget(self) -> None:
-        """Remove the record of a kernel that is gone."""
-        private.remove(str(self.record))
-        private.remove(str(self.stack))
+@functools.cache
+def sockets() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return the ZeroMQ context of all kernels: each has threads and descriptors of its own."""
+    context = zmq.Context()
+    context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    return context
 
 
 class LocalKernel:
-    """A live kernel, its channels open."""
+    """A live kernel, its channels open. `connection` is how it is reached, as in Jupyter's connection files."""
 
     iopub: Inbox
     shell: Inbox
 
-    def __init__(self, manager: AsyncKernelManager, files: Files, python: str, context: zmq.Context[Any]) -> None:
-        self.manager, self.files, self.python = manager, files, python
-        self.id = manager.kernel_id
-        self.pid: int = manager.provisioner.pid  # type: ignore[union-attr]  # set by start and attach
+    def __init__(self, name: str, python: str, connection: dict[str, Any], found: KernelProcess, files: Files) -> None:
+        self.id, self.python, self.process, self.files = name, python, found, files
+        self.pid, self.runtime = found.pid, os.path.dirname(connection["ip"])
         self.busy = False
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
         self.late = 0  # characters that cells wrote after their end, dropped and not yet told
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
         self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
-        self.client: KernelClient = BlockingKernelClient(context=context, **manager.get_connection_info(session=True))
-        self.identity: Identity = manager.provisioner.identity  # type: ignore[union-attr]
+        self.client: KernelClient = BlockingKernelClient(context=sockets())
+        self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
         self.oom_kills = OomKills(self.pid)
         self.ended: Death | None = None
 
@@ -123,7 +104,7 @@ class LocalKernel:
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; raise KernelError."""
-        done = await self._housekeeping(helper.install(str(self.files.stack)), seconds)
+        done = await self._housekeeping(helper.INSTALL, seconds, helper.given(str(self.files.stack)))
         if done.outcome is not Outcome.OK:
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
             raise KernelError(f"stepper's helper can't be installed: {why}")
@@ -159,7 +140,7 @@ class LocalKernel:
             if death is not None:
                 break
             if again:
-                await self.manager.interrupt_kernel()
+                self.process.interrupt()
         await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
@@ -195,12 +176,12 @@ class LocalKernel:
         found: dict[str, Any] = asked.facts.get("namespace") or {}
         return found
 
-    async def _housekeeping(self, code: str, seconds: float) -> Execution:
+    async def _housekeeping(self, code: str, seconds: float, given: Mapping[str, Any] = {}) -> Execution:
         """Run silent code of stepper's own, with a deadline."""
         self.busy, self.interrupted = True, ""
         try:
             return await Running(self, OutputArea(10000), time.monotonic() + seconds).run(
-                code, silent=True, history=False
+                code, silent=True, history=False, given=given
             )
         finally:
             self.busy = False
@@ -209,13 +190,13 @@ class LocalKernel:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
         if self.busy:
             self.interrupted = self.interrupted or reason
-            await self.manager.interrupt_kernel()
+            self.process.interrupt()
 
     async def sample(self) -> str:
         """Return the stacks of the kernel's threads as faulthandler writes them; '' where it can't be asked."""
         try:
             os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_TRUNC))
-            self.manager.provisioner.process.send_signal(signal.SIGURG)  # type: ignore[union-attr]  # harmless unasked
+            self.process.send(signal.SIGURG)  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:
                 await asyncio.sleep(0.02)
@@ -229,8 +210,7 @@ class LocalKernel:
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            assert self.manager.provisioner is not None
-            code = await self.manager.provisioner.poll()
+            code = self.process.poll()
             if code is None:
                 return None
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
@@ -265,9 +245,9 @@ class LocalKernel:
     async def shutdown(self) -> None:
         """Kill the kernel with its process tree, close the channels, forget the record."""
         self._close()
-        await asyncio.to_thread(process.clear, self.id, self.identity)
+        await asyncio.to_thread(process.clear, self.id, self.process.identity)
         await self.wait_death(GRACE_SECONDS)
-        await self.manager.cleanup_resources()  # sockets, contexts, files
+        launch.clear_files(self.runtime, self.id)
         self.files.forget()
 
     def detach(self) -> None:
@@ -277,7 +257,7 @@ class LocalKernel:
     def rss_bytes(self) -> int:
         """Return the resident memory of the kernel's process tree in bytes."""
         total = 0
-        for member in process.family(self.pid) if self.identity.alive() else ():
+        for member in process.family(self.pid) if self.process.identity.alive() else ():
             try:
                 total += member.memory_info().rss
             except psutil.Error:

@@ -17,13 +17,10 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbformat.v4.rwbase import split_lines
-
 from stepper import private
 from stepper.adapters import jupyter
 from stepper.adapters.exchange import clear, look, remove, swap
-from stepper.adapters.plainjson import dump_json, parse, splice
+from stepper.adapters.plainjson import dump_json, parse, splice, split
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
 from stepper.core.model import Cell, Plan
@@ -349,13 +346,11 @@ def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -
     metadata = {**raw.get("metadata", {}), "execution": execution.timings}
     if step is not None:
         metadata["stepper"] = {"step": step}
-    cell = nbformat.from_dict({"cell_type": "code", "source": "", "outputs": execution.outputs})
-    split_lines(nbformat.NotebookNode(cells=[cell]))
     return {
         **raw,
         "metadata": metadata,
         "execution_count": execution.execution_count,
-        "outputs": cell.outputs,
+        "outputs": [split(output) for output in execution.outputs],
     }
 
 
@@ -364,6 +359,8 @@ def create(path: str, problem: str, plan: Plan) -> None:
 
     FileExistsError where there is one already: two callers never share a name.
     """
+    import nbformat  # it validates what it makes, and takes long to load: no step needs it
+
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_markdown_cell(f"# {problem}")],
         metadata={

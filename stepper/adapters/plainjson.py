@@ -51,6 +51,23 @@ def dump_json(document: Any, fast: bool = True) -> bytes:
     return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
 
 
+def split(output: dict[str, Any]) -> dict[str, Any]:
+    """Return an output with its texts as lists of lines, as nbformat writes them."""
+    if output["output_type"] == "stream":
+        return {**output, "text": _lines(output["text"])}
+    if "data" not in output:
+        return output
+    return {**output, "data": {mime: _lines(data) if _is_text(mime) else data for mime, data in output["data"].items()}}
+
+
+def _lines(text: Any) -> Any:
+    return text.splitlines(True) if isinstance(text, str) else text
+
+
+def _is_text(mime: str) -> bool:
+    return mime.startswith("text/") or mime in ("application/javascript", "image/svg+xml")
+
+
 def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | None:
     """Return the notebook's bytes with one cell replaced and all others as they stand; None where that can't be done.
 
