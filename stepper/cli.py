@@ -9,8 +9,9 @@ from typing import IO, Any
 import click
 
 from stepper import __version__, client
+from stepper.client import current_folder
 from stepper.errors import StepperError, UsageError
-from stepper.paths import Paths, current_folder, find_project, project_of
+from stepper.paths import Paths, find_project, project_of
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 NOTEBOOK = click.argument("notebook", required=False)

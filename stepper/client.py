@@ -1,21 +1,20 @@
 """Connect to the project's daemon, start it where it is not running, ask. Also the whole of the hook process.
 
 The hook process forwards its standard input and prints what comes back. It imports neither asyncio, click,
-jupyter, json nor socket: `_socket` alone saves 10 ms of every cell. What only a failure needs is imported there.
+jupyter, json nor socket, and not even os: `_socket` alone saves 10 ms of every cell, `posix` 2. What only a failure
+needs is imported there.
 """
 
-from __future__ import annotations
-
 import _socket
-import os
+import posix
 import sys
 
 from stepper import __version__, wire
 from stepper.errors import DaemonError, StepperError
-from stepper.paths import Paths, current_folder
+from stepper.meeting import Meeting, encoded
 
 if False:  # for the type checker alone: typing is not loaded
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
 SILENCE_SECONDS = 7.0
@@ -38,7 +37,7 @@ class GoneError(DaemonError):
 class Connection:
     """One request to the daemon on a connected socket."""
 
-    def __init__(self, paths: Paths, sock: _socket.socket) -> None:
+    def __init__(self, paths: Meeting, sock: _socket.socket) -> None:
         self.paths, self.sock = paths, sock
         self.accepted = False
 
@@ -86,7 +85,7 @@ class Connection:
         )
 
 
-def connect(paths: Paths) -> Connection | None:
+def connect(paths: Meeting) -> "Connection | None":
     """Return a Connection to the running daemon, or None where none listens."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     sock.settimeout(SILENCE_SECONDS)
@@ -99,7 +98,7 @@ def connect(paths: Paths) -> Connection | None:
         sock.close()
         raise
     uid = peer_uid(sock)
-    if uid != os.getuid():  # it would be told our environment, and what it answers the agent would read
+    if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
         sock.close()
         raise DaemonError(f"{paths.socket} is of another user (uid {uid})", f"ls -la {paths.runtime}  # who made it?")
     return Connection(paths, sock)
@@ -116,6 +115,7 @@ def peer_uid(sock: _socket.socket) -> int:
 def getpeereid(handle: int, library: str | None = None) -> int:
     """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
     import ctypes
+    import os
 
     user, group = ctypes.c_uint32(), ctypes.c_uint32()
     if ctypes.CDLL(library, use_errno=True).getpeereid(handle, ctypes.byref(user), ctypes.byref(group)) != 0:
@@ -123,18 +123,20 @@ def getpeereid(handle: int, library: str | None = None) -> int:
     return user.value
 
 
-def start(paths: Paths) -> Connection:
+def start(place: Meeting) -> Connection:
     """Start the daemon, or wait for the one that another caller is starting; return a Connection.
 
     Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
     """
     import fcntl
+    import os
     import subprocess
     import time
 
     from stepper import private
+    from stepper.paths import Paths
 
-    deadline = time.monotonic() + START_SECONDS
+    paths, deadline = Paths(place.project), time.monotonic() + START_SECONDS
     try:
         paths.make_home()
         paths.make_runtime()
@@ -190,25 +192,30 @@ def start(paths: Paths) -> Connection:
 
 
 def ask(
-    paths: Paths,
+    paths: Meeting,
     verb: bytes,
     payload: bytes = b"",
-    progress: Callable[[bytes], None] | None = None,
+    progress: "Callable[[bytes], None] | None" = None,
     launch: bool = True,
-) -> bytes | None:
+    environ: "Mapping[bytes, bytes] | None" = None,
+) -> "bytes | None":
     """Ask the daemon and return the answer's bytes.
 
     `progress` is called with the bytes of each interim answer, none at a mere beat. With `launch=False` a daemon
     that is not running is not started and None comes back. Raise StepperError as the daemon reports it,
     DaemonError where it can't be reached.
     """
+    if environ is None:
+        import os
+
+        environ = os.environb
     for left in (2, 1, 0):
         connection = connect(paths)
         if connection is None:
             if not launch:
                 return None
             connection = start(paths)
-        about = (verb, __version__.encode(), wire.pack_environ(os.environb), os.fsencode(current_folder()))
+        about = (verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder()))
         connection.send(*about, payload)
         try:
             kind, body = connection.answer()
@@ -232,8 +239,9 @@ def ask(
     raise DaemonError("a stepper daemon of another version does not end", "stepper shutdown")
 
 
-def retired(paths: Paths) -> None:
+def retired(paths: Meeting) -> None:
     """Wait until the daemon that said STALE no longer listens."""
+    import os
     import time
 
     deadline = time.monotonic() + START_SECONDS
@@ -252,20 +260,20 @@ def failure(body: bytes) -> StepperError:
     return error
 
 
-def forward(paths: Paths, event: str, payload: bytes) -> bytes | None:
+def forward(paths: Meeting, event: str, payload: bytes) -> "bytes | None":
     """Return the daemon's answer to an event; raise as `ask` does.
 
     Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
     """
     verb, look = b"hook " + event.encode(), leaving()
     try:
-        return ask(paths, verb, payload, look, event not in NEVER_LAUNCH)
+        return ask(paths, verb, payload, look, event not in NEVER_LAUNCH, posix.environ)
     except GoneError as error:
         if event != "PostToolUse":
             raise
         gone = error
     try:
-        answer = ask(paths, verb + b" again", payload, look)
+        answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
     except StepperError as error:
         error.accepted = error.accepted or gone.accepted
         raise
@@ -274,12 +282,12 @@ def forward(paths: Paths, event: str, payload: bytes) -> bytes | None:
     return answer
 
 
-def leaving() -> Callable[[bytes], None]:
+def leaving() -> "Callable[[bytes], None]":
     """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell.
 
     A client that is killed closes nothing politely: only its end of our standard output is gone, or our parent.
     """
-    parent, first = os.getppid(), [True]
+    parent, first = posix.getppid(), [True]
 
     def look(_: bytes) -> None:
         if first:  # it comes at once: a step that is over by the next one pays nothing
@@ -289,10 +297,27 @@ def leaving() -> Callable[[bytes], None]:
 
         poll = select.poll()
         poll.register(1, 0)  # POLLERR and POLLHUP come unasked
-        if os.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
-            os._exit(0)
+        if posix.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
+            posix._exit(0)
 
     return look
+
+
+def there(path: str) -> bool:
+    """Whether there is a file of that name."""
+    try:
+        posix.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def current_folder() -> str:
+    """Return the current folder, the root where it was deleted."""
+    try:
+        return posix.getcwd()
+    except OSError:
+        return "/"
 
 
 def hook() -> None:
@@ -304,9 +329,10 @@ def hook() -> None:
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload = stdin.readall()
-        paths = Paths(root)
+        posix.chdir(root)
+        paths = Meeting(posix.getcwd())
         answer: bytes | None = b""
-        if event not in ONLY_UNDER_WAY or os.path.exists(paths.active):
+        if event not in ONLY_UNDER_WAY or there(paths.active):
             answer = forward(paths, event, payload)
         if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
             from stepper.core import hookio
@@ -317,5 +343,5 @@ def hook() -> None:
 
         answer = hookio.failed(event, error, getattr(error, "accepted", False))
     while answer:
-        answer = answer[os.write(1, answer) :]
-    os._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms
+        answer = answer[posix.write(1, answer) :]
+    posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms

@@ -1,7 +1,5 @@
 """The exceptions, each with its exit code and the command that mends it. Stdlib only, no imports."""
 
-from __future__ import annotations
-
 
 class StepperError(Exception):
     """Something that a person can act on: what is wrong, and the command that mends it.

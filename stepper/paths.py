@@ -1,31 +1,17 @@
-"""Where things lie. `os` only: the hook process loads this.
-
-The socket's folder is derived from the user's id, the project's path and what lies in /tmp, because hooks, terminals
-and the agent's shell differ in HOME, TMPDIR and XDG_RUNTIME_DIR and must meet the same daemon.
-"""
+"""Where things lie. Standard library only: install runs it before there is an environment."""
 
 import os
 import stat
 
 from stepper.errors import DaemonError
+from stepper.meeting import HOME, RUNTIME_ROOTS, Meeting
 
 if False:  # for the type checker alone: typing is not loaded
     from typing import Any
 
-HOME = ".stepper"
 SCRIPT = ".claude/hooks/stepper"
 VENV_PYTHON = ".venv/bin/python"
-# On every system, short, independent of the environment. Whoever comes first may take our name in one of them.
-RUNTIME_ROOTS = ("/tmp", "/var/tmp")  # noqa: S108  # the owner is looked at
 SOCKET_BYTES = 103  # of a socket's path, on macOS
-
-
-def fnv1a(data: bytes) -> str:
-    """Return the 64-bit FNV-1a hash of `data` as 16 hex digits (hashlib costs 10 ms of the hook)."""
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return f"{value:016x}"
 
 
 def checkouts(folder: str) -> "tuple[str, ...]":
@@ -77,44 +63,22 @@ def token(path: str) -> str:
         return stream.readline(100).strip()
 
 
-class Paths:
+class Paths(Meeting):
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 
     def __init__(self, project: str) -> None:
-        self.project = os.path.realpath(project)
+        super().__init__(os.path.realpath(project))
         self.checkouts = checkouts(self.project)
-        self.home = os.path.join(self.project, HOME)
         self.env = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
-        self.log = os.path.join(self.home, "daemon.log")
         self.start_lock = os.path.join(self.home, "start.lock")
         self.daemon_lock = os.path.join(self.home, "daemon.lock")
         self.state = os.path.join(self.home, "state.json")
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
-        # While this exists, some notebook is under way: session start, prompts and ends of turns are looked at.
-        self.active = os.path.join(self.home, "active")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
-        name = fnv1a(os.fsencode(self.project))
-        self.runtime = self._runtime(name)
-        self.socket = os.path.join(self.runtime, "daemon.sock")
-
-    def _runtime(self, name: str) -> str:
-        """Return the socket's folder: below the first root in which nobody else has taken our name, else at home.
-
-        All callers meet in the same one: who owns `/tmp/stepper-UID` decides, and there only its owner can change that.
-        """
-        for root in RUNTIME_ROOTS:
-            folder = os.path.join(root, f"stepper-{os.getuid()}")
-            try:
-                about = os.lstat(folder)
-            except OSError:
-                return os.path.join(folder, name)
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
-                return os.path.join(folder, name)
-        return os.path.join(self.home, "run", "s")
 
     @property
     def record(self) -> str:
@@ -200,14 +164,6 @@ class Paths:
 
         for folder in (self.home, self.journals, self.kernels, self.figures):
             private.made(folder)
-
-
-def current_folder() -> str:
-    """Return the current folder, the root where it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
 
 
 def is_worktree(folder: str) -> bool:

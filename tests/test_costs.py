@@ -1,0 +1,132 @@
+"""What a step costs, in counts: a change that makes it dearer is seen here. Seconds are for `benchmarks/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Project, code
+
+Counts = dict[str, int]
+# A daemon that counts what it does for each hook event. Python's own audit events: nothing of the daemon is replaced
+# but `os.fsync`, which has none, and the session's `send`, by which requests go to kernels.
+COUNTING = """
+import collections, json, os, sys
+from jupyter_client.session import Session
+from stepper import daemon
+
+counts, told = collections.Counter(), sys.argv.pop()
+
+def opened(path, mode, flags):
+    name = path.decode() if isinstance(path, bytes) else str(path)
+    if flags & os.O_DIRECTORY:
+        return "folders"
+    kind = "notebook" if ".ipynb" in name else "journal" if name.endswith(".jsonl") else "other"
+    return kind + (" writes" if flags & (os.O_WRONLY | os.O_RDWR) else " reads")
+
+def heard(event, given):
+    if event == "open":
+        opener = given[1] is not None and str(given[0]).startswith(sys.argv[1])  # os.open tells of it again
+        counts[opened(*given)] += not opener
+    elif event in ("subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn", "os.system"):
+        counts["processes"] += 1
+    elif event == "import":
+        counts["imports"] += 1
+    elif event == "_thread.start_new_thread":
+        counts["threads"] += 1
+
+def counting(work, name):
+    def counted(*given, **named):
+        counts[name] += 1
+        return work(*given, **named)
+    return counted
+
+async def hook(*given):
+    counts.clear()
+    answer = await handled(*given)
+    found = {name: count for name, count in counts.items() if count}
+    with open(told + ".new", "w") as stream:
+        json.dump(found, stream)
+    os.replace(told + ".new", told)
+    return answer
+
+handled, daemon.hook = daemon.hook, hook
+os.fsync = counting(os.fsync, "fsyncs")
+Session.send = counting(Session.send, "requests")
+sys.addaudithook(heard)
+daemon.main()
+"""
+
+
+@pytest.fixture
+def counted(project: Project, tmp_path: Path) -> Iterator[Callable[[], Counts]]:
+    """A daemon that counts: what the last hook event took."""
+    told = tmp_path / "counts.json"
+    log = (tmp_path / "log").open("wb")
+    with subprocess.Popen([sys.executable, "-I", "-c", COUNTING, str(project.folder), str(told)], stderr=log) as daemon:
+        while not os.path.exists(project.paths.socket):
+            assert daemon.poll() is None, (tmp_path / "log").read_text()
+        yield lambda: json.loads(told.read_text())
+        project.stepper("shutdown")
+    log.close()
+
+
+@pytest.mark.parametrize("cells", [10, 100])
+def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> None:
+    filler = [code(f"x_{number} = {number}", f"cell-{number:03}") for number in range(cells)]
+    notebook = project.notebook("a.ipynb", filler)
+    for number in range(4):  # the first ones start the kernel, load and remember
+        assert "ran ok" in notebook.replace("cell-005", f"print({number})").text
+    found = counted()
+    assert found.pop("requests") == 1
+    assert found.pop("notebook reads") == 2  # before the cell, and fresh before its outputs are put
+    assert found.pop("notebook writes") == 1
+    assert found.pop("journal writes") == 3  # the start, the run, the report
+    assert found.pop("fsyncs") == 2  # the notebook, the run
+    assert found.pop("other writes") == 1  # .stepper/batch: the file keeps its time until the message ends
+    assert found.pop("other reads") <= 12  # the memory guard: the machine's and each cgroup's above the kernel
+    assert found.pop("folders") <= 7 * (len(project.folder.parts) + 2)  # each on the way to a file, not by its path
+    assert found == {}, "a step starts no process and no thread, and imports nothing"
+
+
+def test_the_look_before_an_edit(project: Project, counted: Callable[[], Counts]) -> None:
+    notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
+    for _ in range(3):
+        assert notebook.before("replace", "x = 2", "a").stdout == b""
+    found = counted()
+    assert found.pop("notebook reads", 0) <= 1
+    found.pop("folders", None)
+    assert found == {}
+
+
+def test_the_hook_process_loads_its_own_five_modules_and_what_python_starts_with(project: Project) -> None:
+    notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
+    notebook.replace("a", "x = 2")
+    payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
+    source = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
+
+    def loaded(*command: str, stdin: bytes = b"") -> set[str]:
+        python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
+        done = subprocess.run(python, input=stdin, capture_output=True, check=True)
+        return {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+
+    more = loaded(source, str(ROOT), str(project.folder), "PostToolUse", stdin=payload) - loaded("pass")
+    own = {"stepper", "stepper.wire", "stepper.errors", "stepper.meeting", "stepper.client"}
+    assert more == {*own, "_socket", "_stat"}
+
+
+def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
+    """A shell that finds no command on its PATH: what the script needs are the shell's own, and the interpreter."""
+    text = (ROOT / "hooks" / "stepper").read_text()
+    for event in ("PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "UserPromptSubmit", "SessionStart"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", text, "stepper", event], input=b"{}\n", capture_output=True, env={"PATH": "/nowhere"}
+        )
+        assert (done.returncode, done.stderr) == (0, b""), event
+    assert "$(" not in text and "`" not in text.replace("\\`", "")
