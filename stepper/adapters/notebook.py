@@ -20,7 +20,7 @@ from typing import Any
 from stepper import private
 from stepper.adapters import jupyter
 from stepper.adapters.exchange import clear, look, remove, swap
-from stepper.adapters.plainjson import dump_json, parse, splice, split
+from stepper.adapters.plainjson import dump_json, has_long_integers, parse, parse_exactly, splice, split
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
 from stepper.core.model import Cell, Plan
@@ -80,6 +80,12 @@ class Document:
                 )
             self._cells = found
         return self._cells
+
+    def exact(self) -> Document:
+        """Return this document with all its numbers as they stand, to be written whole; its cells are made anew."""
+        if self.fast and has_long_integers(self.data):
+            self.raw, self.fast, self._cells = parse_exactly(self.data), False, None
+        return self
 
 
 class InvalidJsonError(NotebookError):
@@ -160,7 +166,10 @@ class IpynbFile:
             before, content = dict(target), _with_outputs(target, execution, step)
             target.clear()
             target.update(content)
-            if self._write(document, keep_time, splice(document.data, before, content)):
+            spliced = splice(document.data, before, content)
+            if spliced is None and (target := find(document.exact(), cell)) is not None:
+                target.update(_with_outputs(target, execution, step))
+            if self._write(document, keep_time, spliced):
                 if jupyter.about(self.path):
                     self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
                 return ""
@@ -201,7 +210,7 @@ class IpynbFile:
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
         for _ in range(ATTEMPTS):
-            document = self.read()
+            document = self.read().exact()
             target = find(document, cell)
             if target is None:
                 return
@@ -215,7 +224,7 @@ class IpynbFile:
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into `metadata.stepper`; raise NotebookError."""
         for _ in range(ATTEMPTS):
-            document = self.read()
+            document = self.read().exact()
             document.raw.setdefault("metadata", {})["stepper"] = plans.to_json(plan)
             document.plan = plans.to_json(plan)
             if self._write(document, keep_time=True):
