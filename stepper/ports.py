@@ -151,13 +151,13 @@ class Journal(Protocol):
     def waiting(self) -> int:
         """How many events could not be written yet."""
 
-    def append(self, event: dict[str, Any], sync: bool = True, keep: bool = True) -> None:
-        """Write one event after those that wait; with `sync` it is on disk when this returns.
+    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
 
         Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
         """
 
-    def flush(self, sync: bool = True) -> None:
+    def flush(self, sync: bool | None = True) -> None:
         """Write the events that wait, all or none; raise OSError."""
 
 

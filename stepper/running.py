@@ -118,7 +118,7 @@ async def conclude(
     if verdict is Verdict.RECOVERABLE:
         work.notes += progress.same_error(state, key, run)
     counted = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
-    session.log({"event": "run", **judge.told(run), **counted, "request": begin.request})
+    session.log({"event": "run", **judge.told(run), **counted, "request": begin.request}, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
     return Concluded(begin, run, execution, decision, attempts)

@@ -212,7 +212,7 @@ class Session:
 
     # --- the journal ------------------------------------------------------------------------------------------
 
-    def log(self, event: dict[str, Any], sync: bool = True) -> None:
+    def log(self, event: dict[str, Any], sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
         beginning = event["event"] == "start"  # nothing ran yet
         try:

@@ -14,8 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from stepper.adapters import notebook, plainjson
-from stepper.adapters.exchange import CLEARING
+from stepper.adapters import later, notebook, plainjson
 from stepper.core.model import Outcome, Plan, Step
 from stepper.errors import NotebookError
 from stepper.ports import Execution
@@ -91,7 +90,7 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, m
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    CLEARING.submit(bool).result()  # what was replaced is taken away in the background
+    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -119,7 +118,7 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    CLEARING.submit(bool).result()  # what was replaced is taken away in the background
+    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -185,7 +184,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path]
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
         assert file.outputs(cell)
-        CLEARING.submit(bool).result()  # what was replaced is taken away in the background
+        later.LATER.submit(bool).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
 
 
@@ -239,7 +238,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    CLEARING.submit(bool).result()  # what was replaced is taken away in the background
+    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 

@@ -7,12 +7,12 @@ import ctypes
 import errno
 import functools
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
+from stepper.adapters.later import soon
+
 RENAME_EXCHANGE = 2  # renameat2(2)
-# To remove a file costs milliseconds where the system discards its blocks at once: nobody waits for that.
-CLEARING = ThreadPoolExecutor(1, "clearing")
 
 
 def look(name: str, folder: int) -> os.stat_result:
@@ -27,15 +27,11 @@ def remove(name: str, folder: int) -> None:
 
 
 def clear(name: str, folder: int) -> Future[None]:
-    """Remove a file soon; whoever makes another one of that name waits for the end of it."""
+    """Remove a file soon; whoever makes another one of that name waits for the end of it.
 
-    def work(handle: int) -> None:
-        try:
-            remove(name, handle)
-        finally:
-            os.close(handle)
-
-    return CLEARING.submit(work, os.dup(folder))
+    It takes milliseconds where the system discards its blocks at once.
+    """
+    return soon(lambda own: remove(name, own), folder)
 
 
 @functools.cache

@@ -11,12 +11,14 @@ import contextlib
 import errno
 import json
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from stepper import private
+from stepper.adapters.later import soon
 from stepper.adapters.plainjson import load_json
 
 
@@ -27,6 +29,7 @@ class JsonLines:
         self.path = Path(path)
         self._torn = False
         self._waiting: list[bytes] = []
+        self._syncing: Future[None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -47,8 +50,8 @@ class JsonLines:
         bad = len(lines) - len(events)
         return events, f"{bad} unreadable line(s) of the journal {self.path} were left out" if bad else ""
 
-    def append(self, event: dict[str, Any], sync: bool = True, keep: bool = True) -> None:
-        """Write one event after those that wait; with `sync` it is on disk when this returns.
+    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
 
         Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
         """
@@ -60,10 +63,13 @@ class JsonLines:
                 self._waiting.pop()
             raise
 
-    def flush(self, sync: bool = True) -> None:
-        """Write the lines that wait, all or none; raise OSError."""
+    def flush(self, sync: bool | None = True) -> None:
+        """Write the lines that wait, all or none; raise OSError, also where the disk did not keep those of before."""
         if not self._waiting:
             return
+        if self._syncing is not None and self._syncing.done():
+            before, self._syncing = self._syncing, None
+            before.result()
         data = b"\n" * self._torn + b"".join(self._waiting)
         handle = private.opened(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -73,6 +79,8 @@ class JsonLines:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if sync:
                     os.fsync(handle)
+                elif sync is None:
+                    self._syncing = soon(os.fsync, handle)
             except OSError:
                 self._torn = True  # unless it can be cut off: then the file ends as it did
                 with contextlib.suppress(OSError):
