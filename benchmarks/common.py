@@ -301,10 +301,17 @@ def machine() -> str:
     return f"{date.today()}, {where}, {python}, {', '.join(found)}"
 
 
+def enough(text: str) -> int:
+    """Return a number of rounds that has a middle half; raise ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError("2 or more")
+    return int(text)
+
+
 def options(description: str, rounds: int = 20) -> argparse.ArgumentParser:
     """Return a parser that knows `--rounds`."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, default=rounds, help="samples of each row, 2 or more; 20 to be quoted")
+    parser.add_argument("--rounds", type=enough, default=rounds, help="samples of each row, 2 or more; 20 to be quoted")
     return parser
 
 

@@ -22,6 +22,7 @@ from jupyter_client import AsyncKernelManager
 DELIMITER = b"<IDS|MSG>"
 # As stepper starts its kernels: no history file.
 ARGUMENTS = ("-m", "ipykernel_launcher", "--HistoryManager.hist_file=:memory:", "-f")
+SILENCE_SECONDS = 60  # of a kernel, at most
 AGAIN_MS = 5  # how often a socket connects to a kernel that does not listen yet
 
 
@@ -70,12 +71,13 @@ class RawKernel:
         Raise BrokenStepError where the reply is not ok or the kernel ended.
         """
         awaited = {"reply", "idle"} if idle else {"reply"}
+        until = time.monotonic() + SILENCE_SECONDS
         while awaited:
-            wait = patience if patience and "reply" not in awaited else 60_000
-            ready = dict(self.poller.poll(wait))
-            if not ready and wait == patience:
+            late = patience is not None and "reply" not in awaited
+            ready = dict(self.poller.poll(patience if late else 1000))
+            if not ready and late:
                 return False
-            if not ready or self.process.poll() is not None:
+            if not ready and (self.process.poll() is not None or time.monotonic() > until):
                 raise BrokenStepError("a raw kernel ended or does not answer")
             if self.iopub in ready:
                 frames = self.iopub.recv_multipart()
@@ -87,7 +89,7 @@ class RawKernel:
                 _, _, _, parent, _, content, *_ = self.shell.recv_multipart()
                 if orjson.loads(parent)["msg_id"] == asked:
                     awaited.discard("reply")
-                    if orjson.loads(content)["status"] != "ok" and idle:
+                    if orjson.loads(content)["status"] not in (("ok",) if idle else ("ok", "error")):
                         raise BrokenStepError(f"a raw kernel answers: {content[:300]!r}")
         return True
 
@@ -98,7 +100,7 @@ class RawKernel:
         """
         content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}}
         began = time.perf_counter()
-        self.over(self.request("execute_request", {**content, "allow_stdin": False, "stop_on_error": True}), idle)
+        self.over(self.request("execute_request", {**content, "allow_stdin": False, "stop_on_error": False}), idle)
         return since(began)
 
     def round_trip(self) -> float:
