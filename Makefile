@@ -34,8 +34,13 @@ lower-bounds:
 	$(ENV)-low/bin/uv pip install --quiet --python $(ENV)-low/bin/python --resolution lowest-direct --editable '.[test]'
 	$(ENV)-low/bin/python -m pytest -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
 
+# What a step, growth, a start, many notebooks and bursts cost, each beside its floors: docs/benchmarks.md
 benchmarks: env
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/floods.py "100 MB of text" "display updates"
 	$(BIN)/python benchmarks/quiet.py
 	$(BIN)/python benchmarks/tokens.py
 
@@ -47,7 +52,7 @@ faults: env
 # What is injected, what survives, what floods cost, two thousand cells: docs/reliability.md
 reliability: env
 	$(BIN)/python benchmarks/faults.py
-	$(BIN)/python benchmarks/floods.py
+	$(BIN)/python benchmarks/floods.py --rounds 3
 	$(BIN)/python benchmarks/soak.py
 
 # Twenty thousand examples of what may come in, instead of some hundred.

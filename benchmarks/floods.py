@@ -1,6 +1,6 @@
 """What floods of output cost: whole hook processes beside the same code in a kernel without stepper.
 
-    python benchmarks/floods.py [--rounds 3] [only these floods …]
+    python benchmarks/floods.py [--rounds 20] [only these floods …]
 
 Run it with the Python of an environment that holds stepper and ipykernel. A flood's ratio is stepper's median over that
 of the kernel's own time: from the request to the reply, nothing read but raw messages. After each the report and the
@@ -9,24 +9,17 @@ notebook are checked, and one second later the daemon's memory is compared with 
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
-import zmq
-from jupyter_client import BlockingKernelClient, KernelManager
-from step import MB, BrokenStepError, Project, machine, said, spawn
+from common import MB, BrokenStepError, Project, machine, options, said, scratch, spawn
+from kernels import RawKernel
 
 RATIO, GROWTH_MB, LIMIT = 2, 60, 1 << 20
 PICTURE = base64.b64encode(
@@ -75,48 +68,12 @@ FLOODS = (
 )
 
 
-class Bare:
-    """A kernel of its own; what it publishes is taken and thrown away."""
-
-    def __init__(self) -> None:
-        self.manager = KernelManager(kernel_name="python3", transport="ipc")
-        self.manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.client: BlockingKernelClient = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def run(self, source: str) -> float:
-        """Return the seconds from the request to the reply."""
-        iopub, shell = self.client.iopub_channel.socket, self.client.shell_channel.socket
-        poller = zmq.Poller()
-        poller.register(iopub, zmq.POLLIN)
-        poller.register(shell, zmq.POLLIN)
-        began = time.perf_counter()
-        self.client.execute(source)
-        while True:
-            ready = dict(poller.poll())
-            if iopub in ready:
-                iopub.recv_multipart(copy=False)
-            if shell in ready:
-                shell.recv_multipart()
-                return time.perf_counter() - began
-
-    def end(self) -> None:
-        """End the kernel."""
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-
 class Stepped:
     """A notebook of one cell, which is replaced again and again."""
 
     def __init__(self, project: Project) -> None:
         self.project, self.path = project, project.root / "notebooks" / "floods.ipynb"
         self.turn = 0
-
-    def daemon(self) -> psutil.Process:
-        """Return the daemon's process."""
-        return psutil.Process(json.loads(Path(self.project.paths.daemon_json).read_text())["pid"])
 
     def run(self, flood: Flood) -> float:
         """Return the seconds of the hook process; raise BrokenStepError where report or notebook is not as it must."""
@@ -145,15 +102,15 @@ class Stepped:
             raise BrokenStepError(f"{flood.name}: {self.path.stat().st_size} bytes, …{shown[-80:]!r}: {report[:300]}")
 
 
-def row(flood: Flood, rounds: int, bare: Callable[[str], float], stepped: Stepped) -> str:
+def row(flood: Flood, rounds: int, kernel: RawKernel, stepped: Stepped) -> str:
     """Return the flood's row of the table."""
     own, ours, grown = [], [], []
     for _ in range(rounds):
-        own.append(bare(flood.source))
-        before = stepped.daemon().memory_info().rss
+        own.append(kernel.run(flood.source, idle=False) / 1000)
+        before = stepped.project.daemon().memory_info().rss
         ours.append(stepped.run(flood))
         time.sleep(1)
-        grown.append((stepped.daemon().memory_info().rss - before) / MB)
+        grown.append((stepped.project.daemon().memory_info().rss - before) / MB)
     ratio, most = statistics.median(ours) / statistics.median(own), max(grown)
     bounds = f"{said(ratio <= RATIO)}, {said(most < GROWTH_MB)}" if flood is not FLOODS[0] else "no flood"
     times = f"{statistics.median(own):.2f} | {statistics.median(ours):.2f} | {ratio:.2f} ×"
@@ -162,12 +119,11 @@ def row(flood: Flood, rounds: int, bare: Callable[[str], float], stepped: Steppe
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options("What floods of output cost, beside the same code in a kernel without stepper.")
     parser.add_argument("only", nargs="*", help="words of the floods' names")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="floods-") as folder:
-        project, bare = Project(Path(folder)), Bare()
+    with scratch("floods-") as project:
+        kernel = RawKernel()
         try:
             stepped = Stepped(project)
             stepped.run(FLOODS[0])  # starts daemon and kernel
@@ -176,10 +132,9 @@ def main() -> None:
             print("| --- | --- | --- | --- | --- | --- |")
             for flood in FLOODS:
                 if not given.only or any(word in flood.name for word in given.only):
-                    print(row(flood, given.rounds, bare.run, stepped), flush=True)
+                    print(row(flood, given.rounds, kernel, stepped), flush=True)
         finally:
-            bare.end()
-            project.shutdown()
+            kernel.end()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from step import Project, spawn
+from common import Project, spawn
 
 from stepper import __version__, demo, doctor, trust
 
