@@ -3,8 +3,9 @@
 import os
 import stat
 
+from stepper import meeting
 from stepper.errors import DaemonError
-from stepper.meeting import HOME, RUNTIME_ROOTS, Meeting
+from stepper.meeting import HOME, Meeting
 
 if False:  # for the type checker alone: typing is not loaded
     from typing import Any
@@ -140,7 +141,7 @@ class Paths(Meeting):
     def make_runtime(self) -> None:
         """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES:
-            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in RUNTIME_ROOTS)
+            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in meeting.RUNTIME_ROOTS)
             raise DaemonError(
                 f"another user holds {held}, and {self.socket} is too long for a socket",
                 f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",

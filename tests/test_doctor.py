@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, paths, preflight, settings
+from stepper import __version__, doctor, install, preflight, settings
 from stepper.paths import Paths
 
 NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
@@ -22,7 +22,7 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     # a runtime folder of the test's own: short, because a socket's path is at most 103 bytes
     with tempfile.TemporaryDirectory(prefix="st-", dir="/tmp") as folder:
-        monkeypatch.setattr(paths, "RUNTIME_ROOTS", (folder,))
+        monkeypatch.setattr(meeting, "RUNTIME_ROOTS", (folder,))
         yield
 
 

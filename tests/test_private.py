@@ -234,14 +234,6 @@ def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
         client.getpeereid(stream.fileno(), library)
 
 
-def test_the_hook_starts_no_slower_for_it() -> None:
-    """private.py is loaded where a daemon is started, not with each cell."""
-    loaded = "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(*sys.modules)"
-    run = [sys.executable, "-I", "-S", "-c", loaded, str(Path(client.__file__).parent.parent)]
-    names = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
-    assert "stepper.paths" in names and not {"stepper.private", "ctypes", "re"} & set(names)
-
-
 def test_the_runtime_folder_needs_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Paths(str(tmp_path)).runtime
     for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):

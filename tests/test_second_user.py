@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from stepper import client, daemon, paths
+from stepper import client, daemon
 from stepper.errors import DaemonError
+from stepper.meeting import fnv1a
 from stepper.paths import Paths
 from tests.conftest import Project
 
@@ -141,7 +142,7 @@ def test_the_daemon_turns_another_user_away_even_where_the_folder_is_open(open_p
 
 
 def test_a_client_tells_nothing_to_another_users_socket(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "RUNTIME_ROOTS", (str(open_place),))
+    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", (str(open_place),))
     (open_place / "repo").mkdir()
     told = Paths(str(open_place / "repo"))
     os.makedirs(told.runtime)
@@ -190,7 +191,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     open_place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
     home = open_place / "repo"
     home.mkdir()
     os.chown(home, VICTIM, VICTIM)
@@ -225,7 +226,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
 
         return told.runtime, asyncio.run(both()), os.lstat(told.runtime).st_mode & 0o777
 
-    hash_name = paths.fnv1a(os.fsencode(str(home)))
+    hash_name = fnv1a(os.fsencode(str(home)))
     expected = [f"{root}/{name}/{hash_name}" for root in roots] + [str(home / ".stepper" / "run" / "s")]
     as_user(OTHER, squat(roots[0]))
     assert as_user(VICTIM, served) == [expected[1], "ready", 0o700]
@@ -247,7 +248,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
     open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
     deep = open_place / ("deep" * 25)
     deep.mkdir()
     for root in roots:
@@ -259,7 +260,7 @@ def test_where_every_name_is_taken_and_the_project_lies_deep_that_is_said(
 
 def test_callers_meet_in_the_first_folder_that_is_the_users(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roots = sticky(open_place / "tmp"), sticky(open_place / "var")
-    monkeypatch.setattr(paths, "RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(meeting, "RUNTIME_ROOTS", roots)
     first = Paths(str(open_place)).runtime
     assert first.startswith(roots[0])
     Path(roots[0], "stepper-0").mkdir(mode=0o700)
