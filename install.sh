@@ -89,8 +89,8 @@ from_checkout() {
     "$here" "$@"
 }
 
-# sets target, env, stamp (empty: the environment is as it should be), editable, demo, uninstall and "$@"
-target='' env='' stamp='' editable='' demo='' uninstall=''
+# sets target, env, state, stamp (empty: the environment is as it should be), editable, demo, uninstall and "$@"
+target='' env='' state='' stamp='' editable='' demo='' uninstall=''
 plan=$(from_checkout plan "$@") || exit $?
 eval "$plan"
 
@@ -105,7 +105,7 @@ no_venv() {
 [ -n "$base" ] || no_venv "$bare"
 
 make_env() {
-  rm -rf -- "$env" && (umask 077 && mkdir -p -- "$target/.stepper") || return
+  rm -rf -- "$env" && (umask 077 && mkdir -p -- "${env%/*}") || return
   if [ -n "$uv" ]; then
     # uv keeps wheels of folders by the time of pyproject.toml alone: without --refresh-package it takes an old one
     uv venv --quiet --no-project --python "$base" "$env" && cd "$here" &&
@@ -121,7 +121,8 @@ if [ -n "$stamp" ]; then
   printf '%-12s%s\n' environment "being made in $env (a minute at most)"
   if ! (make_env); then
     rm -rf -- "$env"
-    rmdir -- "$target/.stepper" 2>/dev/null || :
+    home=${env%/*}
+    (cd -- "$state" && rmdir -p -- "${home#"$state"/}") 2>/dev/null || :
     fail "the environment could not be made (see above); nothing else was changed in $target"
   fi
   # written last: an environment without it is half made

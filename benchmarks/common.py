@@ -27,7 +27,7 @@ from typing import NamedTuple
 import psutil
 
 import stepper
-from stepper import trust
+from stepper import install, trust
 from stepper.paths import Paths
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
@@ -95,7 +95,7 @@ class Project:
         self.script = self.root / ".claude" / "hooks" / "stepper"
         self.script.parent.mkdir(parents=True)
         shutil.copy(HOOK, self.script)
-        env = self.root / ".stepper" / "env"
+        env = Path(self.paths.env)
         (env / "bin").mkdir(parents=True)
         self.python = env / "bin" / "python"
         self.python.symlink_to(os.path.realpath(sys.executable))
@@ -104,6 +104,7 @@ class Project:
             shutil.copy(Path(sys.prefix, "pyvenv.cfg"), env)
         self.packages = env / "packages"
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
+        install.link(Path(self.paths.link), env)
         trust.remember(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]

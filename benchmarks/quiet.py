@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from stepper import trust
+from stepper import install, trust
 from stepper.paths import Paths
 
 ROUNDS = 40
@@ -36,14 +36,16 @@ def seconds(command: list[str], state: str) -> float:
 def main() -> None:
     """Measure in turn, print medians and ratios."""
     with tempfile.TemporaryDirectory() as folder:
-        hook, env = Path(folder, ".claude", "hooks", "stepper"), Path(folder, ".stepper", "env")
+        os.environ["XDG_STATE_HOME"] = state = os.path.join(folder, "state")
+        paths = Paths(folder)
+        hook, env = Path(folder, ".claude", "hooks", "stepper"), Path(paths.env)
         hook.parent.mkdir(parents=True)
         (env / "bin").mkdir(parents=True)
         shutil.copy(ROOT / "hooks" / "stepper", hook)
         (env / "bin" / "python").symlink_to(sys.executable)
         (env / "packages").symlink_to(ROOT)
-        os.environ["XDG_STATE_HOME"] = state = os.path.join(folder, "state")
-        trust.remember(Paths(folder), {"python": sys.executable})  # else the hook script ends without starting Python
+        install.link(Path(paths.link), env)
+        trust.remember(paths, {"python": sys.executable})  # else the hook script ends without starting Python
         bare = [str(env / "bin" / "python"), "-I", "-S", "-c", "pass"]
         events = ("SessionStart", "UserPromptSubmit", "Stop", "PostToolBatch")
         rows: dict[str, list[float]] = {name: [] for name in ("bare", *events)}

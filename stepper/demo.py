@@ -17,6 +17,7 @@ from pathlib import Path
 from subprocess import CalledProcessError, run
 from typing import Any, NamedTuple
 
+from stepper import doctor
 from stepper.errors import StepperError
 from stepper.paths import Paths, recorded
 from stepper.settings import SCRIPT
@@ -244,6 +245,8 @@ def main() -> int:
         said = f"{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}"
         sys.stderr.write(f"demo: {type(error).__name__}: {error}\n{said}\n")
         return 1
+    undo = f"{doctor.install_command(Paths(target))} --uninstall && rm -r {shlex.quote(target)}"
+    say(f"To be rid of it, with its environment beside the record: {undo}")
     say(f"Now with Claude Code itself: cd {shlex.quote(target)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
     return 0
 

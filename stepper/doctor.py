@@ -194,9 +194,9 @@ def ipykernel(paths: Paths) -> Check:
 
 
 def hook_script(paths: Paths) -> Check:
-    """The hook script is ours, executable, and finds stepper's environment."""
+    """The hook script is ours, executable, and finds stepper's environment; the name `.stepper/env` leads there too."""
     script, ours = Path(paths.project, settings.SCRIPT), assets("hooks") / "stepper"
-    env = paths.used_env
+    env, link = paths.used_env, Paths(paths.lender).link
     if not script.is_file():
         wrong = f"{settings.SCRIPT} is missing"
     elif script.read_bytes() != ours.read_bytes():
@@ -208,13 +208,18 @@ def hook_script(paths: Paths) -> Check:
             f"{settings.SCRIPT} is not executable",
             f"chmod +x {shlex.quote(str(script))}",
         )
-    elif os.path.lexists(env) and not paths.env_is_ours():
-        detail = f"{env} is not of an install of yours: nothing of it runs, and no cell"
+    elif os.path.lexists(link) and not paths.env_is_ours():
+        detail = f"{link} is not of an install of yours: nothing of it runs, and no cell"
         return Check("hook script", False, detail, TRUST)
     elif not Path(env, "packages", "stepper").is_dir():
-        return Check("hook script", False, f"{paths.relative(env)} is not complete", install_command(paths, env))
+        return Check("hook script", False, f"{paths.relative(link)} is not complete", install_command(paths, link))
+    elif os.path.realpath(link) != os.path.realpath(env):
+        detail = f"{link} is not your environment (a pull may have put it there). The hooks run yours: {env}"
+        # install refuses a link of a stranger's
+        unlink = f"rm {shlex.quote(link)} && " if os.path.islink(link) else ""
+        return Check("hook script", False, detail, unlink + install_command(paths, link))
     else:
-        lent = "" if env == paths.env else f" (a worktree, with the environment of the main checkout: {env})"
+        lent = "" if link == paths.link else f" (a worktree, with the environment of the main checkout: {link})"
         return Check("hook script", True, settings.SCRIPT + lent)
     return Check("hook script", False, wrong, install_command(paths))
 

@@ -38,8 +38,6 @@ def apply(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
-    Path(paths.env).mkdir(parents=True, exist_ok=True)
-    Path(paths.home).chmod(0o700)
     finish_env(paths)
     for each in (paths.project, *paths.borrowers()) if options.remade else ():
         retire(Paths(each))
@@ -79,8 +77,10 @@ def farewell(paths: Paths, allowed: bool) -> None:
 
 
 def finish_env(paths: Paths) -> None:
-    """Put into the environment what the hook script and the person's shell need."""
+    """Put into the environment what the hook script and the person's shell need, and its name into the project."""
+    trust.make_folders(paths)
     env = Path(paths.env)
+    link(env / "project", Path(paths.project))
     link(env / "packages", Path(__file__).resolve().parent.parent)  # site-packages, or the checkout
     # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
     # own. `stepper` alone comes first, because the project may have another command of that name.
@@ -91,6 +91,7 @@ def finish_env(paths: Paths) -> None:
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
     script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
+    link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
 
 
 def retire(paths: Paths) -> None:

@@ -29,11 +29,16 @@ def checkouts(folder: str) -> "tuple[str, ...]":
     return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
 
 
-def record_folder(project: str) -> str:
-    """Return where this user's install keeps what it knows of a project: never in the project, which others write."""
+def record_root() -> str:
+    """Return the folder below which this user's installs keep what they know of projects."""
     told = os.environ.get("XDG_STATE_HOME", "")
     state = told if os.path.isabs(told) else os.path.expanduser("~/.local/state")
-    return os.path.join(state, "stepper", "projects", project.lstrip(os.sep), HOME)
+    return os.path.join(state, "stepper", "projects")
+
+
+def record_folder(project: str) -> str:
+    """Return where this user's install keeps what it knows of a project: never in the project, which others write."""
+    return os.path.join(record_root(), project.lstrip(os.sep), HOME)
 
 
 def recorded(project: str) -> "dict[str, Any]":
@@ -70,7 +75,8 @@ class Paths(Meeting):
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
         self.checkouts = checkouts(self.project)
-        self.env = os.path.join(self.home, "env")
+        # The name by which people call the environment: a link to `env`, where a pull may put anything.
+        self.link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
         self.start_lock = os.path.join(self.home, "start.lock")
         self.daemon_lock = os.path.join(self.home, "daemon.lock")
@@ -86,15 +92,26 @@ class Paths(Meeting):
         """What this user's install noted of the project."""
         return os.path.join(record_folder(self.project), "install.json")
 
+    @property
+    def env(self) -> str:
+        """stepper's environment, beside the record: no pull writes there."""
+        return os.path.join(record_folder(self.project), "env")
+
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
         there = [os.path.join(folder, name) for folder in self.checkouts]
         return next(filter(os.path.lexists, there), there[0])
 
     @property
+    def lender(self) -> str:
+        """The checkout whose environment is used, as the hook script finds it: this one, or the main one."""
+        there = (folder for folder in self.checkouts if os.path.exists(os.path.join(folder, HOME, "env")))
+        return next(there, self.project)
+
+    @property
     def used_env(self) -> str:
         """stepper's environment: `env`, or the main checkout's."""
-        return self.lent(os.path.join(HOME, "env"))
+        return os.path.join(record_folder(self.lender), "env")
 
     @property
     def config(self) -> str:
@@ -121,7 +138,7 @@ class Paths(Meeting):
 
     def env_is_ours(self) -> bool:
         """Whether this user's install recorded the environment that the hook runs."""
-        return bool(recorded(os.path.dirname(os.path.dirname(self.used_env))))
+        return bool(recorded(self.lender))
 
     def borrowers(self) -> "list[str]":
         """Return the linked worktrees that work with this checkout's environment."""
@@ -132,7 +149,7 @@ class Paths(Meeting):
                     found.append(os.path.realpath(os.path.join(folder, name, os.path.dirname(stream.read()))))
             except OSError:
                 pass  # removed by hand, not pruned yet
-        return [each for each in sorted(found) if is_worktree(each) and Paths(each).used_env == self.env]
+        return [each for each in sorted(found) if is_worktree(each) and Paths(each).lender == self.project]
 
     def relative(self, path: str) -> str:
         """Return `path` relative to the project, as reports and `--json` name it."""
@@ -187,10 +204,10 @@ def find_project(start: str) -> "str | None":
 
 
 def project_of(start: str, prefix: str) -> "str | None":
-    """Return the project that the stepper of the environment `prefix` is installed in, else that of the folder `start`.
+    """Return the project that the environment `prefix` was made for, else (it is gone) that of the folder `start`.
 
     A linked worktree has its own state, and this stepper from its main checkout.
     """
-    above, here = os.path.dirname(prefix), find_project(start)
-    own = os.path.realpath(os.path.dirname(above)) if os.path.basename(above) == HOME else None
-    return here if own is None or (here and own in checkouts(here)) else own
+    own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
+    gone = not os.path.isdir(os.path.join(own, HOME))
+    return here if gone or (here and own in checkouts(here)) else own

@@ -18,15 +18,13 @@ from typing import NamedTuple
 
 from stepper import doctor, settings
 from stepper.errors import StepperError, UsageError
-from stepper.paths import Paths
+from stepper.paths import Paths, record_folder, record_root, recorded
 
 SETTINGS = ".claude/settings.json"
 SKILLS = ".claude/skills"
+ENV = ".stepper/env"
 # Where install and uninstall write or remove things, besides `.claude/`.
-PLACES = (
-    *(".stepper/env", ".stepper/env/session.sh", ".stepper/env/cli", ".stepper/env/bin", ".stepper/env/bin/stepper"),
-    *(".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore"),
-)
+PLACES = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore")
 # In the third line of every version of the hook script: how it is known as ours.
 SCRIPT_MARK = b"notebook-stepper"
 
@@ -90,8 +88,9 @@ def check_target(target: str) -> None:
         raise UsageError(f"there is no folder {shown}", f"mkdir -p {shown}")
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
-    if os.pathsep in target or "\n" in target:
-        raise UsageError(f"{shown}: a colon or a line end in its path can't stand on the PATH", "rename the folder")
+    if set(os.pathsep + "\n") & set(record_folder(target)):
+        where = shlex.quote(record_folder(target))
+        raise UsageError(f"{where}: a colon or a line end can't stand on the PATH", "rename the folder")
     if target == os.path.realpath(Path.home()):
         raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
     try:
@@ -117,11 +116,16 @@ def read_settings(project: Path) -> tuple[str | None, settings.Data]:
 
 
 def check_links(project: Path, *more: str) -> None:
-    """Raise RefusedError where a link in a place of ours leads out of the project: nothing is written elsewhere."""
+    """Raise RefusedError where a link in a place of ours leads out of the project: nothing is written elsewhere.
+
+    `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
+    """
     skills = [f"{SKILLS}/{name}" for name in doctor.shipped_skills()]
-    for name in (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more):
+    places = (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more)
+    for name in places:
         place, real = project / name, os.path.realpath(project / name)
-        if not Path(real).is_relative_to(project) or (name == ".stepper" and place.is_symlink()):
+        inside = (project, os.path.realpath(record_root())) if name == ENV else (project,)
+        if not any(Path(real).is_relative_to(each) for each in inside) or (name == ".stepper" and place.is_symlink()):
             word = shlex.quote(str(place))
             raise RefusedError(
                 f"{place} is or lies behind a link, to {real}", f"ls -ld {word}; rm the link, not {real}"
@@ -166,9 +170,10 @@ def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choic
         return Choice(str(noted["python"]), "given by --python before", given=True)
     if (venv / "bin/python").exists():
         return Choice(str(venv / "bin/python"), "the project's .venv")
+    ours = (paths.home, os.path.realpath(record_root()))  # where environments of stepper's own lie
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        python = Path(environ.get(name, ""), "bin/python")
-        if environ.get(name) and python.exists() and not python.is_relative_to(paths.home):
+        python, real = Path(environ.get(name, ""), "bin/python"), Path(os.path.realpath(environ.get(name, "")))
+        if environ.get(name) and python.exists() and not any(map(real.is_relative_to, ours)):
             return Choice(str(python), f"the active {name}")
     if os.path.lexists(venv):
         raise RefusedError(f"{venv} has no bin/python", "remove it, or name an interpreter: --python PATH")
@@ -213,7 +218,7 @@ def stamp(options: argparse.Namespace) -> str:
 
 def env_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
-    if not paths.env_is_ours():
+    if not recorded(paths.project) or os.path.islink(paths.env):  # `stepper trust` made that link
         return False
     try:
         there = Path(paths.env, "stamp").read_text().strip()
@@ -252,6 +257,7 @@ def plan(options: argparse.Namespace) -> None:
     values = {
         "target": paths.project,
         "env": paths.env,
+        "state": os.path.dirname(os.path.dirname(record_root())),
         "stamp": "" if options.uninstall or env_ready(paths, wanted) else wanted,
         **{name: "yes" if getattr(options, name) else "" for name in ("editable", "demo", "uninstall")},
     }

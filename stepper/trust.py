@@ -10,43 +10,58 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import stat
+from collections.abc import Iterator
 from typing import Any
 
 from stepper import private
 from stepper.core.names import quoted, shown
 from stepper.errors import StepperError, UsageError
-from stepper.paths import Paths, record_folder, recorded
+from stepper.paths import Paths, record_folder, record_root, recorded
+
+
+@contextlib.contextmanager
+def writing(folder: str) -> Iterator[None]:
+    """Raise StepperError, with the mend, where something in the folder can't be written."""
+    try:
+        yield
+    except OSError as error:
+        hint = getattr(error, "hint", "")
+        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
+
+
+def make_folders(paths: Paths) -> None:
+    """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
+    folder = record_folder(paths.project)
+    with writing(folder):
+        private.made(paths.home)
+        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
 
 
 def remember(paths: Paths, note: dict[str, Any]) -> None:
     """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
     folder, known = record_folder(paths.project), recorded(paths.project)
-    mask = os.umask(0o077)  # the folders above too
-    try:
-        private.made(paths.home)
-        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
+    make_folders(paths)
+    with writing(folder):
         if not known:
             told = secrets.token_hex(16) + "\n"
             for each in (folder, paths.home):
                 write(os.path.join(each, "token"), told)
         if known != note:
             write(paths.record, json.dumps(note, indent=1) + "\n")
-    except OSError as error:
-        hint = getattr(error, "hint", "")
-        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
-    finally:
-        os.umask(mask)
 
 
 def forget(paths: Paths) -> None:
-    """Remove the record, and the folders that held nothing else."""
+    """Remove the record with the environment, and the folders that held nothing else; raise OSError."""
     folder = record_folder(paths.project)
-    for name in ("install.json", "token"):
+    if os.path.isdir(paths.env) and not os.path.islink(paths.env):
+        shutil.rmtree(paths.env)
+    for name in ("env", "install.json", "token"):
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # the first that is not empty ends it
-        top = record_folder("").removesuffix("/projects/.stepper")
+        top = os.path.dirname(record_root())
         while folder.startswith(top):  # an empty home stays
             os.rmdir(folder)
             folder = os.path.dirname(folder)
@@ -63,13 +78,15 @@ def write(path: str, text: str) -> None:
 def trust(paths: Paths) -> dict[str, Any]:
     """Record the interpreter and the hook environment that the checkout names as accepted; return what they are.
 
-    Raise StepperError, with nothing recorded, where somebody else could change what would run.
+    An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError, with nothing
+    recorded, where somebody else could change what would run.
     """
     from stepper import config
 
     asked = config.load(paths).python
     python, known = paths.python(asked), recorded(paths.project)
-    env = paths.env if os.path.lexists(paths.env) else None
+    installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
+    env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else None
     if not os.path.exists(python):
         if asked or not env:
             raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
@@ -84,10 +101,16 @@ def trust(paths: Paths) -> dict[str, Any]:
     elif python and python not in note.get("accepted", ()):
         note["accepted"] = [*note.get("accepted", ()), python]
     remember(paths, note or {"accepted": []})
-    real = {"interpreter": python, "environment": env}
+    if env == paths.link:
+        real = os.path.realpath(env)
+        with writing(paths.env):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(paths.env)  # what was accepted before
+            os.symlink(real, paths.env)
     return {
         "project": paths.project,
-        **{name: {"path": path, "is": os.path.realpath(path)} if path else None for name, path in real.items()},
+        "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
+        "environment": {"path": paths.link, "is": os.path.realpath(paths.env)} if env else None,
         "recorded": paths.record,
     }
 

@@ -21,7 +21,7 @@ from stepper.preflight import SCRIPT_MARK, SETTINGS, SKILLS, check_links, check_
 SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
 OWN = (
-    "env",
+    "env",  # the link
     "install.json",  # of older versions
     "token",
     "daemon.json",
@@ -29,6 +29,7 @@ OWN = (
     "start.lock",
     "daemon.lock",
     "state.json",
+    "active",
     "batch",
     "kernels",
 )
@@ -42,7 +43,8 @@ def uninstall(options: argparse.Namespace) -> None:
     project, note = Path(paths.project), doctor.record(paths)
     text, data = read_settings(project)
     script = SCRIPT_MARK in read(project / settings.SCRIPT)
-    if not (script or settings.has_ours(data) or install.our_skills(project) or Path(paths.home).exists()):
+    traces = settings.has_ours(data) or install.our_skills(project)
+    if not (script or traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
         say("nothing", f"of stepper's is in {paths.project}")
         return
     borrowers = [Paths(folder) for folder in paths.borrowers()]
@@ -54,7 +56,7 @@ def uninstall(options: argparse.Namespace) -> None:
     if note.get("gitignore", True):
         remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
     remove_home(paths)
-    trust.forget(paths)
+    trust.forget(paths)  # the environment too
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
@@ -157,7 +159,7 @@ def remove_home(paths: Paths) -> None:
     """Remove what stepper keeps in `.stepper/` and the socket's folder; journals, figures and config stay."""
     home = Path(paths.home)
     for name in OWN:
-        for path in home.glob(f"{name}*" if name == "daemon.log" else name):
+        for path in home.glob("daemon.log*") if name == "daemon.log" else [home / name]:
             remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)

@@ -258,11 +258,11 @@ def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Se
     """
     found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
     found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
-    folder = os.path.dirname(python)
+    folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))  # it has two names
     path = [
         part
         for part in found.get("PATH", os.defpath).split(os.pathsep)
-        if part not in (folder, os.path.join(own, "bin"))
+        if part != folder and os.path.realpath(part) != ours
     ]
     found["PATH"] = os.pathsep.join([folder, *path])
     if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper import trust
+from stepper import install, trust
 from stepper.paths import Paths
 
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
@@ -201,11 +201,19 @@ class Notebook:
         return self.project.hook("PostToolBatch", self.payload("PostToolBatch", "", {}, tool_calls=calls))
 
 
-def make_env(env: Path, stepper: Path = ROOT) -> None:
+def make_env(env: str | Path, stepper: Path = ROOT) -> None:
     """Make an environment as install.sh does, without the network: this one's packages, stepper from a checkout."""
     venv.create(env, symlinks=True)
-    (site,) = env.glob("lib/python3*/site-packages")
+    (site,) = Path(env).glob("lib/python3*/site-packages")
     (site / "here.pth").write_text(f"{stepper}\n{sysconfig.get_path('purelib')}\n")
+
+
+def bare_env(paths: Paths) -> Path:
+    """Make the folder of a project's environment, and its name in the project; return it, for what a test puts there."""
+    env = Path(paths.env)
+    (env / "bin").mkdir(parents=True)
+    install.link(Path(paths.link), env)
+    return env
 
 
 def code(source: str, cell_id: str | None = None, **metadata: Any) -> dict[str, Any]:

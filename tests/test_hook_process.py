@@ -21,7 +21,7 @@ from stepper import wire
 from stepper.core import hookio
 from stepper.meeting import fnv1a
 from stepper.paths import Paths
-from tests.conftest import CLIENT, ROOT, STATE, Project
+from tests.conftest import CLIENT, ROOT, STATE, Project, bare_env
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
@@ -60,8 +60,7 @@ def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(
 
 
 def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Path) -> None:
-    env = script.parents[2] / ".stepper" / "env"
-    (env / "bin").mkdir(parents=True)
+    env = bare_env(Paths(str(script.parents[2])))
     (env / "packages").symlink_to(ROOT)
     python = env / "bin" / "python"
     python.write_text(f"#!/bin/sh\ntouch '{env}/started'\n")
@@ -75,8 +74,7 @@ def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Pa
 
 
 def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) -> None:
-    env = script.parents[2] / ".stepper" / "env"
-    env.mkdir(parents=True)
+    env = bare_env(Paths(str(script.parents[2])))
     (env / "session.sh").write_text('export PATH=/x:"$PATH"\n')
     target = tmp_path / "env file"
     run(script, "SessionStart", env={"CLAUDE_ENV_FILE": str(target), "CLAUDE_CODE_SESSION_ID": "ab-1'; touch x"})

@@ -19,7 +19,7 @@ import pytest
 
 from stepper import __version__, doctor, install, preflight, settings, trust, uninstall, wire
 from stepper.errors import StepperError
-from stepper.paths import Paths
+from stepper.paths import Paths, project_of, record_root, recorded
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -131,10 +131,14 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
     assert done.returncode == 0, done.stderr
     assert "/new-notebook" in done.stdout
-    first = snapshot(repo)
+    place = Paths(str(repo))
+    env = Path(place.env)
+    first, beside = snapshot(repo), snapshot(env)
 
     # what a hook and a person start
-    env = repo / ".stepper/env"
+    assert (repo / ".stepper/env").readlink() == env
+    for folder in (env.parent, env.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     run = [
         env / "bin/python",
         "-I",
@@ -150,12 +154,11 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     assert Path(command).resolve() == env / "bin/stepper"
     assert last == str(env / "bin")
     assert python == str(path / "python3")
-    assert subprocess.run([env / "bin/stepper", "--help"], capture_output=True, check=False).returncode == 0
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/token"][0] == 0o600
-    assert stat.S_IMODE(Path(Paths(str(repo)).record).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(place.record).stat().st_mode) == 0o600
     assert first[".claude/hooks/stepper"][0] == 0o755
-    noted = json.loads(Path(Paths(str(repo)).record).read_text())
+    noted = json.loads(Path(place.record).read_text())
     assert (noted["python"], noted["version"]) == (str(kernel), 1)
     merged = json.loads((repo / ".claude/settings.json").read_text())
     assert merged["permissions"]["allow"] == ["Bash(ls *)", "Edit(notebooks/**)", "Bash(stepper *)"]
@@ -163,13 +166,16 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
 
     again = sh(checkout, str(repo), "--allow", path=path)
     assert again.returncode == 0, again.stderr
-    assert snapshot(repo) == first, again.stdout
+    assert (snapshot(repo), snapshot(env)) == (first, beside), again.stdout
     assert "made" not in again.stdout
+    told = subprocess.run([repo / ".stepper/env/bin/stepper", "shutdown"], cwd="/", capture_output=True)
+    assert b"Nothing of stepper's runs" in told.stdout, told.stderr  # it knows its project
 
     undone = sh(checkout, str(repo), "--uninstall", path=path)
     assert undone.returncode == 0, undone.stderr
     assert "notebooks, .venv and ipykernel" in undone.stdout
     assert snapshot(repo) == before
+    assert not env.parent.exists()
 
 
 def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
@@ -211,7 +217,7 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert snapshot(target) == editable
 
     # nothing of the environment is needed to undo it
-    shutil.rmtree(target / ".stepper/env")
+    shutil.rmtree(Paths(str(target)).env)
     assert sh(checkout, str(target), "--uninstall", path=path).returncode == 0
     assert sorted(item.name for item in target.iterdir()) == [".venv", "uv.lock"]
 
@@ -225,6 +231,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(checkout, tmp_path):
     assert "-venv" in done.stderr
     assert "uv" in done.stderr
     assert list(target.iterdir()) == []
+    assert not Path(record_root(), *target.parts[1:]).exists()
 
 
 # --- bad input: refused before anything changes -------------------------------------------------------------
@@ -467,6 +474,37 @@ def test_uninstall_without_a_record_where_nothing_was(tmp_path, kernel):
     assert list(repo.iterdir()) == []
 
 
+def test_an_older_installations_environment_makes_way(repo, kernel):
+    """It was a folder in the project."""
+    old = repo / ".stepper/env"
+    (old / "bin").mkdir(parents=True)
+    (old / "stamp").write_text("old")
+    before = Path(Paths(str(repo)).env)
+    setup(repo, kernel=kernel)
+    assert old.readlink() == before and not (before / "stamp").exists()
+
+
+def test_a_moved_checkout_is_set_up_anew(repo, kernel):
+    """Its link leads to the environment of where it was."""
+    setup(repo, kernel=kernel)
+    there = repo.rename(repo.with_name("moved"))
+    assert recorded(str(there)) == {}
+    setup(there, kernel=kernel)
+    assert (there / ".stepper/env").readlink() == Path(Paths(str(there)).env)
+    env = Paths(str(repo)).env
+    assert project_of(str(there), env) == str(there)  # that of a project that is gone tells none
+    assert project_of("/", Paths(str(there)).env) == str(there)
+    trust.forget(Paths(str(repo)))
+
+
+def test_uninstall_finds_an_environment_whose_project_is_made_anew(repo, kernel):
+    setup(repo, kernel=kernel)
+    shutil.rmtree(repo)
+    repo.mkdir()
+    undo(repo)
+    assert not os.path.lexists(os.path.dirname(Paths(str(repo)).env))
+
+
 def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     home = repo / ".stepper"
@@ -478,6 +516,7 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
         "daemon.log",
         "daemon.log.1",
         "state.json",
+        "active",
     ):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
@@ -624,6 +663,10 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     assert "VIRTUAL_ENV" in chosen(**roots).why
     own = place("repo/.stepper/env")
     assert chosen(VIRTUAL_ENV=str(Path(own).parent.parent)).make
+    other = place(Paths(str(tmp_path / "other")).env)
+    (tmp_path / "named").symlink_to(Path(other).parent.parent)
+    for name in (str(Path(other).parent.parent), str(tmp_path / "named")):
+        assert chosen(VIRTUAL_ENV=name).make
     shutil.rmtree(project / ".stepper")
     venv = place("repo/.venv")
     assert chosen(**roots).python == venv

@@ -20,7 +20,6 @@ LINKS = [
     ".stepper",
     ".stepper/env",
     ".stepper/install.json",
-    ".stepper/env/session.sh",
     ".claude",
     ".claude/hooks",
     ".claude/skills",

@@ -203,6 +203,7 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(hostile: Hostile
     found = json.loads(hostile.stepper("trust", "--json").stdout)
     python, env = str(hostile.folder / "tools/python"), str(hostile.folder / ".stepper/env")
     assert (found["interpreter"]["path"], found["environment"]["path"]) == (python, env)
+    assert found["environment"]["is"] == str(Path(hostile.paths.env).readlink()) == os.path.realpath(env)
     assert found["recorded"].startswith(STATE + "/stepper/projects/")
     assert hostile.ran() == []  # accepting is not running
     assert stat.S_IMODE(os.stat(found["recorded"]).st_mode) == 0o600
@@ -214,6 +215,23 @@ def test_what_is_accepted_is_shown_runs_and_is_recorded_outside(hostile: Hostile
     hostile.config("python: .venv/bin/python\n")  # a pull that names another one
     hostile.stepper("restart", check=1)
     assert hostile.ran() == ["tools/python", "cell"]
+
+
+def test_trust_accepts_an_environment_only_where_install_made_none(hostile: Hostile, tmp_path: Path) -> None:
+    env, place = Path(hostile.paths.env), Path(hostile.paths.link)
+    trust.trust(hostile.paths)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    assert trust.trust(hostile.paths)["environment"] == {"path": str(place), "is": str(env.readlink())}
+    assert env.readlink() == tmp_path / "elsewhere"
+    assert not preflight.env_ready(hostile.paths, "")  # install makes one of its own
+    env.unlink()
+    env.mkdir()
+    assert trust.trust(hostile.paths)["environment"] == {"path": str(place), "is": str(env)}
+    assert list(env.iterdir()) == []
+    place.unlink()
+    assert trust.trust(hostile.paths)["environment"] is None
+    assert hostile.ran() == []
 
 
 def test_another_clone_at_a_recorded_place_is_not_recorded(hostile: Hostile, tmp_path: Path) -> None:
@@ -230,7 +248,7 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(hostile: Hostile, tmp
     (hostile.folder / ".stepper/token").symlink_to(Path(record_folder(hostile.paths.project), "token"))
     assert recorded(hostile.paths.project) == {}
     assert "NOT run" in hostile.script("PostToolUse").text
-    kept = Path(record_folder(hostile.paths.project))  # where a stranger's link can't put an environment; ours may
+    kept = Path(record_folder(hostile.paths.project))  # where an environment may lie
     shutil.copytree(hostile.folder / ".stepper/env", kept / "env", symlinks=True)
     shutil.move(hostile.folder / ".stepper", hostile.folder / "moved")
     (hostile.folder / ".stepper").symlink_to(kept)
@@ -242,10 +260,11 @@ def test_another_clone_at_a_recorded_place_is_not_recorded(hostile: Hostile, tmp
 
 def test_the_hook_runs_what_was_recorded(hostile: Hostile, tmp_path: Path) -> None:
     """The other half: with the record the same script starts the environment, through a link to the project too."""
-    trust.remember(hostile.paths, {})
     packages = hostile.folder / ".stepper/env/packages"
     shutil.rmtree(packages)
     packages.symlink_to(ROOT)
+    trust.trust(hostile.paths)
+    assert hostile.ran() == []
     (hostile.folder / ".stepper/active").unlink()  # nothing is under way: no daemon
     hostile.script("SessionStart", CLAUDE_ENV_FILE=str(tmp_path / "exports"))
     assert ".stepper/env/bin/python" in hostile.ran()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stepper import client, daemon
+from stepper import client, daemon, meeting
 from stepper.errors import DaemonError
 from stepper.meeting import fnv1a
 from stepper.paths import Paths

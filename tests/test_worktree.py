@@ -39,7 +39,7 @@ class Checkout(Project):
     def stepper(
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        command = [self.main / ".stepper/env/bin/stepper", *arguments]
+        command = [Path(Paths(str(self.main)).env, "bin/stepper"), *arguments]
         done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120, env=ENVIRON)
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done
@@ -73,14 +73,14 @@ def main(tmp_path: Path) -> Iterator[Checkout]:
     git(folder, "init", "--quiet")
     (folder / ".gitignore").write_text(".venv\n")
     interpreter(folder)
-    make_env(folder / ".stepper/env")
+    make_env(Paths(str(folder)).env)
     install.apply(preflight.parse([str(folder)]))
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "set up")
     made = Checkout(folder, folder)
     yield made
     for checkout in (made, *(Checkout(Path(each), folder) for each in made.paths.borrowers())):
-        if (folder / ".stepper/env").exists():
+        if os.path.exists(made.paths.env):
             checkout.stepper("shutdown", check=None)
         shutil.rmtree(checkout.paths.runtime, ignore_errors=True)
 
@@ -177,7 +177,7 @@ def test_a_session_in_a_worktree_has_the_command_on_its_path(
     text = f". {shlex.quote(str(target))}; command -v stepper; stepper new p --json"
     said = subprocess.run(["sh", "-c", text], cwd=worktree.folder, env=ENVIRON, capture_output=True, text=True).stdout
     command, _, made = said.partition("\n")
-    assert command == f"{main.folder}/.stepper/env/cli/stepper"
+    assert command == f"{main.paths.env}/cli/stepper"
     assert (worktree.folder / json.loads(made)["notebook"]).is_file()
 
 
@@ -200,7 +200,7 @@ def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None
         shutil.copytree(main.folder / ".claude", folder / ".claude")
         (folder / ".git").write_text(told)
         checkout = Checkout(folder, main.folder)
-        assert checkout.paths.used_env == f"{folder}/.stepper/env"
+        assert checkout.paths.used_env == checkout.paths.env
         assert "NOT run" in checkout.hook("PostToolUse", b"{}").text
 
 

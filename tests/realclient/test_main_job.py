@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -378,9 +379,7 @@ def spied_on(project: Path) -> Iterator[Path]:
     python, log = project / ".stepper" / "env" / "bin" / "python", project / "started"
     real = python.rename(python.with_name("python-real"))
     # uv's python is a link to the system's: it is the folder that makes it the environment's
-    python.write_text(
-        '#!/bin/sh\nfor last; do :; done\necho "$last" >>"${0%/.stepper/*}/started"\nexec "$0-real" "$@"\n'
-    )
+    python.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{shlex.quote(str(log))}\nexec "$0-real" "$@"\n')
     python.chmod(0o755)
     log.touch()
     try:

@@ -35,7 +35,7 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     """A repository that is set up; the environment is made without the network."""
     folder = tmp_path_factory.mktemp("gone") / "a répo"
     folder.mkdir()
-    make_env(folder / ".stepper/env")
+    make_env(Paths(str(folder)).env)
     install.apply(preflight.parse([str(folder), "--python", sys.executable, "--allow"]))
     try:
         yield folder

@@ -27,7 +27,7 @@ def test_a_session_in_a_worktree(
     git(main, "init", "--quiet")
     (main / ".gitignore").write_text(".venv\n")
     interpreter(main)
-    make_env(main / ".stepper/env")
+    make_env(Paths(str(main)).env)
     install.apply(preflight.parse([str(main)]))
     (main / "notebooks/.keep").touch()
     git(main, "add", "--all")
