@@ -88,7 +88,7 @@ def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> 
     assert found.pop("notebook reads") == 2  # before the cell, and fresh before its outputs are put
     assert found.pop("notebook writes") == 1
     assert found.pop("journal writes") == 3  # the start, the run, the report
-    assert found.pop("fsyncs") == 2  # the notebook, the run
+    assert found.pop("fsyncs") in (1, 2)  # the notebook; the journal soon after, which nobody waits for
     assert found.pop("other writes") == 1  # .stepper/batch: the file keeps its time until the message ends
     assert found.pop("other reads") <= 12  # the memory guard: the machine's and each cgroup's above the kernel
     assert found.pop("folders") <= 7 * (len(project.folder.parts) + 2)  # each on the way to a file, not by its path

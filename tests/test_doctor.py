@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, preflight, settings
+from stepper import __version__, doctor, install, meeting, preflight, settings
 from stepper.paths import Paths
 
 NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
