@@ -67,7 +67,7 @@ class Peer:
     serve: Callable[[Path], list[str]]  # the command's name and arguments, given the notebook
     step: Callable[[Path, str], tuple[str, dict[str, Any]]]
     undo: Callable[[Path, int], tuple[str, dict[str, Any]]] | None = None  # takes a cell away; None: it has no notebook
-    begin: tuple[str, dict[str, Any]] | None = None
+    begin: Callable[[Path], tuple[str, dict[str, Any]]] | None = None  # given the environment's Python
     limit: dict[str, Any] = field(default_factory=dict)  # what asks for a limit of 3 s
 
 
@@ -94,7 +94,7 @@ PEERS = (
         ("jupyter-kernel-mcp==0.2.0", "mcp==1.30.0", "jupyter_client==8.10.0", "ipykernel==7.4.0"),
         lambda _: ["jupyter-kernel-mcp"],
         lambda _, code: ("execute_code", {"code": code, "kernel_id": "k"}),
-        begin=("start_kernel", {"env_path": "PYTHON", "kernel_id": "k"}),
+        begin=lambda python: ("start_kernel", {"env_path": str(python), "kernel_id": "k"}),
         limit={"timeout": 3},
     ),
     Peer(
@@ -151,10 +151,14 @@ def code_cell(source: str, printed: str = "") -> dict[str, Any]:
     return cell | {"outputs": outputs, "source": source.splitlines(keepends=True)}
 
 
-def printed(path: Path) -> list[str]:
-    """Return what each cell of a notebook file printed, as the file holds it."""
-    cells = json.loads(path.read_text())["cells"]
-    return ["".join("".join(output.get("text", "")) for output in cell["outputs"]) for cell in cells]
+def compare(name: str, path: Path, cells: int, word: str) -> None:
+    """Raise BrokenStepError unless the file holds so many old cells' outputs and then the new one's word."""
+    held = [
+        "".join("".join(output.get("text", "")) for output in cell["outputs"]).removesuffix("\n")
+        for cell in json.loads(path.read_text())["cells"]
+    ]
+    if held != [*map(str, range(cells)), word]:
+        raise BrokenStepError(f"{name}: {path.name} holds these outputs, {word} is expected last: {held}")
 
 
 class Stepper(Subject):
@@ -163,16 +167,15 @@ class Stepper(Subject):
     name = "stepper"
 
     def __init__(self, project: Project, cells: int) -> None:
-        self.project, self.path, self.limit = project, project.root / "notebooks" / f"{cells}.ipynb", 0
-        self.cell_id = ""
+        self.project, self.path, self.cells = project, project.root / "notebooks" / f"{cells}.ipynb", cells
         self.edits: list[float] = []
         self.save(empty())
         for number in range(cells):
             self.run(old_cell(number))
         self.end_message()
 
-    def told(self, event: str, given: dict[str, Any], **more: Any) -> bytes:
-        """Return an event about NotebookEdit as Claude Code sends it."""
+    def told(self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None) -> bytes:
+        """Return an event about NotebookEdit as Claude Code sends it, keys in its order."""
         data = {
             "session_id": SESSION,
             "transcript_path": str(self.project.root / "transcript.jsonl"),
@@ -183,32 +186,36 @@ class Stepper(Subject):
             "hook_event_name": event,
             "tool_name": "NotebookEdit",
             "tool_input": {"notebook_path": str(self.path), **given},
-            **{name: more.pop(name) for name in ("tool_response",) if name in more},
-            "tool_use_id": f"toolu_{uuid.uuid4().hex}",
-            **more,
         }
+        data |= {"tool_response": answered} if answered else {}
+        data |= {"tool_use_id": f"toolu_{uuid.uuid4().hex}"} | ({"duration_ms": 3} if answered else {})
         return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
+    def asked(self, source: str | None, cells: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what the agent asks for: a cell below the last one, or without a source, the last one's deletion."""
+        last = {"cell_id": cells[-1]["id"]} if cells else {}
+        if source is None:
+            return {**last, "new_source": "", "edit_mode": "delete"}
+        return {**last, "new_source": source, "cell_type": "code", "edit_mode": "insert"}
+
     def change(self, source: str | None) -> bytes:
-        """Insert a cell below the last one, or delete the last one; return what the hook is told."""
+        """Do that to the file; return what the hook is told of it."""
         began = time.perf_counter()
         before = self.path.read_text()
         notebook = json.loads(before)
-        mode = "delete" if source is None else "insert"
-        given: dict[str, Any] = {"cell_id": notebook["cells"][-1]["id"]} if notebook["cells"] else {}
-        given |= {"new_source": source or ""} | ({"cell_type": "code"} if source is not None else {})
+        given = self.asked(source, notebook["cells"])
         if source is None:
-            self.cell_id = notebook["cells"].pop()["id"]
+            cell = notebook["cells"].pop()
         else:
-            notebook["cells"].append({**code_cell(source), "source": source})
-            self.cell_id = notebook["cells"][-1]["id"]
+            cell = {**code_cell(source), "source": source}
+            notebook["cells"].append(cell)
         after = self.save(notebook)
-        if source is not None:
-            self.edits.append((time.perf_counter() - began) * 1000)
-        answered = {"new_source": source or "", "cell_type": "code", "language": "python", "edit_mode": mode}
-        answered |= {"cell_id": self.cell_id, "error": "", "notebook_path": str(self.path)}
-        answered |= {"original_file": before, "updated_file": after}
-        return self.told("PostToolUse", {**given, "edit_mode": mode}, tool_response=answered, duration_ms=3)
+        self.edits.append((time.perf_counter() - began) * 1000)
+        self.cell_id = cell["id"]
+        answered = {"new_source": source or "", "cell_type": "code", "language": "python"}
+        answered |= {"edit_mode": given["edit_mode"], "cell_id": cell["id"], "error": ""}
+        answered |= {"notebook_path": str(self.path), "original_file": before, "updated_file": after}
+        return self.told("PostToolUse", given, answered)
 
     def ask_daemon(self, payload: bytes) -> Answer:
         """Return the daemon's answer, timed from the connection to the last byte, without a process."""
@@ -224,31 +231,30 @@ class Stepper(Subject):
         """Add a cell and have it run by the daemon, in at most 3 s where it is `limited`; only the second is timed."""
         return self.ask_daemon(self.change("# stepper: timeout=3s\n" * limited + source))
 
-    def undo(self) -> None:
-        """Take the last cell away."""
-        self.ask_daemon(self.change(None))
-        self.end_message()
-
     def socket(self) -> float:
         """Return the milliseconds of a step without processes."""
         source, word = new_cell()
         answer = self.run(source)
-        self.check(answer.text.encode(), word)
-        self.undo()
+        self.checked(answer.text.encode(), word)
         return answer.ms
 
     def whole(self) -> float:
         """Return the milliseconds of both hooks of a step, spawn to exit."""
         source, word = new_cell()
-        last = json.loads(self.path.read_text())["cells"][-1]["id"]
-        given = {"cell_id": last, "new_source": source, "cell_type": "code", "edit_mode": "insert"}
+        given = self.asked(source, json.loads(self.path.read_text())["cells"])
         gate = spawn(self.project.hook("PreToolUse"), self.told("PreToolUse", given))
         if gate.out:
             raise BrokenStepError(f"{self.path.name}: the edit is not let through: {gate.out.decode()}")
         ended = spawn(self.project.hook("PostToolUse"), self.change(source))
-        self.check(ended.out, word)
-        self.undo()
+        self.checked(ended.out, word)
         return gate.ms + ended.ms
+
+    def checked(self, out: bytes, word: str) -> None:
+        """Check the report and the file, and take the cell away."""
+        self.check(out, word)
+        compare(self.name, self.path, self.cells, word)
+        self.ask_daemon(self.change(None))
+        self.end_message()
 
     def end(self) -> None:
         """Nothing: the daemon is ended with its project."""
@@ -270,12 +276,10 @@ class Session:
         self.log = (folder / "log").open("w+")
         pipe = subprocess.PIPE
         self.driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.log, cwd=folder, text=True)
-        self.limit = peer.limit
         try:
             self.versions: dict[str, str] = self.read()
             if peer.begin:
-                tool, given = peer.begin
-                self.call(tool, json.loads(json.dumps(given).replace("PYTHON", str(place / "python"))))
+                self.checked(*peer.begin(place / "python"))
             for number in range(cells):
                 self.checked(*self.peer.step(self.path, old_cell(number)), str(number))
         except BaseException:
@@ -313,9 +317,7 @@ class Session:
         source, word = new_cell()
         answer = self.checked(*self.peer.step(self.path, source), word)
         if self.peer.undo:
-            found = printed(self.path)
-            if found != [f"{number}\n" for number in range(self.cells)] + [f"{word}\n"]:
-                raise BrokenStepError(f"{self.name}: answered, but the file does not hold the output: {found[-2:]}")
+            compare(self.name, self.path, self.cells, word)
             self.checked(*self.peer.undo(self.path, self.cells))
         return answer.ms
 
@@ -341,19 +343,21 @@ class Runner:
     def __init__(self, name: str, folder: Path, cells: int, command: Callable[[Path, Path], list[str]]) -> None:
         self.name, self.cells, self.path = name, cells, folder / f"{name.replace(' ', '-')}-{cells}.ipynb"
         self.result = self.path if name == "jupyter execute" else self.path.with_suffix(".out.ipynb")
-        self.command = [*QUIET, str(folder / "log"), *command(self.path, self.result)]
+        self.log = folder / "log"
+        self.command = [*QUIET, str(self.log), *command(self.path, self.result)]
 
     def step(self) -> float:
         """Write the notebook as it was before with a cell more; run it; return the milliseconds, spawn to exit."""
         source, word = new_cell()
-        words = [f"{number}\n" for number in range(self.cells)]
         notebook = empty()
-        notebook["cells"] = [code_cell(old_cell(number), text) for number, text in enumerate(words)]
+        notebook["cells"] = [code_cell(old_cell(number), f"{number}\n") for number in range(self.cells)]
         notebook["cells"].append(code_cell(source))
         self.path.write_text(json.dumps(notebook, indent=1))
-        ms = spawn(self.command).ms
-        if printed(self.result) != [*words, f"{word}\n"]:
-            raise BrokenStepError(f"{self.name}: {self.result.name} holds {printed(self.result)[-2:]}")
+        try:
+            ms = spawn(self.command).ms
+        except BrokenStepError as error:
+            raise BrokenStepError(f"{self.name}: {self.log.read_text()[-1500:]}") from error
+        compare(self.name, self.result, self.cells, word)
         return ms
 
 
