@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from stepper import __version__, config, present, wire
@@ -197,11 +197,13 @@ VERBS = st.sampled_from([
 ARGUMENTS = odd(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
     cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
-    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move"]), source=TEXTS,
+    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move", "no"]), source=TEXTS,
 )  # fmt: skip
 
 
 @tries(60, 2000)
+@example(verb="plan", told=b'{"change": "edit", "title": ""}')
+@example(verb="plan", told=b'{"change": "no"}')
 @given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)
