@@ -23,6 +23,12 @@ from stepper.errors import KernelError
 from stepper.ports import Death, KernelPlace
 
 START_SECONDS = 60.0
+# As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
+# may have put modules of those names. What the launcher starts puts the folder on the path for the cells.
+LAUNCH = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
+    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
+)
 SPEC = {"kernel_provisioner": {"provisioner_name": "stepper-local"}}
 
 
@@ -33,8 +39,8 @@ class OneSpec(KernelSpecManager):
         super().__init__()
         # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
         arguments = [
-            "-m",
-            "ipykernel_launcher",
+            "-c",
+            LAUNCH,
             "-f",
             "{connection_file}",
             "--HistoryManager.hist_file=:memory:",
