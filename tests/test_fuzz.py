@@ -31,6 +31,7 @@ from stepper.verbs import arguments
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+pytestmark = pytest.mark.timeout(3600 if NIGHTLY else 180)  # thousands of examples take minutes
 NONE_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,
              HealthCheck.function_scoped_fixture]  # fmt: skip
 GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
