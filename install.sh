@@ -52,6 +52,9 @@ unset IFS
 set +f
 PATH=$path
 
+# Nothing is downloaded but the packages that pyproject.toml names: no look for a newer pip, no interpreter.
+export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never
+
 uv=
 if uv --version >/dev/null 2>&1; then uv=yes; fi
 
@@ -113,7 +116,7 @@ make_env() {
         --python "$env/bin/python" ${editable:+-e} .
   else
     ("$base" -m venv "$env" || no_venv "$version") && cd "$here" &&
-      "$env/bin/python" -I -m pip install --quiet --disable-pip-version-check ${editable:+-e} .
+      "$env/bin/python" -I -m pip install --quiet ${editable:+-e} .
   fi
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import reprlib
 from dataclasses import fields
 from typing import Any
@@ -27,7 +28,10 @@ RULES: dict[str, tuple[str, Any]] = {
     "max_cells": (WHOLE + " above 0", lambda v: _whole(v) and v > 0),
     "max_output_bytes": (WHOLE + " of at least 1000", lambda v: _whole(v) and v >= 1000),
     "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
-    "notebooks_dir": ("a folder inside the project", lambda v: isinstance(v, str) and _inside(v)),
+    "notebooks_dir": (
+        "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
+        lambda v: isinstance(v, str) and _inside(v),
+    ),
     "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
     "python": (TEXT, lambda v: v is None or (_name(v))),
     "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
@@ -50,8 +54,14 @@ def _name(value: Any) -> bool:
 
 
 def _inside(folder: str) -> bool:
+    """Whether rules of Claude Code's that are made of the folder's name speak of that folder alone, and of no settings.
+
+    `Edit(**/**)` would allow every edit, `Edit(.claude/**)` that of the hooks.
+    """
+    if not _name(folder) or re.search(r"[*?\[\]{}()!\\]", folder):
+        return False
     parts = os.path.normpath(folder).split(os.sep)
-    return folder.isprintable() and not os.path.isabs(folder) and parts[0] not in ("..", ".", "")
+    return not os.path.isabs(folder) and not any(part.startswith(".") for part in parts)
 
 
 def parse(text: str, name: str) -> Limits:

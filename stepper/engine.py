@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import replace
 
-from stepper.core import changes, gate, judge, plan, progress, report, retry
+from stepper.core import brief, changes, gate, judge, plan, progress, report, retry
 from stepper.core.model import Cell, CellEdit, FileWrite, Outcome, Verdict
 from stepper.core.report import Ended, Report
 from stepper.errors import KernelError, StepperError
@@ -36,7 +36,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return None
         waits = gate.unaccepted(edit.consent, session.limits())
         if waits:
-            return report.not_run(waits, f"stepper run {session.name}")
+            return brief.waits(waits, f"stepper run {session.name}")
         why = _refused(session, document, cell, new=edit.mode == "insert") or await _again(session, document, cell)
         if why:
             return report.not_run(why)
@@ -66,7 +66,7 @@ async def _cells_of(session: Session, document: Notebook, write: FileWrite, call
     cells = changes.not_run_yet(document.cells, session.state.ran_ever)
     waits = gate.unaccepted(write.consent, session.limits()) if cells else None
     if waits:
-        return report.not_run(waits, f"stepper run {session.name}")
+        return brief.waits(waits, f"stepper run {session.name}")
     ended: list[Ended] = []
     for cell in cells:
         why = _refused(session, document, cell, new=cell.id not in session.state.ran_ever)

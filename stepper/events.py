@@ -11,7 +11,7 @@ from typing import Any
 from stepper import engine, steering
 from stepper.adapters.plainjson import load_json
 from stepper.core import brief, changes, gate, hookio, plan, report
-from stepper.core.model import Cell, CellEdit, FileWrite, StepStatus
+from stepper.core.model import Cell, CellEdit, Consent, FileWrite, StepStatus
 from stepper.errors import NotebookError, StepperError
 from stepper.session import Caller, Session
 from stepper.workspace import Workspace
@@ -40,9 +40,7 @@ async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) ->
 async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
     """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
     if hookio.is_shell(payload):
-        verb = gate.asks_person(hookio.shell_command(payload))
-        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
-        return hookio.decided("ask", why) if verb else hookio.SILENT
+        return shell_call(workspace, hookio.shell_command(payload), hookio.consent(payload))
     change = hookio.change(payload)
     path = workspace.resolve(change.notebook)
     try:
@@ -50,6 +48,18 @@ async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Cal
     except StepperError:
         return hookio.SILENT  # PostToolUse says what is wrong
     return hookio.decided("deny", f"stepper: {why_not}") if why_not else hookio.SILENT
+
+
+def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
+    """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
+    runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if runs and consent is Consent.WITHHELD:
+        return hookio.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
+    if verb:
+        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
+        return hookio.decided("ask", why)
+    why_not = gate.unaccepted(consent, workspace.config.limits()) if runs else None
+    return hookio.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else hookio.SILENT
 
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
@@ -147,7 +157,9 @@ async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller
     owner = hookio.session(payload)
     session = workspace.under_way(owner)
     turns = workspace.turns
-    if session is None or owner not in turns.worked or session.state.stop or hookio.mode(payload) == "plan":
+    if session is None or owner not in turns.worked or session.state.stop:
+        return hookio.SILENT
+    if gate.unaccepted(hookio.consent(payload), session.limits()):  # the next step would wait for the person
         return hookio.SILENT
     waiting = session.state.open_step()
     statuses = [session.state.of(step.id).status for step in session.state.plan.steps]

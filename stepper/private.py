@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from stepper.core.names import quoted, shown
 
 FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+LARGEST = 1 << 28  # bytes of a file that is read whole; a stranger's may be a hole of any size
 OTHERS = 0o077  # the bits of a mode that are none of the user's
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -74,8 +75,10 @@ def made(folder: str) -> None:
 
 
 def read(path: str) -> bytes:
-    """Return what a file of stepper's own holds; raise OSError."""
+    """Return what a file of stepper's own holds; raise OSError, also for one that is too large to be one."""
     with open(opened(path, os.O_RDONLY), "rb") as stream:
+        if os.fstat(stream.fileno()).st_size > LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return stream.read()
 
 

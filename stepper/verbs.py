@@ -65,6 +65,10 @@ def arguments(payload: bytes) -> dict[str, Any]:
     return given
 
 
+# What each change of a plan must tell.
+CHANGES = {"add": ("title",), "edit": ("id", "title"), "remove": ("id",), "move": ("id", "after")}
+
+
 def asked(arguments: dict[str, Any], name: str) -> Any:
     """Return an argument that must be there; raise UsageError."""
     if name not in arguments:
@@ -187,6 +191,10 @@ async def plan(request: Request) -> Any:
     """Return the plan, after a change where one is asked for."""
     session, verb = request.session, request.arguments.get("change")
     if verb:
+        if verb not in CHANGES:
+            raise UsageError(f"a plan can't be changed by {verb[:100]!r}", "stepper plan --help")
+        for name in CHANGES[verb]:
+            asked(request.arguments, name)
         await steering.change_plan(session, verb, request.arguments)
     return {"notebook": session.name, "steps": steering.plan_json(session)}
 

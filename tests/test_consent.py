@@ -53,9 +53,47 @@ def test_a_cell_runs_where_its_edit_was_accepted(project: Project, how, auto_run
         return
     assert "the cell was NOT run" in answer.text and "stepper run notebooks/book.ipynb" in answer.text
     assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
+    assert "stepper run notebooks/book.ipynb" in answer.line  # the agent is not the one to run it
     assert project.json("status", "book")["kernel"]["state"] == "none"  # not even a kernel
     if (auto_run, mode) == ("ask", "default"):
         assert project.json("run", "notebooks/book.ipynb")["ran"] == 1 and ran.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("auto_run", "mode", "command", "decision"),
+    [
+        ("always", "plan", "stepper run notebooks/book.ipynb", "deny"),
+        ("always", "plan", "cd x && .stepper/env/bin/stepper eval '1'", "deny"),
+        ("always", "plan", "stepper restore", "deny"),
+        ("always", "plan", "stepper continue", "ask"),
+        ("always", "plan", "stepper status; stepper plan", None),
+        ("always", "default", "stepper run book", None),
+        ("ask", "default", "stepper run book", "ask"),
+        ("ask", "dontAsk", "stepper --json eval 'x'", "ask"),
+        ("ask", "acceptEdits", "stepper run book", None),
+        ("ask", "default", "stepper status", None),
+        ("ask", "plan", "stepper run book", "deny"),
+    ],
+)
+def test_no_command_of_the_agents_runs_what_no_edit_may(
+    project: Project, auto_run: str, mode: str, command: str, decision: str | None
+) -> None:
+    """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
+    project.config(f"auto_run: {auto_run}\n")
+    payload = project.notebook("book.ipynb").payload("PreToolUse", "Bash", {"command": command})
+    said = project.hook("PreToolUse", payload | {"permission_mode": mode}).data.get("hookSpecificOutput", {})
+    assert said.get("permissionDecision") == decision
+    if decision and "continue" not in command:
+        assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize(("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)])
+def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(project: Project, mode: str, sent: bool) -> None:
+    project.config("auto_run: ask\n")
+    notebook = project.new("Load")
+    inserted(notebook, "1 / 0", mode)
+    stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {"permission_mode": mode}
+    assert ("decision" in project.hook("Stop", stop).data) == sent
 
 
 def test_the_environment_that_a_kernel_does_not_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

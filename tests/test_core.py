@@ -221,6 +221,10 @@ def test_source_hashes_ignore_white_space_at_the_end() -> None:
         ("kernel_cwd: home", 1, "`project`"),
         ("notebooks_dir: ../up", 1, "inside"),
         ("notebooks_dir: /abs", 1, "inside"),
+        ("notebooks_dir: '**'", 1, "without *"),  # what `--allow` would make of it: Edit(**/**)
+        ("notebooks_dir: 'a)'", 1, "without *"),
+        ("notebooks_dir: .claude", 1, "not hidden"),
+        ("notebooks_dir: a/../.claude/x", 1, "not hidden"),
         ("python: 3", 1, "a path"),
         ("- a\n- b", 1, "mapping"),
         ("a: [", 1, "YAML"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 from stepper import __version__, config, present, wire
@@ -31,6 +31,7 @@ from stepper.verbs import arguments
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+pytestmark = pytest.mark.timeout(3600 if NIGHTLY else 180)  # thousands of examples take minutes
 NONE_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,
              HealthCheck.function_scoped_fixture]  # fmt: skip
 GROWTH = 60 << 20  # bytes: a daemon that keeps what it was sent grows by more
@@ -197,11 +198,13 @@ VERBS = st.sampled_from([
 ARGUMENTS = odd(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
     cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
-    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move"]), source=TEXTS,
+    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move", "no"]), source=TEXTS,
 )  # fmt: skip
 
 
 @tries(60, 2000)
+@example(verb="plan", told=b'{"change": "edit", "title": ""}')
+@example(verb="plan", told=b'{"change": "no"}')
 @given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)

@@ -192,6 +192,17 @@ def test_lines_of_somebody_elses_making_are_left_out_and_told(project: Project) 
     assert "| ran" in answer.text and "2 line(s) of the journal say nothing" in answer.text
 
 
+def test_files_as_large_as_no_file_of_steppers_is_are_not_read(project: Project) -> None:
+    """A clone may bring holes of any size: a daemon that reads them answers nobody meanwhile."""
+    notebook = project.notebook("n.ipynb")
+    (project.folder / ".stepper" / "journal").mkdir()
+    for name in ("journal/n.jsonl", "state.json", "batch"):
+        with open(project.folder / ".stepper" / name, "wb") as stream:
+            stream.truncate(1 << 42)
+    assert project.json("status", "n")["state"] == "ready"
+    assert "File too large" in (text := notebook.insert("print('ran')")[1].text) and "| ran" in text
+
+
 def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
     notebook = project.new("Load")
     project.stepper("shutdown")

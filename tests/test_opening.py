@@ -234,6 +234,22 @@ def test_trust_accepts_an_environment_only_where_install_made_none(hostile: Host
     assert hostile.ran() == []
 
 
+def test_a_kernel_starts_with_no_module_of_the_notebooks_folder(project: Project, tmp_path: Path) -> None:
+    """Nor does stepper's part of a run load one; the cell's own import does."""
+    notebook, canary = project.notebook("n.ipynb"), tmp_path / "canary"
+    for name in {*sys.stdlib_module_names, "ipykernel", "ipykernel_launcher", "IPython", "zmq", "mine"}:
+        sing = f"open({str(canary)!r}, 'a').write({name!r} + '\\n')\nraise ImportError\n"
+        (project.folder / "notebooks" / f"{name}.py").write_text(sing)
+    for source in ("print('ran')", "1 / 0", "open('none')", "undefined"):
+        cell_id, answer = notebook.insert(source)
+        assert "Cell 1" in answer.text and "NOT run" not in answer.text, answer.text
+        notebook.delete(cell_id)
+    project.stepper("context")
+    assert not canary.exists(), canary.read_text()
+    notebook.insert("import mine")
+    assert canary.read_text() == "mine\n"
+
+
 def test_another_clone_at_a_recorded_place_is_not_recorded(hostile: Hostile, tmp_path: Path) -> None:
     trust.remember(hostile.paths, {"python": str(hostile.folder / ".venv/bin/python")})
     assert recorded(hostile.paths.project) and hostile.paths.env_is_ours()

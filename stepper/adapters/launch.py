@@ -24,8 +24,14 @@ from stepper.ports import KernelPlace
 
 GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+# As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
+# may have put modules of those names. What the launcher starts puts the folder on the path for the cells.
+START = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
+    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
+)
 # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
-ARGUMENTS = ("-m", "ipykernel_launcher", "--HistoryManager.hist_file=:memory:", "-f")
+ARGUMENTS = ("-c", START, "--HistoryManager.hist_file=:memory:", "-f")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepper.core.ledger import Key, State, Stop
 from stepper.core.model import Cell, Step, StepStatus, Verdict
-from stepper.core.report import Report, bounded, clean, one_line, place, quote, seconds, step_name
+from stepper.core.report import Report, bounded, clean, one_line, place, quote, seconds, step_name, words
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -135,6 +135,13 @@ def of_journaled(run: Mapping[str, Any], text: str | None, stop: Stop | None) ->
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
     return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
+
+
+def waits(reason: str, command: str) -> Report:
+    """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
+    text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
+    line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
+    return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
 def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:

@@ -15,14 +15,17 @@ from stepper.core.model import Cell, Consent, Limits
 from stepper.core.report import one_line, place
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
-# The person's commands: the agent's own call of them asks. Each option is found in one way only: the time is linear.
-PERSONS = re.compile(r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*(continue|fix|skip|restart|restore|trust)\b")
+PLAN_MODE = "the client is in plan mode, in which nothing runs"
+# A call of a command. Each option is found in one way only: the time is linear.
+CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
+PERSONS = re.compile(CALL.format("continue|fix|skip|restart|restore|trust"))  # the agent's own call of them asks
+RUNNING = re.compile(CALL.format("run|eval|restart|restore"))
 
 
 def unaccepted(consent: Consent, limits: Limits) -> str | None:
     """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
     if consent is Consent.WITHHELD:
-        return "the client is in plan mode, in which nothing runs"
+        return PLAN_MODE
     if limits.auto_run == "ask" and consent is not Consent.GIVEN:
         return "`auto_run` is `ask` in .stepper/config.yaml, and the client's mode does not accept edits by itself"
     return None
@@ -63,4 +66,10 @@ def too_many(cells: Sequence[Cell], limits: Limits) -> str | None:
 def asks_person(command: str) -> str | None:
     """Return the person's command that a shell command holds, or None."""
     found = PERSONS.search(command)
+    return found[1] if found else None
+
+
+def runs_code(command: str) -> str | None:
+    """Return the command that a shell command holds and that runs cells or code, or None."""
+    found = RUNNING.search(command)
     return found[1] if found else None

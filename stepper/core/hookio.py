@@ -96,7 +96,7 @@ def change(data: dict[str, Any]) -> Change:
     common: dict[str, Any] = {
         "tool_use_id": _word(data, "tool_use_id") or None,
         "session": _word(data, "session_id"),
-        "consent": CONSENTS.get(mode(data), Consent.ASKED),
+        "consent": consent(data),
     }
     tool = _text(data, "tool_name")
     if tool == "Write":
@@ -169,6 +169,11 @@ def is_command(data: dict[str, Any]) -> bool:
 def mode(data: dict[str, Any]) -> str:
     """Return the permission mode: default, plan, acceptEdits, bypassPermissions …"""
     return _word(data, "permission_mode", "default")
+
+
+def consent(data: dict[str, Any]) -> Consent:
+    """Return what the person said of edits, by the permission mode."""
+    return CONSENTS.get(mode(data), Consent.ASKED)
 
 
 def last_message(data: dict[str, Any]) -> str:

@@ -1,0 +1,162 @@
+"""install.sh asks for the packages that pyproject.toml names, with what those need, and for nothing else anywhere.
+
+An index on loopback is the only one it knows, and the proxy for all the rest of the world: whatever is asked is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_install import bin_folder, environ, find_uv, forward
+
+KERNELS = "ipykernel"  # what a project's own new .venv gets
+
+
+def plain(name: str) -> str:
+    """Return a project's or a wheel's name as an index spells it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", name)[0]).lower()
+
+
+def named() -> list[str]:
+    """Return what pyproject.toml names for an installation: the dependencies and what builds the package."""
+    lists = re.findall(r"^(?:requires|dependencies) = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text(), re.S | re.M)
+    found = [name for each in lists for name in re.findall(r'"([^"]+)"', each)]
+    assert {"hatchling", "pyzmq"} <= set(map(plain, found))
+    return found
+
+
+class Index(ThreadingHTTPServer):
+    """A package index that serves a folder of wheels, and a proxy that lets nothing through; both write down."""
+
+    def __init__(self, house: Path) -> None:
+        self.asked: set[str] = set()  # projects
+        self.elsewhere: list[str] = []  # requests that are none of an index
+        self.wheels: dict[str, list[Path]] = {}
+        for wheel in house.iterdir():
+            self.wheels.setdefault(plain(wheel.name.split("-")[0]), []).append(wheel)
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        folder, _, name = self.path.strip("/").partition("/")
+        if folder == "simple" and name:
+            self.server.asked.add(plain(name))
+            links = [
+                f'<a href="/wheels/{each.name}">{each.name}</a>' for each in self.server.wheels.get(plain(name), ())
+            ]
+            return self.reply(200 if links else 404, "".join(links).encode())
+        found = [
+            each for wheels in self.server.wheels.values() for each in wheels if self.path == f"/wheels/{each.name}"
+        ]
+        if found:
+            return self.reply(200, found[0].read_bytes(), "application/octet-stream")
+        return self.refuse()
+
+    def refuse(self) -> None:
+        self.server.elsewhere.append(f"{self.command} {self.path}")
+        self.reply(403, b"")
+
+    do_HEAD = do_GET  # noqa: N815  # uv looks at a wheel before it takes it
+    do_CONNECT = do_POST = refuse  # noqa: N815
+
+    def reply(self, status: int, body: bytes, kind: str = "text/html") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels of what is named and of all that it needs, from wherever this machine's pip has them."""
+    folder = tmp_path_factory.mktemp("house")
+    asked = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
+    done = subprocess.run([*asked, *named(), KERNELS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def index(house: Path) -> Iterator[Index]:
+    with Index(house) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def only(index: Index, path: Path, home: Path) -> dict[str, str]:
+    """Return an environment in which no other index, no cache and no other way out is known."""
+    kept = environ(path, HOME=str(home))
+    told = {name: value for name, value in kept.items() if not re.match("(PIP|UV|XDG)_|.*_proxy$", name, re.I)}
+    told |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"{index.url}/simple", "PIP_NO_CACHE_DIR": "1"}
+    told |= {"UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": f"{index.url}/simple", "UV_CACHE_DIR": str(home / "uv")}
+    told |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"), index.url)
+    return told | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "XDG_STATE_HOME": str(home / "state")}
+
+
+@pytest.mark.parametrize("way", ["pip", "uv"])
+def test_nothing_but_the_named_packages_is_asked_for(index: Index, tmp_path: Path, way: str) -> None:
+    commands = {"python3": forward()}
+    if way == "uv":
+        uv = find_uv()
+        if uv is None:
+            pytest.skip("uv is neither beside this Python nor on the PATH")
+        commands["uv"] = f'exec {uv} "$@"'
+    for name in ("repo", "home"):
+        (tmp_path / name).mkdir()
+    env = only(index, bin_folder(tmp_path / "bin", **commands), tmp_path / "home")
+    done = subprocess.run(
+        [ROOT / "install.sh", tmp_path / "repo", "--allow"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{index.elsewhere}\n{index.asked - set(index.wheels)}"
+    assert "ipykernel added" in done.stdout
+    assert index.elsewhere == []
+    assert {plain(name) for name in (*named(), KERNELS)} <= index.asked <= set(index.wheels)
+
+
+def test_what_is_not_named_is_seen(index: Index, tmp_path: Path) -> None:
+    """The other half: another package, and another index, are in the record."""
+    env = only(index, Path(os.environ["PATH"]), tmp_path) | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    for more in (["nothing-like-it"], ["click", "--index-url", "https://elsewhere.invalid/simple"]):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "0", "--dest", str(tmp_path)]
+        assert subprocess.run([*pip, *more], env=env, capture_output=True, check=False).returncode != 0
+    assert index.asked == {"nothing-like-it"}
+    assert index.elsewhere == ["CONNECT elsewhere.invalid:443"]
+
+
+def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
+    uv = find_uv()
+    if uv is None:
+        pytest.skip("uv is neither beside this Python nor on the PATH")
+    env = only(index, bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"'), tmp_path)
+    env |= {
+        "UV_PYTHON_PREFERENCE": "only-managed",
+        "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),
+    }  # it finds no other
+    (tmp_path / "repo").mkdir()
+    done = subprocess.run(
+        [ROOT / "install.sh", tmp_path / "repo"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "uv python install" in done.stderr
+    assert index.elsewhere == [] and not os.listdir(tmp_path / "repo")
