@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from common import BrokenStepError, Project, spawn
 from jupyter_client import KernelManager
-from step import SESSION, BrokenStepError, Project, Subject, spawn
+from subject import SESSION, Subject
 
 from stepper import client
 

@@ -23,8 +23,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from common import Project, machine, said
 from peer_ways import PEERS, RUNNERS, Answer, Fresh, Runner, Session, Stepper, install
-from step import Project, machine, said
 
 SIZES = (1, 10, 50, 100)  # code cells that the notebook holds before the step
 WHOLE, SOCKET = "stepper, whole step", "stepper, socket to answer"

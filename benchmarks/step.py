@@ -26,13 +26,11 @@ from common import (
     Row,
     bounds_table,
     daemon_memory,
-    machine,
     memory_row,
     options,
     peak,
     replace,
     report,
-    said,
     scratch,
     since,
     spawn,
@@ -41,8 +39,6 @@ from common import (
 )
 from kernels import Kernel, RawKernel
 from subject import Subject
-
-__all__ = ["BrokenStepError", "Kernel", "Project", "Row", "Subject", "machine", "said", "spawn"]
 
 CELLS = (1, 10, 50, 100)
 BARE_RATIO, LARGE_RATIO = 4, 12  # to a bare Python: with 10 cells; with 100 cells and 5 MB
