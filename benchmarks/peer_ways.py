@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import psutil
 from common import BrokenStepError, Project, spawn
 from jupyter_client import KernelManager
-from subject import SESSION, Subject
+from subject import Subject
 
 from stepper import client
 
@@ -175,22 +175,12 @@ class Stepper(Subject):
             self.run(old_cell(number))
         self.end_message()
 
-    def told(self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None) -> bytes:
-        """Return an event about NotebookEdit as Claude Code sends it, keys in its order."""
-        data = {
-            "session_id": SESSION,
-            "transcript_path": str(self.project.root / "transcript.jsonl"),
-            "cwd": str(self.project.root),
-            "prompt_id": "00000000-0000-4000-8000-000000000001",
-            "permission_mode": "bypassPermissions",
-            "effort": {"level": "high"},
-            "hook_event_name": event,
-            "tool_name": "NotebookEdit",
-            "tool_input": {"notebook_path": str(self.path), **given},
-        }
-        data |= {"tool_response": answered} if answered else {}
-        data |= {"tool_use_id": f"toolu_{uuid.uuid4().hex}"} | ({"duration_ms": 3} if answered else {})
-        return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    def tell(self, event: str, given: dict[str, Any], answered: dict[str, Any] | None = None) -> bytes:
+        """Return an event about NotebookEdit as Claude Code sends it."""
+        more: dict[str, Any] = {"tool_response": answered, "duration_ms": 3} if answered else {}
+        more |= {"tool_input": {"notebook_path": str(self.path), **given}, "tool_use_id": f"toolu_{uuid.uuid4().hex}"}
+        order = ("tool_input", "tool_response", "tool_use_id", "duration_ms")
+        return self.told(event, tool_name="NotebookEdit", **{name: more[name] for name in order if name in more})
 
     def asked(self, source: str | None, cells: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what the agent asks for: a cell below the last one, or without a source, the last one's deletion."""
@@ -216,7 +206,7 @@ class Stepper(Subject):
         answered = {"new_source": source or "", "cell_type": "code", "language": "python"}
         answered |= {"edit_mode": given["edit_mode"], "cell_id": cell["id"], "error": ""}
         answered |= {"notebook_path": str(self.path), "original_file": before, "updated_file": after}
-        return self.told("PostToolUse", given, answered)
+        return self.tell("PostToolUse", given, answered)
 
     def ask_daemon(self, payload: bytes) -> Answer:
         """Return the daemon's answer, timed from the connection to the last byte, without a process."""
@@ -243,7 +233,7 @@ class Stepper(Subject):
         """Return the milliseconds of both hooks of a step, spawn to exit."""
         source, word = new_cell()
         given = self.asked(source, json.loads(self.path.read_text())["cells"])
-        gate = spawn(self.project.hook("PreToolUse"), self.told("PreToolUse", given))
+        gate = spawn(self.project.hook("PreToolUse"), self.tell("PreToolUse", given))
         if gate.out:
             raise BrokenStepError(f"{self.path.name}: the edit is not let through: {gate.out.decode()}")
         ended = spawn(self.project.hook("PostToolUse"), self.change(source))
