@@ -48,7 +48,7 @@ class Connection:
             for part in parts:  # not joined: the payload may hold the notebook twice
                 self.sock.sendall(part)
         except TimeoutError:
-            raise self.silent() from None
+            raise silent(self.paths) from None
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may have answered before it had read all
 
@@ -66,23 +66,29 @@ class Connection:
             try:
                 data = self.sock.recv(min(size - len(buffer), 1 << 20))
             except TimeoutError:
-                raise self.silent() from None
+                raise silent(self.paths) from None
             except ConnectionResetError:
                 data = b""
             if not data:
-                raise GoneError(
-                    "the stepper daemon went away" + (" while the cell ran" if self.accepted else ""),
-                    f"see {self.paths.log}; the next call starts it again",
-                )
+                raise gone(self.paths, self.accepted)
             buffer += data
         return bytes(buffer)
 
-    def silent(self) -> DaemonError:
-        """Return the error of a daemon that hangs."""
-        return DaemonError(
-            f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
-            f"stepper shutdown  # ends it; see {self.paths.log}",
-        )
+
+def silent(paths: Meeting) -> DaemonError:
+    """Return the error of a daemon that hangs."""
+    return DaemonError(
+        f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
+        f"stepper shutdown  # ends it; see {paths.log}",
+    )
+
+
+def gone(paths: Meeting, accepted: bool) -> GoneError:
+    """Return the error of a daemon that ended, after it had taken the request or before."""
+    return GoneError(
+        "the stepper daemon went away" + (" while the cell ran" if accepted else ""),
+        f"see {paths.log}; the next call starts it again",
+    )
 
 
 def connect(paths: Meeting) -> "Connection | None":
@@ -260,25 +266,28 @@ def failure(body: bytes) -> StepperError:
     return error
 
 
-def forward(paths: Meeting, event: str, payload: bytes) -> "bytes | None":
+def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | None" = None) -> "bytes | None":
     """Return the daemon's answer to an event; raise as `ask` does.
 
     Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
+    `before` is how the compiled client fared, which has asked.
     """
     verb, look = b"hook " + event.encode(), leaving()
     try:
+        if before is not None:
+            raise before
         return ask(paths, verb, payload, look, event not in NEVER_LAUNCH, posix.environ)
     except GoneError as error:
         if event != "PostToolUse":
             raise
-        gone = error
+        lost = error
     try:
         answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
     except StepperError as error:
-        error.accepted = error.accepted or gone.accepted
+        error.accepted = error.accepted or lost.accepted
         raise
     if not answer:
-        raise gone
+        raise lost
     return answer
 
 
@@ -320,12 +329,23 @@ def current_folder() -> str:
         return "/"
 
 
+def fared(how: str, paths: Meeting) -> StepperError:
+    """Return what the compiled client (client.c) met, by its word; of a failure the daemon's answer is open as 3."""
+    if how == "failed":
+        with open(3, "rb") as stream:
+            return failure(stream.read())
+    error = gone(paths, True) if how.endswith("gone") else silent(paths)
+    error.accepted = how.startswith("accepted")
+    return error
+
+
 def hook() -> None:
     """The hook process: forward standard input, print the answer. It never fails the person's edit.
 
-    Arguments: the project's folder and the event's name. Exit code 0 whatever happens.
+    Arguments: where this package lies, how the compiled client fared where it has asked, the project's folder and the
+    event's name. Exit code 0 whatever happens.
     """
-    root, event = sys.argv[-2:]
+    *how, root, event = sys.argv[2:]
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
             payload = stdin.readall()
@@ -333,7 +353,7 @@ def hook() -> None:
         paths = Meeting(posix.getcwd())
         answer: bytes | None = b""
         if event not in ONLY_UNDER_WAY or there(paths.active):
-            answer = forward(paths, event, payload)
+            answer = forward(paths, event, payload, fared(how[0], paths) if how else None)
         if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
             from stepper.core import hookio
 

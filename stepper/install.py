@@ -39,6 +39,8 @@ def apply(options: argparse.Namespace) -> None:
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
     finish_env(paths)
+    if options.remade and not options.editable and compile_client(Path(paths.env, "bin/hook")):
+        say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
     for each in (paths.project, *paths.borrowers()) if options.remade else ():
         retire(Paths(each))
     prepare_kernel(project, choice)
@@ -92,6 +94,25 @@ def finish_env(paths: Paths) -> None:
     script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
+
+
+def compile_client(target: Path) -> bool:
+    """Make the compiled client, a fallback of none: the hook script takes Python's where it is missing.
+
+    Linked statically where that is possible, because a home folder may be on machines with other C libraries. Return
+    whether it is there and works.
+    """
+    source, compiler = Path(__file__).with_name("client.c"), shutil.which("cc")
+    for more in (["-static"], []) if compiler else ():
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
+        try:
+            if doctor.run(*command).code == 0 and doctor.run(str(temporary), "--version").code == 0:
+                temporary.replace(target)
+                return True
+        finally:
+            temporary.unlink(missing_ok=True)
+    return False
 
 
 def retire(paths: Paths) -> None:

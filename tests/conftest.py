@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from stepper.paths import Paths
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 ROOT = Path(__file__).resolve().parent.parent
+CLIENTS = ("python", "compiled")
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
 
 
@@ -37,6 +39,7 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.paths = Paths(str(folder))
+        self.compiled = ""  # the compiled client, where that is to be the hook process
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.remember(self.paths, {"python": sys.executable})
@@ -77,11 +80,16 @@ class Project:
             while process.status() != psutil.STATUS_ZOMBIE:
                 time.sleep(0.01)
 
+    def client(self, event: str) -> list[str]:
+        """Return the command that the hook script becomes."""
+        if self.compiled:
+            return [self.compiled, sys.executable, str(ROOT), str(self.folder), event]
+        return [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.folder), event]
+
     def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
         """Run the hook process as the hook script does."""
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(self.folder), event]
-        done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, cwd=self.folder)
+        done = subprocess.run(self.client(event), input=data, capture_output=True, timeout=timeout, cwd=self.folder)
         assert done.returncode == 0, done.stderr.decode()
         assert done.stderr == b"", done.stderr.decode()
         return Answer(done.stdout)
@@ -208,6 +216,17 @@ def make_env(env: str | Path, stepper: Path = ROOT) -> None:
     (site / "here.pth").write_text(f"{stepper}\n{sysconfig.get_path('purelib')}\n")
 
 
+@functools.cache
+def compiled_client() -> str:
+    """Return the client that install.sh makes where there is a C compiler, made once for all tests of a process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    if not install.compile_client(Path(folder, "hook")):
+        assert not os.environ.get("CI"), "there is no C compiler, or client.c does not compile"
+        pytest.skip("there is no C compiler")
+    return os.path.join(folder, "hook")
+
+
 def bare_env(paths: Paths) -> Path:
     """Make the folder of a project's environment, and its name in the project; return it, for what a test puts there."""
     env = Path(paths.env)
@@ -233,9 +252,10 @@ def project(tmp_path: Path) -> Iterator[Project]:
     yield from scratch(tmp_path / "repo")
 
 
-def scratch(folder: Path) -> Iterator[Project]:
-    """Yield a project in that folder, for fixtures of any scope."""
+def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
+    """Yield a project in that folder, for fixtures of any scope; its hooks are run by one of the CLIENTS."""
     made = Project(folder)
+    made.compiled = compiled_client() if client == "compiled" else ""
     try:
         yield made
     finally:  # also where a fixture that wraps this one fails

@@ -9,13 +9,19 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from stepper import trust, wire
-from tests.conftest import Notebook, Project, code
+from tests.conftest import CLIENTS, Notebook, Project, code, scratch
+
+
+@pytest.fixture(params=CLIENTS)
+def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]:
+    yield from scratch(tmp_path / "repo", request.param)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from stepper import wire
 from stepper.core import hookio
 from stepper.meeting import fnv1a
 from stepper.paths import Paths
-from tests.conftest import CLIENT, ROOT, STATE, Project, bare_env
+from tests.conftest import CLIENTS, ROOT, STATE, Project, bare_env, scratch
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
@@ -29,6 +28,11 @@ def test_the_hook_script_is_short_and_executable() -> None:
     assert len(script.read_text().splitlines()) <= 36
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
+
+
+@pytest.fixture(params=CLIENTS)
+def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]:
+    yield from scratch(tmp_path / "repo", request.param)
 
 
 @pytest.fixture
@@ -165,10 +169,6 @@ def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def command(project: Project) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(project.folder), "PostToolUse"]
-
-
 def sleeping(project: Project) -> bytes:
     """The payload of a cell that runs for long, below one that ran."""
     notebook = project.new("One", "Sleep")
@@ -188,7 +188,7 @@ def was_cancelled(project: Project) -> None:
 def test_a_hook_whose_output_nobody_reads_any_more_ends(project: Project, pair: Callable[[], tuple[Any, Any]]) -> None:
     payload = sleeping(project)
     ours, theirs = pair()
-    with subprocess.Popen(command(project), stdin=subprocess.PIPE, stdout=theirs) as hook:
+    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=theirs) as hook:
         close(theirs)
         hook.stdin.write(payload)
         hook.stdin.close()
@@ -206,7 +206,7 @@ def close(end: Any) -> None:
 def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(sleeping(project))
     text = '"$@" <payload >said & wait'
-    with subprocess.Popen(["sh", "-c", text, "sh", *command(project)], cwd=tmp_path) as parent:
+    with subprocess.Popen(["sh", "-c", text, "sh", *project.client("PostToolUse")], cwd=tmp_path) as parent:
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
         parent.kill()
     was_cancelled(project)
@@ -221,7 +221,7 @@ def daemons(project: Project) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Project, number: signal.Signals) -> None:
     payload = sleeping(project)
-    with subprocess.Popen(command(project), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
+    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
         hook.stdin.write(payload)
         hook.stdin.close()
         wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
