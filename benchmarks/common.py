@@ -89,7 +89,7 @@ def since(began: float) -> float:
 class Project:
     """A repository with stepper in it, as `install.sh` leaves one, made of links to the environment at hand."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, compiled: bool = True) -> None:
         self.root = root.resolve()
         self.paths = Paths(str(root))
         self.script = self.root / ".claude" / "hooks" / "stepper"
@@ -105,6 +105,8 @@ class Project:
         self.packages = env / "packages"
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
         install.link(Path(self.paths.link), env)
+        self.compiled = env / "bin" / "hook"
+        self.has_compiled = compiled and install.compile_client(self.compiled)
         trust.remember(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]
@@ -114,7 +116,13 @@ class Project:
         return [str(self.script), event]
 
     def client(self, event: str) -> list[str]:
-        """Return what the script hands over to: Python alone."""
+        """Return what the script hands over to: the compiled client where there is one."""
+        if self.has_compiled:
+            return [str(self.compiled), str(self.python), str(self.packages), str(self.root), event]
+        return self.python_client(event)
+
+    def python_client(self, event: str) -> list[str]:
+        """Return what the script hands over to where there is no C compiler."""
         return [str(self.python), "-I", "-S", "-c", CLIENT, str(self.packages), str(self.root), event]
 
     def connected(self) -> Callable[[], float]:
