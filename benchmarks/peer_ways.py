@@ -331,11 +331,11 @@ class Session:
 class Runner:
     """A program that runs a whole notebook, the new cell included, in a kernel of its own."""
 
-    def __init__(self, name: str, folder: Path, cells: int, command: Callable[[Path, Path], list[str]]) -> None:
+    def __init__(self, name: str, folder: Path, cells: int, command: list[str], inplace: bool) -> None:
         self.name, self.cells, self.path = name, cells, folder / f"{name.replace(' ', '-')}-{cells}.ipynb"
-        self.result = self.path if name == "jupyter execute" else self.path.with_suffix(".out.ipynb")
+        self.result = self.path if inplace else self.path.with_suffix(".out.ipynb")
         self.log = folder / "log"
-        self.command = [*QUIET, str(self.log), *command(self.path, self.result)]
+        self.command = [*QUIET, str(self.log), *command, str(self.path), *[str(self.result)] * (not inplace)]
 
     def step(self) -> float:
         """Write the notebook as it was before with a cell more; run it; return the milliseconds, spawn to exit."""

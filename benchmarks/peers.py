@@ -26,7 +26,7 @@ from typing import Any
 from common import Project, machine, said
 from peer_ways import PEERS, RUNNERS, Answer, Fresh, Runner, Session, Stepper, install
 
-SIZES = (1, 10, 50, 100)  # code cells that the notebook holds before the step
+SIZES = (1, 10, 50, 100)  # code cells of the notebook, the new one included: stepper's own limit is 100
 WHOLE, SOCKET = "stepper, whole step", "stepper, socket to answer"
 # Which of the two a way is compared with: a process with a process, a tool call with an answer on the socket.
 BASES = {"jupyter execute": WHOLE, "papermill": WHOLE, "fresh client": WHOLE} | {peer.name: SOCKET for peer in PEERS}
@@ -44,31 +44,21 @@ Samples = dict[str, list[float]]
 
 def measure(project: Project, cells: int, rounds: int, versions: dict[str, dict[str, str]]) -> Samples:
     """Return the milliseconds of each way's steps in a notebook of so many cells; note the versions of the peers."""
-    folder = project.root / f"others-{cells}"
+    folder, before = project.root / f"others-{cells}", cells - 1
     folder.mkdir()
     place = install("runners", RUNNERS)
     runners = (
-        Runner(
-            "jupyter execute",
-            folder,
-            cells,
-            lambda path, _: [str(place / "jupyter"), "execute", "--inplace", str(path)],
-        ),
-        Runner(
-            "papermill",
-            folder,
-            cells,
-            lambda path, out: [str(place / "papermill"), "--no-progress-bar", str(path), str(out)],
-        ),
+        Runner("jupyter execute", folder, before, [str(place / "jupyter"), "execute", "--inplace"], inplace=True),
+        Runner("papermill", folder, before, [str(place / "papermill"), "--no-progress-bar"], inplace=False),
     )
     with contextlib.ExitStack() as stack:
-        stepper = Stepper(project, cells)
+        stepper = Stepper(project, before)
         fresh = Fresh()
         stack.callback(fresh.end)
         ways: dict[str, Callable[[], float]] = {WHOLE: stepper.whole, SOCKET: stepper.socket}
         ways |= {way.name: way.step for way in (*runners, fresh)}
         for peer in PEERS:
-            session = Session(peer, folder, cells)
+            session = Session(peer, folder, before)
             stack.callback(session.end)
             versions[peer.name], ways[peer.name] = session.versions, session.step
         samples: Samples = {name: [] for name in ways}
@@ -89,9 +79,14 @@ def ratio(samples: Samples, name: str, base: str) -> float:
     return statistics.median(samples[name]) / statistics.median(samples[base])
 
 
+def counted(cells: int) -> str:
+    """Return how the size is printed."""
+    return f"{cells} cell{'s' * (cells > 1)}"
+
+
 def table(found: dict[int, Samples]) -> list[str]:
     """Return the rows: medians, and how many times stepper's."""
-    told = ["| way | compared with | " + " | ".join(f"{cells} cell{'s' * (cells > 1)}" for cells in found) + " |"]
+    told = ["| way | compared with | " + " | ".join(map(counted, found)) + " |"]
     told.append("| --- " * (2 + len(found)) + "|")
     for name in next(iter(found.values())):
         base = BASES.get(name, "")
@@ -104,7 +99,7 @@ def table(found: dict[int, Samples]) -> list[str]:
     for name, cells, least in BOUNDS:
         if cells in found:
             times = ratio(found[cells], name, BASES[name])
-            told.append(f"| {name}, {cells} cells: ≥ {least} × | {times:.2f} × | {said(times >= least)} |")
+            told.append(f"| {name}, {counted(cells)}: ≥ {least} × | {times:.2f} × | {said(times >= least)} |")
     return told
 
 
