@@ -136,17 +136,17 @@ def retire(paths: Paths) -> None:
 
 def prepare_kernel(project: Path, choice: Choice) -> None:
     """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise RefusedError."""
-    uv, made = shutil.which("uv"), []
+    uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
     if choice.make:
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
-        command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-m", "venv", ".venv"]
+        command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
         must(command, project, undo=project / ".venv")
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
         how = [uv, "pip", "install", "--python"] if uv else []
-        command = [*how, choice.python] if uv else [choice.python, "-m", "pip", "install"]
+        command = [*how, choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
         must([*command, "ipykernel"], project, undo=project / ".venv" if choice.make else None)
         made.append("ipykernel added")
     say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.name})")

@@ -11,8 +11,14 @@ if False:  # for the type checker alone: typing is not loaded
     from typing import Any
 
 SCRIPT = ".claude/hooks/stepper"
+LONGEST_PATH = 5000  # characters, and a word before it
 VENV_PYTHON = ".venv/bin/python"
 SOCKET_BYTES = 103  # of a socket's path, on macOS
+
+
+def at_once(path: str, flags: int) -> int:
+    """Open a file without waiting, as a FIFO would have one wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def checkouts(folder: str) -> "tuple[str, ...]":
@@ -21,8 +27,9 @@ def checkouts(folder: str) -> "tuple[str, ...]":
     No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
     """
     try:
-        with open(os.path.join(folder, ".git"), encoding="utf-8", errors="surrogateescape") as stream:
-            told = stream.read()
+        place = os.path.join(folder, ".git")
+        with open(place, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
+            told = stream.read(LONGEST_PATH)  # a device of that name has no end
     except OSError:  # a folder: the main checkout; or no repository
         return (folder,)
     main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")

@@ -56,7 +56,9 @@ def run(script: Path, event: str, stdin: bytes = b"{}", env: dict[str, str] | No
 
 
 def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(script: Path) -> None:
-    said = json.loads(run(script, "PostToolUse"))["hookSpecificOutput"]
+    answer = json.loads(run(script, "PostToolUse"))
+    assert "NOT run" in answer["systemMessage"] and "install.sh" in answer["systemMessage"]  # the person's line
+    said = answer["hookSpecificOutput"]
     assert said["hookEventName"] == "PostToolUse"
     assert "NOT run" in said["additionalContext"] and "install.sh" in said["additionalContext"]
     for event in ("PreToolUse", "PostToolBatch", "SessionStart", "UserPromptSubmit", "Stop"):

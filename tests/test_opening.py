@@ -385,3 +385,11 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
         shutil.move(hostile.paths.home, hostile.folder / "moved")
         os.symlink("moved", hostile.paths.home)
         trust.remember(hostile.paths, {})
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_what_stands_in_gits_place_is_not_waited_for(hostile: Hostile, kind: str) -> None:
+    place = hostile.folder / ".git"
+    os.mkfifo(place) if kind == "a FIFO" else place.symlink_to("/dev/zero")
+    assert hostile.paths.checkouts == Paths(str(hostile.folder)).checkouts == (hostile.paths.project,)
+    assert hostile.json("status")["state"]
