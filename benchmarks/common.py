@@ -89,7 +89,7 @@ def since(began: float) -> float:
 class Project:
     """A repository with stepper in it, as `install.sh` leaves one, made of links to the environment at hand."""
 
-    def __init__(self, root: Path, compiled: bool = True) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.paths = Paths(str(root))
         self.script = self.root / ".claude" / "hooks" / "stepper"
@@ -106,7 +106,7 @@ class Project:
         self.packages.symlink_to(Path(stepper.__file__).resolve().parent.parent)
         install.link(Path(self.paths.link), env)
         self.compiled = env / "bin" / "hook"
-        self.has_compiled = compiled and install.compile_client(self.compiled)
+        self.has_compiled = install.compile_client(self.compiled)
         trust.remember(self.paths, {"python": sys.executable})
         (self.root / "notebooks").mkdir()
         self.bare = [str(self.python), "-I", "-S", "-c", "pass"]
@@ -124,6 +124,16 @@ class Project:
     def python_client(self, event: str) -> list[str]:
         """Return what the script hands over to where there is no C compiler."""
         return [str(self.python), "-I", "-S", "-c", CLIENT, str(self.packages), str(self.root), event]
+
+    def interpreted(self, work: Callable[[], float]) -> float:
+        """Return what `work` returns while there is no compiled client for the hook script to find."""
+        if not self.has_compiled:
+            return work()
+        self.compiled.chmod(0o600)
+        try:
+            return work()
+        finally:
+            self.compiled.chmod(0o700)
 
     def connected(self) -> Callable[[], float]:
         """Return what times the floor of every hook: an interpreter that asks a dummy over a socket."""

@@ -82,6 +82,13 @@ class Bench:
         self.before = {n: Row(f"PreToolUse, {of(n)}", book.ask) for n, book in books.items()}
         self.after = {n: Row(f"**PostToolUse, {of(n)}**", book.step) for n, book in books.items()}
         self.answers = {n: Row(f"socket to answer, {of(n)}", book.answer) for n, book in books.items()}
+        self.slower = {
+            "PreToolUse": Row("PreToolUse, 10 cells, Python's client", lambda: project.interpreted(self.ten.ask)),
+            **{
+                n: Row(f"PostToolUse, {of(n)}, Python's client", lambda book=books[n]: project.interpreted(book.step))
+                for n in (10, 100)
+            },
+        }
         self.big = Row("**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step)
         self.rows = [
             Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
@@ -93,6 +100,7 @@ class Bench:
             *self.before.values(),
             *self.after.values(),
             Row("PostToolUse, 10 cells, without the script's shell", lambda: self.ten.step(client)),
+            *self.slower.values(),
             *self.answers.values(),
             self.big,
             Row("the same without the script's shell", lambda: self.large.step(client)),
@@ -107,6 +115,9 @@ class Bench:
             Bound(self.after[10], "interpreter + socket, kernel round trip, read and write", floors, FLOORS_RATIO),
             Bound(self.after[100], "the same with 10 cells", (self.after[10],), HUNDRED_RATIO),
             *(Bound(row, "interpreter + socket", (self.socket,), GATE_RATIO) for row in self.before.values()),
+            Bound(self.slower["PreToolUse"], "interpreter + socket", (self.socket,), GATE_RATIO),
+            Bound(self.slower[10], "interpreter + socket, kernel round trip, read and write", floors, FLOORS_RATIO),
+            Bound(self.slower[100], "the same with 10 cells", (self.slower[10],), HUNDRED_RATIO),
             *(Bound(self.answers[n], "kernel round trip, read and write", floors[1:]) for n in (10, 100)),
             Bound(self.after[10], "a bare Python", (), BARE_RATIO),
             Bound(self.big, "a bare Python", (), LARGE_RATIO),

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -36,10 +37,20 @@ static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from s
 
 /* Put bytes where a process can read them from a descriptor; return that, or -1. */
 static int kept(const char *data, size_t size) {
-    FILE *file = tmpfile(); /* unlinked, 0600 */
-    if (!file || fwrite(data, 1, size, file) != size || fflush(file) || lseek(fileno(file), 0, SEEK_SET))
-        return -1;
-    return fileno(file);
+#ifdef MFD_CLOEXEC
+    int file = memfd_create("stepper", 0); /* in memory: the disk may be full */
+#else
+    FILE *made = tmpfile();
+    int file = made ? fileno(made) : -1;
+#endif
+    while (file >= 0 && size) {
+        ssize_t put = write(file, data, size);
+        if (put < 0 && errno != EINTR)
+            return -1;
+        data += put > 0 ? put : 0;
+        size -= put > 0 ? put : 0;
+    }
+    return file >= 0 && lseek(file, 0, SEEK_SET) == 0 ? file : -1;
 }
 
 /* Become the Python client. `how` tells what came of the request: NULL where it was none, else client.py's word for it;

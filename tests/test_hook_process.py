@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stepper import wire
+from stepper import install, wire
 from stepper.core import hookio
 from stepper.meeting import fnv1a
 from stepper.paths import Paths
@@ -77,6 +77,32 @@ def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Pa
     (script.parents[2] / ".stepper" / "batch").touch()
     run(script, "PostToolBatch")
     assert (env / "started").exists()  # the test can fail
+
+
+def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -> None:
+    env = bare_env(Paths(str(script.parents[2])))
+    for name, word in (("python", "interpreted"), ("hook", "compiled")):
+        (env / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' {word} \"$@\"\n")
+        (env / "bin" / name).chmod(0o755)
+    (env / "packages").symlink_to(ROOT)
+    told = ["compiled", *map(str, (env / "bin/python", env / "packages", script.parents[2])), "PostToolUse"]
+    assert run(script, "PostToolUse").decode().splitlines() == told
+    (env / "bin" / "hook").unlink()
+    assert run(script, "PostToolUse").decode().splitlines()[::5] == ["interpreted", str(env / "packages")]
+
+
+@pytest.mark.parametrize("compiler", ["", "exit 1", "touch no-output", "shift; echo 'exit 1' >$7; chmod +x $7"])
+def test_where_the_client_does_not_compile_there_is_none(
+    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "env").mkdir()
+    if compiler:
+        (tmp_path / "bin" / "cc").write_text(f"#!/bin/sh\n{compiler}\n")
+        (tmp_path / "bin" / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/nowhere")
+    assert not install.compile_client(tmp_path / "env" / "hook")
+    assert list((tmp_path / "env").iterdir()) == []
 
 
 def test_session_start_exports_path_and_session(script: Path, tmp_path: Path) -> None:
