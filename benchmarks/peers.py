@@ -138,7 +138,9 @@ def afterwards(answer: Answer) -> str:
         return "then no cell runs"
     if "42!" in answer.text:
         return "state kept"
-    return "the next cell not run, with the reason" if "NOT run" in answer.text else "state gone without a word"
+    if "NOT run" in answer.text:
+        return "the next cell not run, with the reason"
+    return f"state gone, {'said so' if 'died' in answer.text else 'not a word of it'}"
 
 
 def tries(project: Project) -> tuple[list[str], dict[str, Any]]:
@@ -193,7 +195,7 @@ def main() -> None:
     about = {"date": str(date.today()), "machine": machine(), "rounds": given.rounds, "versions": versions}
     if given.json:
         given.json.write_text(json.dumps(about | measured, indent=1) + "\n")
-    print(f"{about['machine']}; {'' if given.tries else f'{given.rounds} rounds, medians in ms'}\n")
+    print(f"{about['machine']}; {'one try each' if given.tries else f'{given.rounds} rounds, medians in ms'}\n")
     for name, those in versions.items():
         print(f"{name}: {', '.join(f'{one} {number}' for one, number in those.items())}")
     print("\n" + "\n".join(lines))
