@@ -19,7 +19,7 @@ import orjson
 
 from stepper import private
 from stepper.adapters.later import soon
-from stepper.adapters.plainjson import load_json
+from stepper.adapters.plainjson import has_long_integers, load_json, parse_exactly
 
 
 class JsonLines:
@@ -106,7 +106,7 @@ class JsonLines:
 
 def _event(line: bytes) -> dict[str, Any] | None:
     try:
-        event = load_json(line)
+        event = parse_exactly(line) if has_long_integers(line) else load_json(line)
     except ValueError:
         return None
     return event if isinstance(event, dict) else None

@@ -375,17 +375,22 @@ def wait_until(come: Callable[[], bool], timeout: float = 20) -> None:
 
 @contextmanager
 def spied_on(project: Path) -> Iterator[Path]:
-    """While this lasts, each Python of stepper's that is started adds its last argument to a file."""
-    python, log = project / ".stepper" / "env" / "bin" / "python", project / "started"
-    real = python.rename(python.with_name("python-real"))
-    # uv's python is a link to the system's: it is the folder that makes it the environment's
-    python.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{shlex.quote(str(log))}\nexec "$0-real" "$@"\n')
-    python.chmod(0o755)
+    """While this lasts, each Python and compiled client of stepper's that is started adds its last argument to a file."""
+    folder, log = project / ".stepper" / "env" / "bin", project / "started"
+    started = [folder / name for name in ("python", "hook") if (folder / name).exists()]
+    for program in started:
+        # uv's python is a link to the system's: it is the folder that makes it the environment's
+        program.rename(f"{program}-real")
+        program.write_text(
+            f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{shlex.quote(str(log))}\nexec "$0-real" "$@"\n'
+        )
+        program.chmod(0o755)
     log.touch()
     try:
         yield log
     finally:
-        real.replace(python)
+        for program in started:
+            Path(f"{program}-real").replace(program)
 
 
 def test_edits_of_other_files_start_nothing(
