@@ -169,7 +169,7 @@ class Stepper(Subject):
 
     def __init__(self, project: Project, cells: int) -> None:
         self.project, self.path, self.cells = project, project.root / "notebooks" / f"{cells}.ipynb", cells
-        self.edits: list[float] = []
+        self.cell_id, self.edits = "", list[float]()
         self.save(empty())
         for number in range(cells):
             self.run(old_cell(number))
