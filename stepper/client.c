@@ -21,6 +21,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SILENCE_SECONDS 7 /* client.py's */
@@ -33,6 +34,7 @@ static struct {
     size_t size;
 } payload;
 static char **arguments;
+static int sock = -1;
 static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()";
 
 /* Put bytes where a process can read them from a descriptor; return that, or -1. */
@@ -58,8 +60,12 @@ static int kept(const char *data, size_t size) {
 static void hand_over(const char *how, const char *body, size_t size) {
     char *command[10];
     int count = 0, handle = kept(payload.data, payload.size);
+    if (sock >= 0)
+        close(sock); /* the daemon sees that nobody waits here any more */
     if (handle >= 0)
         dup2(handle, 0);
+    else if (!how || strcmp(how, "failed"))
+        how = how && !strncmp(how, "accepted", 8) ? "accepted, unread" : "unread";
     if (body && (handle = kept(body, size)) >= 0)
         dup2(handle, 3);
     command[count++] = arguments[1];
@@ -74,11 +80,17 @@ static void hand_over(const char *how, const char *body, size_t size) {
     command[count++] = arguments[4];
     command[count] = NULL;
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     execv(arguments[1], command);
+    if (!strcmp(arguments[4], "PostToolUse"))
+        puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, or its report is lost. "
+             "What mends it, from a checkout of stepper: ./install.sh THIS_REPOSITORY\"}");
+    fflush(stdout);
     _exit(0); /* a hook never fails the person's edit */
 }
 
-static void read_payload(void) {
+/* Return whether all of standard input could be read: half a payload is none. */
+static int read_payload(void) {
     size_t room = 1 << 16;
     ssize_t got;
     payload.data = malloc(room);
@@ -86,13 +98,12 @@ static void read_payload(void) {
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            break;
+            return 0;
         payload.size += got;
         if (payload.size == room)
             payload.data = realloc(payload.data, room *= 2);
     }
-    if (!payload.data)
-        _exit(0);
+    return payload.data != NULL;
 }
 
 /* Where the daemon listens, as in meeting.py; return 0 where that is not below /tmp or /var/tmp. */
@@ -141,8 +152,14 @@ static uint64_t get_size(const unsigned char *at) {
     return size;
 }
 
-/* Send the request; what stops that is seen by whoever reads the answer. */
-static void ask(int sock, const char *event, const char *project) {
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+/* Send the request, in SILENCE_SECONDS at most; what else stops that is seen by whoever reads the answer. */
+static void ask(const char *event, const char *project) {
     enum { PARTS = 5 };
     char verb[64], head[5 + 8 * PARTS] = "STP1\5";
     size_t room = 1;
@@ -164,10 +181,13 @@ static void ask(int sock, const char *event, const char *project) {
                                      {payload.data, payload.size}};
     for (int i = 0; i < PARTS; i++)
         put_size(head + 5 + 8 * i, parts[1 + i].iov_len);
+    double began = now();
     for (int at = 0; at < 1 + PARTS;) {
         ssize_t sent = writev(sock, parts + at, 1 + PARTS - at);
         if (sent < 0 && errno == EINTR)
             continue;
+        if (now() > began + SILENCE_SECONDS - 0.5 && (sent >= 0 || errno == EAGAIN || errno == EWOULDBLOCK))
+            hand_over("silent", NULL, 0);
         if (sent < 0)
             return;
         while (at < 1 + PARTS && (size_t)sent >= parts[at].iov_len)
@@ -180,7 +200,7 @@ static void ask(int sock, const char *event, const char *project) {
 }
 
 /* Read `size` bytes; return 1, 0 where the daemon went away, -1 where it is silent for too long. */
-static int take(int sock, void *into, size_t size) {
+static int take(void *into, size_t size) {
     while (size) {
         ssize_t got = recv(sock, into, size, 0);
         if (got < 0 && errno == EINTR)
@@ -203,17 +223,17 @@ static int left_alone(pid_t parent) {
 }
 
 /* Read answers up to the last one, which is the exit. */
-static void follow(int sock) {
+static void follow(void) {
     pid_t parent = getppid();
     for (int beats = 0;;) {
         unsigned char head[5 + 16];
         char kind[16] = "", *body = NULL;
-        int got = take(sock, head, sizeof head);
+        int got = take(head, sizeof head);
         uint64_t first = got > 0 ? get_size(head + 5) : 0, second = got > 0 ? get_size(head + 13) : 0;
         if (got > 0 && (memcmp(head, "STP1\2", 5) || first >= sizeof kind || second > MOST_BYTES))
             got = 0; /* no frame of ours */
-        if (got > 0 && (body = malloc(second + 1)) && (got = take(sock, kind, first)) > 0)
-            got = take(sock, body, second);
+        if (got > 0 && (body = malloc(second + 1)) && (got = take(kind, first)) > 0)
+            got = take(body, second);
         if (got <= 0 || !body)
             hand_over(got < 0 ? (beats ? "accepted, silent" : "silent") : beats ? "accepted, gone" : NULL, NULL, 0);
         if (!strcmp(kind, "progress")) {
@@ -242,16 +262,18 @@ int main(int count, char **given) {
     arguments = given;
     const char *event = given[4];
     signal(SIGPIPE, SIG_IGN);
-    read_payload();
-    /* Plain words of the person may be commands, which client.py knows, also without a daemon. */
+    signal(SIGXFSZ, SIG_IGN);
+    if (!read_payload())
+        hand_over("unread", NULL, 0);
+    /* What is nobody's business while no notebook is under way, and plain words of the person, are client.py's. */
     if (!strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") || !strcmp(event, "SessionStart") ||
         chdir(given[3]) != 0 || !getcwd(project, sizeof project) || !find_socket(&address, project))
         hand_over(NULL, NULL, 0);
-    int sock = socket(AF_UNIX, SOCK_STREAM, 0);
+    sock = socket(AF_UNIX, SOCK_STREAM, 0);
     setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (connect(sock, (struct sockaddr *)&address, sizeof address) != 0 || !same_user(sock))
         hand_over(NULL, NULL, 0);
-    ask(sock, event, project);
-    follow(sock);
+    ask(event, project);
+    follow();
 }

@@ -229,11 +229,16 @@ def ask(
                 if progress:
                     progress(body)
                 kind, body = connection.answer()
-        except DaemonError as error:
+        except (DaemonError, wire.FrameError, ValueError) as broken:
+            error = (
+                broken
+                if isinstance(broken, DaemonError)
+                else DaemonError(f"what the daemon says is no answer: {broken}")
+            )
             error.accepted = connection.accepted
             if left and isinstance(error, GoneError) and not error.accepted:
                 continue  # one that dies may still take a connection, and had not begun
-            raise
+            raise error from None
         finally:
             connection.sock.close()
         if kind == wire.OK:
@@ -283,9 +288,11 @@ def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | 
         lost = error
     try:
         answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
-    except StepperError as error:
-        error.accepted = error.accepted or lost.accepted
-        raise
+    except Exception as error:
+        accepted = getattr(error, "accepted", False) or lost.accepted
+        told = error if isinstance(error, StepperError) else DaemonError(f"{type(error).__name__}: {error}")
+        told.accepted = accepted
+        raise told from None
     if not answer:
         raise lost
     return answer
@@ -334,7 +341,9 @@ def fared(how: str, paths: Meeting) -> StepperError:
     if how == "failed":
         with open(3, "rb") as stream:
             return failure(stream.read())
-    error = gone(paths, True) if how.endswith("gone") else silent(paths)
+    error: StepperError = gone(paths, True) if how.endswith("gone") else silent(paths)
+    if how.endswith("unread"):
+        error = StepperError("the hook's standard input can't be read, or not be kept in memory")
     error.accepted = how.startswith("accepted")
     return error
 
@@ -362,6 +371,9 @@ def hook() -> None:
         from stepper.core import hookio
 
         answer = hookio.failed(event, error, getattr(error, "accepted", False))
-    while answer:
-        answer = answer[posix.write(1, answer) :]
+    try:
+        while answer:
+            answer = answer[posix.write(1, answer) :]
+    except OSError:
+        pass  # nobody reads it
     posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms

@@ -72,7 +72,7 @@ def stop(paths: Paths) -> None:
         running = doctor.listening(paths)
     except OSError:
         running = True  # something is there: let `stepper shutdown` look
-    if not running and not any(Path(paths.kernels).glob("*.json")):
+    if not running and not any(Path(paths.kernels).rglob("*.json")):
         return
     if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
         say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")

@@ -128,8 +128,10 @@ class Workspace:
         if path not in self._notes:
             try:
                 data = json.loads(private.read(path))
-            except (OSError, ValueError):
+            except (FileNotFoundError, ValueError):
                 data = {}
+            except OSError:
+                return {}  # it may be read the next time
             self._notes[path] = data if isinstance(data, dict) else {}
         return self._notes[path]
 

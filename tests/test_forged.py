@@ -313,3 +313,18 @@ def test_long_lines_are_cut_where_a_line_ends() -> None:
     for at in range(0, 3000, 7):
         lines = report.bounded("stepper: " + "x" * at + text).split("\n")
         assert not any(line.startswith(FORGED) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    ["{'lasting': {'a': 1, 'b': 2}}", "{'lasting': {'mark': 'm', 'b': 2}, 'names': 5}", "{'lasting': 5}", "[1]", "5"],
+)
+def test_a_message_in_the_helpers_name_stops_no_notebook(project: Project, namespace: str) -> None:
+    notebook = project.notebook("a.ipynb")
+    forged = f"""
+import os, sys
+kernel = get_ipython().kernel
+kernel.session.send(kernel.iopub_socket, 'stepper_facts', {{'namespace': {namespace}}}, parent=kernel.get_parent('shell'))
+"""
+    assert "ran ok" in notebook.insert(forged)[1].text
+    assert "ran ok" in notebook.insert("print(sys)")[1].text

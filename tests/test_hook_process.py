@@ -20,12 +20,12 @@ from stepper import install, wire
 from stepper.core import hookio
 from stepper.meeting import fnv1a
 from stepper.paths import Paths
-from tests.conftest import CLIENTS, ROOT, STATE, Project, bare_env, scratch
+from tests.conftest import CLIENTS, ROOT, STATE, Project, bare_env, code, scratch
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
     script = ROOT / "hooks" / "stepper"
-    assert len(script.read_text().splitlines()) <= 36
+    assert len(script.read_text().splitlines()) <= 37
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
 
@@ -87,6 +87,10 @@ def test_the_script_takes_the_compiled_client_where_there_is_one(script: Path) -
     (env / "packages").symlink_to(ROOT)
     told = ["compiled", *map(str, (env / "bin/python", env / "packages", script.parents[2])), "PostToolUse"]
     assert run(script, "PostToolUse").decode().splitlines() == told
+    (env / "bin" / "python").rename(env / "bin" / "gone")
+    answer = json.loads(run(script, "PostToolUse"))  # the Python that it was made of may go: that is said
+    assert "NOT run" in answer["systemMessage"] and "is not complete" in answer["systemMessage"]
+    (env / "bin" / "gone").rename(env / "bin" / "python")
     (env / "bin" / "hook").unlink()
     assert run(script, "PostToolUse").decode().splitlines()[::5] == ["interpreted", str(env / "packages")]
 
@@ -296,3 +300,23 @@ def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) ->
         answer = project.hook("PostToolUse", payload)
         thread.join()
     assert "| ran once" in answer.text
+
+
+def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(project: Project) -> None:
+    notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
+    payload = json.dumps(notebook.edited("replace", "print('ran')", "a")).encode()
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *project.client("PostToolUse")]
+    done = subprocess.run(closed, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"") and b"NOT run" in done.stdout
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(project.client("PostToolUse"), input=payload, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(project.json("history")) == 1  # what could not be read was not asked for
+
+
+def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
+    notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
+    assert "| None" in notebook.replace("a", "import os; print(os.environ.get('JPY_PARENT_PID'))").text

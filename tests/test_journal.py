@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stepper.adapters import later
 from stepper.adapters.journal import JsonLines
 from tests.conftest import Project
 
@@ -211,3 +213,26 @@ def test_a_pipe_in_the_journals_place_hangs_nothing(project: Project) -> None:
     os.mkfifo(journal)
     _, answer = notebook.insert("print('ran')")
     assert "| ran" in answer.text and "is not a regular file but a FIFO" in answer.text and "moved" in answer.text
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
+    tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS server or a quota may refuse what was taken: then the file ends before it."""
+    path = tmp_path / "n.jsonl"
+    journal = JsonLines(str(path))
+    journal.append({"n": 1})
+    size = path.stat().st_size
+
+    def refuse(handle: int) -> None:
+        if not kept:
+            os.ftruncate(handle, size)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        journal.append({"n": 2}, sync=None)
+        later.LATER.submit(bool).result()
+    journal.append({"n": 3}, keep=False)
+    assert numbers(path) == [1, 2, 3] and journal.waiting == 0

@@ -270,3 +270,15 @@ def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
     assert Path(file.path).read_text().count(value) == text.count(value) > 0
     file.set_plan(Plan("p", (Step(1, "one"),)))
     assert Path(file.path).read_text().count(value) == text.count(value)
+
+
+def test_digits_in_a_source_turn_over_no_other_cell(tmp_path: Path) -> None:
+    """Nanoseconds since 1970 have as many digits as a number that orjson would round."""
+    file = make(tmp_path / "n.ipynb", [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")])
+    before = Path(file.path).read_bytes().split(b'"id": "b"')[0]
+    assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert Path(file.path).read_bytes().split(b'"id": "b"')[0] == before
+    indented = json.dumps(json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False)
+    Path(file.path).write_text(indented)
+    assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
+    assert "é–中" in Path(file.path).read_text()

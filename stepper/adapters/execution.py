@@ -144,7 +144,10 @@ class Running:
                 self.error = self.error or bounded(content)
         elif kind == helper.MESSAGE:
             self.facts = content
-            self.complete(content.get("namespace") or {})
+            if isinstance(content.get("namespace"), dict):
+                self.complete(content["namespace"])
+            else:
+                content["namespace"] = {}
         else:
             if kind == "error":
                 self.error = bounded(content)
@@ -152,13 +155,17 @@ class Running:
 
     def complete(self, namespace: dict[str, Any]) -> None:
         """Add what lasts from run to run, which the helper tells once; where it is not known nothing is added."""
-        told = namespace.pop("lasting", {})
+        told = namespace.pop("lasting", None)
+        if not isinstance(told, dict):  # a helper's that could not tell, or a cell's own message
+            return
         if len(told) > 1:
             self.kernel.lasting = told
-        if told and told["mark"] == self.kernel.lasting.get("mark"):
-            namespace.update({name: fact for name, fact in self.kernel.lasting.items() if name != "mark"})
-            if namespace["names"]:
-                namespace["names"] += namespace["builtins"]
+        names, known = namespace.get("names"), self.kernel.lasting
+        if told.get("mark") is None or told["mark"] != known.get("mark") or not isinstance(known.get("builtins"), list):
+            namespace["names"] = []  # not known
+            return
+        namespace.update({name: fact for name, fact in known.items() if name != "mark"})
+        namespace["names"] = [*names, *known["builtins"]] if isinstance(names, list) and names else []
 
     async def over(self, now: float, quiet: bool) -> bool:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""

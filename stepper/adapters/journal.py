@@ -29,7 +29,7 @@ class JsonLines:
         self.path = Path(path)
         self._torn = False
         self._waiting: list[bytes] = []
-        self._syncing: Future[None] | None = None
+        self._syncing: list[tuple[Future[None], int, bytes]] = []  # … the file's size with the lines, the lines
 
     @property
     def waiting(self) -> int:
@@ -64,23 +64,22 @@ class JsonLines:
             raise
 
     def flush(self, sync: bool | None = True) -> None:
-        """Write the lines that wait, all or none; raise OSError, also where the disk did not keep those of before."""
+        """Write the lines that wait, all or none; raise OSError."""
         if not self._waiting:
             return
-        if self._syncing is not None and self._syncing.done():
-            before, self._syncing = self._syncing, None
-            before.result()
-        data = b"\n" * self._torn + b"".join(self._waiting)
         handle = private.opened(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(handle).st_size
+            if lost := self._lost(size):
+                self._waiting.insert(0, lost)
+            data = b"\n" * self._torn + b"".join(self._waiting)
             try:
                 if os.write(handle, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if sync:
                     os.fsync(handle)
                 elif sync is None:
-                    self._syncing = soon(os.fsync, handle)
+                    self._syncing.append((soon(os.fsync, handle), size + len(data), data))
             except OSError:
                 self._torn = True  # unless it can be cut off: then the file ends as it did
                 with contextlib.suppress(OSError):
@@ -90,6 +89,12 @@ class JsonLines:
         finally:
             os.close(handle)
         self._torn, self._waiting = False, []
+
+    def _lost(self, size: int) -> bytes:
+        """Return the lines that the disk took and, asked in the background, did not keep: the file ends before them."""
+        ended = [one for one in self._syncing if one[0].done()]
+        self._syncing = [one for one in self._syncing if one not in ended]
+        return b"".join(data for done, end, data in ended if done.exception() is not None and size < end)
 
     def _set_aside(self, why: OSError) -> str:
         """Give an unreadable journal another name, so that it is not written over; return what to tell."""

@@ -46,12 +46,16 @@ class LocalKernels:
         with stderr:
             try:
                 started, connection = launch.launch(place, name, self.runtime, stderr)
-            except OSError as error:
+                told = {"kernel": name, "python": place.python, "connection": connection}
+                told["provisioner"] = asdict(started.identity)
+                kernel = self._kernel(told, started)
+            except BaseException as error:
                 await self._clear(name)
-                raise KernelError(f"{place.python} can't be started: {error.strerror}") from error
-        told = {"kernel": name, "python": place.python, "connection": connection}
-        told["provisioner"] = asdict(started.identity)
-        kernel = self._kernel(told, started)
+                if isinstance(error, OSError):
+                    what = error.filename or place.python
+                    hint = getattr(error, "hint", "")
+                    raise KernelError(f"the kernel can't be started: {what}: {error.strerror}", hint) from error
+                raise
         try:
             await kernel.connect(START_SECONDS)
             kernel.banner = self.files.stderr.stat().st_size

@@ -31,6 +31,8 @@ START = (
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
 # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
+# What says of another Python where it lies, and of another kernel whose end is its own.
+NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID")
 ARGUMENTS = ("-c", START, "--HistoryManager.hist_file=:memory:", "-f")
 
 
@@ -101,7 +103,7 @@ def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> 
     connection |= {"transport": "ipc", "ip": ip, "key": secrets.token_hex(32), "signature_scheme": "hmac-sha256"}
     file = f"{ip}.json"
     private.replace(file, json.dumps(connection).encode())
-    environ = {name: value for name, value in place.environ.items() if name != "PYTHONEXECUTABLE"}  # as Jupyter does
+    environ = {name: value for name, value in place.environ.items() if name not in NOT_ITS_OWN}
     child = subprocess.Popen(
         [place.python, *ARGUMENTS, file],
         stdin=subprocess.DEVNULL,
@@ -117,5 +119,5 @@ def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> 
 
 def clear_files(runtime: str, kernel: str) -> None:
     """Remove the sockets and the connection file of a kernel that is gone."""
-    for path in Path(runtime).glob(f"k{kernel[:8]}*"):
+    for path in Path(runtime).glob(f"*k{kernel[:8]}*"):  # with what a daemon that was killed had begun to write
         path.unlink(missing_ok=True)

@@ -30,28 +30,37 @@ class Inbox:
         assert channel.socket is not None
         self.session, self.socket = channel.session, channel.socket
         self.waits: asyncio.Future[bool] | None = None
+        self.descriptor: int | None = None
 
     async def ready(self, seconds: float) -> bool:
         """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
         if self._there():
             await asyncio.sleep(0)  # a flood must not keep others waiting
             return True
+        assert self.waits is None
         loop = asyncio.get_running_loop()
         self.waits = loop.create_future()
         timer = loop.call_later(seconds, self.leave)
-        descriptor = self.socket.fileno()  # readable when something may have come, which asking for it tells
-        loop.add_reader(descriptor, self._woken)
+        self.descriptor = self.socket.fileno()  # readable when something may have come, which asking for it tells
+        loop.add_reader(self.descriptor, self._woken)
         try:
             return await self.waits
         finally:
             timer.cancel()
-            loop.remove_reader(descriptor)
+            self._look_away()
             self.waits = None
 
     def leave(self) -> None:
         """Have whoever waits go on: nothing came, or the socket is about to be closed."""
+        self._look_away()
         if self.waits is not None and not self.waits.done():
             self.waits.set_result(False)
+
+    def _look_away(self) -> None:
+        """Forget the descriptor, once: when the socket is closed its number may become somebody else's."""
+        if self.descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self.descriptor)
+            self.descriptor = None
 
     def _there(self) -> bool:
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
@@ -63,7 +72,7 @@ class Inbox:
     def messages(self) -> Iterator[dict[str, Any]]:
         """Return the messages that are there, those of a burst at most."""
         until = time.monotonic() + BURST_SECONDS
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self.socket.closed:
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

@@ -50,12 +50,16 @@ def dump_json(document: Any, fast: bool = True) -> bytes:
     orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
     It writes NaN as null: with `fast=False` Python's own writer keeps it.
     """
+    if fast:
+        with contextlib.suppress(TypeError):  # integers of more than 64 bits, lone surrogates
+            return _halved(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     try:
-        if not fast:
-            raise TypeError
-        data = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-    except TypeError:  # integers of more than 64 bits, lone surrogates
+        return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # a lone surrogate
         return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _halved(data: bytes) -> bytes:
     lines = data.split(b"\n")
     return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
 
@@ -86,10 +90,10 @@ def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | Non
     try:
         named = data.find(b'\n   "id": ' + orjson.dumps(old.get("id")))
         start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
-        if named < 0 or not 3 <= start < end or has_long_integers(data[start:end]):
+        if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
             return None
-        if orjson.loads(data[start:end]) != old:
-            return None
+        if has_long_integers(data[start:end]) and repr(parse_exactly(data[start:end])) != repr(old):
+            return None  # a number of the cell's is more than 64 bits long: not merely digits in its source
     except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
         return None
     cell = b"\n  ".join(dump_json(new)[:-1].split(b"\n"))
