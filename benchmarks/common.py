@@ -334,6 +334,14 @@ def options(description: str, rounds: int = 20) -> argparse.ArgumentParser:
     return parser
 
 
+def played(main: Callable[[], None]) -> None:
+    """Run a benchmark; where a step did not do what it is measured for, end with that word."""
+    try:
+        main()
+    except BrokenStepError as error:
+        sys.exit(f"benchmark broken: {error}")
+
+
 def report(rounds: int, lines: Iterable[str]) -> None:
     """Print what was measured on, then the tables."""
     print(f"{machine()}; {rounds} rounds\n")

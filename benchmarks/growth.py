@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from common import (
     Project,
     Row,
     options,
+    played,
     replace,
     report,
     scratch,
@@ -131,7 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+    played(main)

@@ -10,7 +10,6 @@ alone take on this machine. Memory is looked at one second after the last wave o
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,10 +17,10 @@ import psutil
 from common import (
     IDLE_MB,
     MB,
-    BrokenStepError,
     Project,
     Row,
     options,
+    played,
     report,
     scratch,
     since,
@@ -109,7 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+    played(main)

@@ -23,6 +23,7 @@ from common import (
     Row,
     bounds_table,
     options,
+    played,
     report,
     scratch,
     since,
@@ -150,7 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+    played(main)

@@ -14,14 +14,12 @@ whose cell did not run ends the benchmark.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from pathlib import Path
 
 from common import (
     MB,
     Bound,
-    BrokenStepError,
     Project,
     Row,
     bounds_table,
@@ -29,6 +27,7 @@ from common import (
     memory_row,
     options,
     peak,
+    played,
     replace,
     report,
     scratch,
@@ -160,7 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenStepError as error:
-        sys.exit(f"benchmark broken: {error}")
+    played(main)

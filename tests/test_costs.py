@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Project, code
+from tests.conftest import ROOT, STATE, Project, bare_env, code
 
 Counts = dict[str, int]
 # A daemon that counts what it does for each hook event. Python's own audit events: nothing of the daemon is replaced
@@ -123,10 +124,21 @@ def test_the_hook_process_loads_its_own_five_modules_and_what_python_starts_with
 
 def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
     """A shell that finds no command on its PATH: what the script needs are the shell's own, and the interpreter."""
-    text = (ROOT / "hooks" / "stepper").read_text()
-    for event in ("PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "UserPromptSubmit", "SessionStart"):
-        done = subprocess.run(
-            ["/bin/sh", "-c", text, "stepper", event], input=b"{}\n", capture_output=True, env={"PATH": "/nowhere"}
-        )
-        assert (done.returncode, done.stderr) == (0, b""), event
-    assert "$(" not in text and "`" not in text.replace("\\`", "")
+    script, env = project.folder / ".claude" / "hooks" / "stepper", bare_env(project.paths)
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "hooks" / "stepper", script)
+    (env / "packages").symlink_to(ROOT)
+    (env / "bin" / "python").write_text("#!/bin/sh\necho started\n")
+    (env / "bin" / "python").chmod(0o755)
+    for name in ("batch", "active"):
+        (project.folder / ".stepper" / name).touch()
+    for recorded in (True, False):  # where it is not, the script answers by itself
+        if not recorded:
+            (project.folder / ".stepper" / "token").unlink()
+        for event in ("PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "UserPromptSubmit", "SessionStart"):
+            environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
+            done = subprocess.run([script, event], input=b"{}\n", capture_output=True, env=environ)
+            assert (done.returncode, done.stderr) == (0, b""), event
+            assert (done.stdout == b"started\n") == recorded, event
+    text = script.read_text()
+    assert "$(" not in text and "`" not in text.replace("\\`", "")  # nor a shell of its own

@@ -60,6 +60,7 @@ class LocalKernel:
         self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
         self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
         self.client: KernelClient = BlockingKernelClient(context=sockets())
+        # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
         self.oom_kills = OomKills(self.pid)
         self.ended: Death | None = None
