@@ -27,6 +27,7 @@ RULES: dict[str, tuple[str, Any]] = {
     "network_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
     "max_cells": (WHOLE + " above 0", lambda v: _whole(v) and v > 0),
     "max_output_bytes": (WHOLE + " of at least 1000", lambda v: _whole(v) and v >= 1000),
+    "max_widget_state_bytes": (WHOLE, lambda v: _whole(v) and v >= 0),
     "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
     "notebooks_dir": (
         "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
@@ -36,6 +37,7 @@ RULES: dict[str, tuple[str, Any]] = {
     "python": (TEXT, lambda v: v is None or (_name(v))),
     "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
     "preflight": ("true or false", lambda v: isinstance(v, bool)),
+    "record_timing": ("true or false", lambda v: isinstance(v, bool)),
     "auto_run": ("`always` or `ask`", lambda v: v in ("always", "ask")),
     "hide_env": ("a list of names, such as `AWS_*`", lambda v: isinstance(v, list) and all(map(_name, v))),
 }

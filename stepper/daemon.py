@@ -21,6 +21,7 @@ from stepper.adapters import ipython, notebook
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.late import Late
 from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
@@ -57,9 +58,11 @@ class Daemon:
 
     def _open(self, name: str, path: str, workspace: Workspace) -> Session:
         store = workspace.store(path)
+        file = notebook.IpynbFile(path)
         return Session(
             name,
-            notebook.IpynbFile(path),
+            file,
+            Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
             LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
             workspace.config.limits,
@@ -98,6 +101,7 @@ class Daemon:
         for session in self.workspace.sessions.values():
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
+            session.put_late()
         with contextlib.suppress(FileNotFoundError):
             private.remove(self.paths.daemon_json)
         log.info("daemon ended")

@@ -26,7 +26,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     async with session.turn(caller if again else None, edit.tool_use_id):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
-        document = session.read()
+        document = session.mended()
         cell = plan.edited_cell(document.cells, edit)
         if cell is None:
             return report.not_run(
@@ -54,7 +54,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before
-        document = session.read()
+        document = session.mended()
         if plan.from_json(document.plan) is None and session.state.plan.steps:
             session.file.set_plan(session.state.plan)  # the Write dropped it
             document = session.read()

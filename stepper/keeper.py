@@ -27,7 +27,9 @@ class Keeper:
         place: Callable[[Mapping[str, str]], KernelPlace],
         state: State,
         log: Callable[[dict[str, Any]], None],
+        hears: Callable[[dict[str, Any], bool], bool],
     ) -> None:
+        self.hears = hears  # what comes for cells beside the one that runs
         self.provider, self.place, self.state, self.log = provider, place, state, log
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
@@ -52,6 +54,8 @@ class Keeper:
                     self.found_dead = found
                 else:
                     self.kernel, self.foreign = found, found is not None
+                    if found is not None:
+                        found.hears = self.hears
         return self.kernel
 
     async def adopt(self) -> None:
@@ -86,6 +90,7 @@ class Keeper:
         self.starting = True
         try:
             self.kernel = kernel = await self.provider.start(self.place(environ))
+            kernel.hears = self.hears
         finally:
             self.starting = False
         if self.state.lost:

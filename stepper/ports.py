@@ -17,6 +17,54 @@ class Death:
     stderr: str = ""
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
+
+    characters: int = 0
+    outputs: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        """Return both together."""
+        return LeftOut(self.characters + other.characters, self.outputs + other.outputs, self.bytes + other.bytes)
+
+    def __bool__(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.characters or self.outputs)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The state of a kernel's widgets, as a notebook's metadata holds it: at most `limit` bytes of it."""
+
+    states: Mapping[str, dict[str, Any]]
+    limit: int
+    left_out: int = 0  # models
+    left_out_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A cell for which something comes besides its run: as it was when it ran."""
+
+    cell_id: str
+    source_hash: str
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What came for a cell besides its run, and whether it is there: a cell may be changed or gone."""
+
+    target: Target
+    characters: int
+    outputs: int
+    updates: int  # of displays that it shows
+    left_out: LeftOut  # of all that it got, the run's too
+    displays: Mapping[str, Sequence[int]]
+    there: bool
+
+
 @dataclass
 class Execution:
     """What came of one execution, as the kernel told it. `outputs` are nbformat dicts."""
@@ -31,6 +79,11 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
+    left_out: LeftOut = LeftOut()
+    displays: dict[str, list[int]] = field(default_factory=dict)  # display id → the outputs that show it
+    widgets: Models | None = None  # None where nothing of them changed
+    captured: list[dict[str, Any]] = field(default_factory=list)  # what went into Output widgets
+    next_inputs: list[str] = field(default_factory=list)  # sources of the cells that Jupyter would make next
 
 
 @dataclass(frozen=True)
@@ -49,6 +102,15 @@ class Kernel(Protocol):
     pid: int
     python: str
     busy: bool
+    # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
+    # whether cells beside that took it.
+    hears: Callable[[dict[str, Any], bool], bool]
+
+    def listen(self) -> None:
+        """Take what the kernel published while no cell ran."""
+
+    def models(self) -> Models | None:
+        """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
         self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
@@ -128,6 +190,21 @@ class NotebookFile(Protocol):
         Return '' or why they can never be put; raise NotebookError where they can't be put now.
         """
 
+    def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
+        """Put what cells have got besides their runs, in one write; the file keeps its time.
+
+        Return the cells that are gone or changed; raise NotebookError.
+        """
+
+    def outputs_of(self, target: Target) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
+
+    def mend_ids(self) -> list[tuple[str, Cell]]:
+        """Give ids of their own to cells that have another one's; return their former ids with them.
+
+        Raise NotebookError where the file can't be read or written.
+        """
+
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
 
@@ -139,6 +216,27 @@ class NotebookFile(Protocol):
 
     def touch(self) -> None:
         """Set the modification time to now, so that those who poll it notice what was written."""
+
+
+class Late(Protocol):
+    """What came for a notebook's cells besides their runs, until it is put there."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything came."""
+
+    def take(
+        self,
+        target: Target,
+        message: dict[str, Any],
+        displays: Mapping[str, Sequence[int]],
+        missing: LeftOut,
+        limit: int,
+    ) -> None:
+        """Take a message for a cell that shows these displays, and of whose outputs some are missing."""
+
+    def put(self, models: Models | None) -> list[Arrived]:
+        """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
 
 
 class Journal(Protocol):

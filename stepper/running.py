@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import count
 
 from stepper.advice import doubtful
@@ -117,7 +117,9 @@ async def conclude(
         work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
     if verdict is Verdict.RECOVERABLE:
         work.notes += progress.same_error(state, key, run)
-    counted = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
+    counted: dict[str, object] = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
+    counted |= {"displays": execution.displays} if execution.displays else {}
+    counted |= {"left_out": astuple(execution.left_out)} if execution.left_out else {}
     session.log({"event": "run", **judge.told(run), **counted, "request": begin.request}, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
@@ -127,6 +129,7 @@ async def conclude(
 async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     run, execution = done.run, done.execution
+    session.put_late()
     ended = summed(session, work, run, execution)
     besides = (session, execution, run, done.begin.wall_ns)
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
@@ -168,7 +171,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
-        notes=work.notes,
+        notes=[*work.notes, *brief.came(state, work.document.cells)],
+        captured=execution.captured,
+        next_inputs=execution.next_inputs,
     )
 
 

@@ -6,18 +6,31 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from stepper.advice import Adviser
 from stepper.core import brief, ledger, plan
 from stepper.core.model import Cell, Limits
-from stepper.core.report import Ended, Report
 from stepper.errors import NotebookError, StepperError
 from stepper.keeper import Keeper, now
-from stepper.ports import Death, Execution, Journal, Kernel, KernelPlace, KernelProvider, Notebook, NotebookFile
+from stepper.core.report import Ended, Report, left_out, place
+from stepper.ports import (
+    Death,
+    Execution,
+    Journal,
+    Kernel,
+    KernelPlace,
+    KernelProvider,
+    Late,
+    LeftOut,
+    Notebook,
+    NotebookFile,
+    Target,
+)
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
+LATE_SECONDS = 2.0  # between two writes of what comes besides a run
 
 
 @dataclass
@@ -35,6 +48,7 @@ class Session:
         self,
         name: str,
         file: NotebookFile,
+        late: Late,
         journal: Journal,
         kernels: KernelProvider,
         limits: Callable[[], Limits],
@@ -43,6 +57,7 @@ class Session:
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser
+        self.late, self.late_at = late, 0.0  # what comes besides a run, and when it may be written next
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -57,7 +72,7 @@ class Session:
         self.troubles = [trouble] if trouble else []  # told with the next run
         if self.state.unread:
             self.troubles.append(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
-        self.keeper = Keeper(kernels, place, self.state, self.log)
+        self.keeper = Keeper(kernels, place, self.state, self.log, self.heard)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
 
@@ -79,10 +94,14 @@ class Session:
                 self.asking.pop(call, None)
 
     async def look(self) -> None:
-        """Do what is to be done without a request: a kernel died, outputs wait. Never waits for a turn."""
+        """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
+        kernel = self.keeper.kernel
+        if kernel is not None and not self.lock.locked():
+            kernel.listen()
+        if time.monotonic() >= self.late_at:
+            self.put_late()
         if self.lock.locked():
             return
-        kernel = self.keeper.kernel
         died = self.keeper.found_dead or (kernel is not None and await kernel.death() is not None)
         waits = self.state.unwritten and time.monotonic() > self.put_again_at
         if (died or self.state.running or waits) and not self.lock.locked():
@@ -100,6 +119,9 @@ class Session:
         if death is not None:
             await self._died_idle(death)
         self._put_waiting()
+        if self.keeper.kernel is not None:
+            self.keeper.kernel.listen()
+        self.put_late()
 
     async def _died_idle(self, death: Death) -> None:
         """The kernel died while no cell ran: where state went with it, the notebook stops."""
@@ -123,8 +145,28 @@ class Session:
             self.log({"event": "plan", "at": now(), "plan": plan.to_json(told)})
         return document
 
+    def mended(self) -> Notebook:
+        """Read the notebook before something runs; cells that share an id get ids of their own. Raise NotebookError."""
+        document = self.read()
+        if len({cell.id for cell in document.cells}) == len(document.cells):
+            return document
+        for former, cell in self.file.mend_ids():
+            where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {place(cell)}"
+            self.troubles.append(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
+        return self.read()
+
     def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
         """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
+        limits, models = self.limits(), execution.widgets
+        if not limits.record_timing:
+            execution.timings = {}
+        if execution.left_out:
+            execution.notes.append(f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})")
+        if models is not None and models.left_out:
+            execution.notes.append(
+                f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
+                f" (max_widget_state_bytes {models.limit:,})"
+            )
         try:
             why = self.file.put(cell, execution, step, keep_time)
         except NotebookError as error:
@@ -168,6 +210,64 @@ class Session:
             self.log({"event": "written", "run": waiting["run"], "cell_id": cell.id, "why_not": why})
             told = f"were left out ({why})" if why else "are in the notebook now"
             self.troubles.append(f"the outputs of run {waiting['run']} (cell {cell.number}), which waited, {told}")
+
+    def heard(self, message: dict[str, Any], late: bool) -> bool:
+        """Take what shows something in cells beside the one that runs; return whether any is there to take it.
+
+        With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
+        """
+        state, running = self.state, self.state.running or {}
+        request = message["parent_header"].get("msg_id")
+        mark = (message["content"].get("transient") or {}).get("display_id") or ""
+        own = state.requests.get(request or "")
+        if late:
+            if not request or request == running.get("request"):
+                return True  # the kernel's own words; what its record holds
+            last = state.runs[-1] if state.runs and not running else {}
+            cell_id, source = own or (last.get("cell_id", ""), last.get("source_hash", ""))
+            if cell_id == running.get("cell_id", ""):
+                return False  # it can't be told apart, or would be written over
+            if message["msg_type"] != "update_display_data":
+                self._arrived(Target(cell_id, source), message)
+            elif cell_id in state.shown and mark in state.shown[cell_id].displays:
+                self._arrived(Target(cell_id, source), message)
+            return True
+        not_in = own[0] if own else running.get("cell_id")
+        for cell_id in ledger.showing(state, mark) if mark else ():
+            if cell_id != not_in:
+                update = {**message, "msg_type": "update_display_data"}
+                self._arrived(Target(cell_id, state.shown[cell_id].source_hash), update)
+        return True
+
+    def _arrived(self, target: Target, message: dict[str, Any]) -> None:
+        shown = self.state.shown.get(target.cell_id, ledger.Shown(""))
+        missing, limit = LeftOut(*shown.left_out), self.limits().max_output_bytes
+        try:
+            self.late.take(target, message, shown.displays, missing, limit)
+        except NotebookError as error:
+            size = len(str(message["content"].get("text", "")))
+            self.log({"event": "late", "at": now(), "cell_id": target.cell_id, "source_hash": target.source_hash,
+                      "characters": size, "shows": int(not size), "updates": 0, "left_out": shown.left_out,
+                      "displays": shown.displays, "there": False, "why": error.message}, sync=False)  # fmt: skip
+
+    def put_late(self) -> None:
+        """Write what came besides runs; what can't be written now waits for the next time."""
+        kernel = self.keeper.kernel
+        models = kernel.models() if kernel is not None and not self.lock.locked() else None
+        if not self.late.pending and models is None:
+            return
+        began = time.monotonic()
+        try:
+            arrived = self.late.put(models)
+        except NotebookError:
+            arrived = []
+        done = time.monotonic()
+        self.late_at = done + max(LATE_SECONDS, PUT_SHARE * (done - began))
+        for what in arrived:
+            self.log({"event": "late", "at": now(), "cell_id": what.target.cell_id,
+                      "source_hash": what.target.source_hash, "characters": what.characters, "shows": what.outputs,
+                      "updates": what.updates, "left_out": astuple(what.left_out), "displays": what.displays,
+                      "there": what.there}, sync=False)  # fmt: skip
 
     # --- the kernel -------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ async def run(session: Session, everything: bool, caller: Caller, progress: Prog
         why = gate.stopped(session.state)
         if why:
             raise StepperError(f"nothing ran: {why}")
-        document = session.read()
+        document = session.mended()
         cells = changes.not_run_yet(document.cells, session.state.ran)
         if everything:
             await _fresh(session, "it was restarted for a run of all cells")
@@ -90,7 +90,7 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> dict[
     such as the cell that ended the kernel, is left out.
     """
     async with session.turn():
-        document, last = session.read(), {run["cell_id"]: run for run in session.state.runs}
+        document, last = session.mended(), {run["cell_id"]: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run["verdict"] == Verdict.FINE.value}
         cells, changed = list[Cell](), ""
         for cell in changes.runnable(document.cells):

@@ -13,15 +13,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from stepper.adapters import later, notebook, plainjson
 from stepper.core.model import Outcome, Plan, Step
 from stepper.errors import NotebookError
-from stepper.ports import Execution
+from stepper.ports import Execution, Models
 from tests.conftest import code
 from tests.test_journal import somebody
 
 OUTPUT = {"output_type": "stream", "name": "stdout", "text": "a\nb\n"}
+
+
+FLOATS = [1e-5, -1.5e-7, 1e16, 1e22, 12345678901234567.0, 0.00012345, 5e-324, -0.0]
 
 
 def ran() -> Execution:
@@ -34,10 +39,95 @@ def make(path: Path, cells: list[dict], **dump: object) -> notebook.IpynbFile:
     return notebook.IpynbFile(str(path))
 
 
-@pytest.mark.parametrize("document", [{}, [], {"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001"]}], "é": "  \n z"}])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(FLOATS),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(JSON)
+@example({"a": [1, {"b": [], "c": {}, "d": ["x\n  y", "\u0001", "null"]}], "é": "  \n z"})
 def test_json_is_written_as_jupyter_writes_it(document: object) -> None:
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
     assert plainjson.dump_json(document).decode() == text
+    nested = json.dumps([[document]], indent=1, ensure_ascii=False, sort_keys=True)
+    assert plainjson.dump_json(document, 2).decode() == nested[len("[\n [\n  ") : -len("\n ]\n]")]
+
+
+def test_a_lone_surrogate_alone_is_escaped() -> None:
+    assert plainjson.dump_json({"a": "é\ud800"}).decode() == '{\n "a": "é\\ud800"\n}'
+
+
+TEXTS = st.text("ab\n\r\u2028é", max_size=9)
+SPLIT = TEXTS | st.lists(TEXTS, max_size=3)
+BUNDLE = st.dictionaries(
+    st.sampled_from(["text/plain", "text/html", "image/png", "image/svg+xml", "application/json", "application/x+json"]),
+    SPLIT | st.dictionaries(st.text(max_size=3), st.floats(allow_nan=False), max_size=2),
+    max_size=3,
+)
+OUTPUTS = st.one_of(
+    st.fixed_dictionaries({"output_type": st.just("stream"), "name": st.just("stdout"), "text": SPLIT}),
+    st.fixed_dictionaries({"output_type": st.just("display_data"), "data": BUNDLE, "metadata": st.just({})}),
+    st.fixed_dictionaries({"output_type": st.just("error"), "ename": TEXTS, "evalue": TEXTS,
+                           "traceback": st.lists(TEXTS, max_size=2)}),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(SPLIT, st.lists(OUTPUTS, max_size=3))
+def test_a_cell_is_written_as_nbformat_writes_it(source: object, outputs: list[dict]) -> None:
+    cell = code("", "a", trusted=True, b=1) | {"source": source, "outputs": outputs}
+    raw = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    written = nbformat.v4.writes(nbformat.v4.reads(json.dumps(raw)))
+    cell = json.loads(json.dumps(cell))
+    assert plainjson.dump_json({**raw, "cells": [plainjson.as_written(cell)]}).decode() == written
+
+
+@pytest.mark.parametrize("how", ["as Jupyter has it", "without ids", "with widgets"])
+def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(tmp_path: Path, how: str) -> None:
+    v4 = nbformat.v4
+    cells = [v4.new_markdown_cell("# é\n\ntext"), v4.new_code_cell("x = 1\nx"), v4.new_code_cell("y", metadata={"b": 1})]
+    made = v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}})
+    if how == "without ids":
+        made.nbformat_minor = 4
+        for cell in made.cells:
+            del cell["id"]
+    path = tmp_path / "n.ipynb"
+    nbformat.write(made, path)
+    file, done = notebook.IpynbFile(str(path)), ran()
+    done.outputs += [{"output_type": "display_data", "metadata": {}, "data": {"text/plain": "a\nb", "application/json":
+                     {"z": 2**70, "a": [1e-5, 1.5e-7, 1e16, 0.1]}, "image/svg+xml": "<a>\n</a>", "image/png": "x\n"}}]  # fmt: skip
+    if how == "with widgets":
+        done.widgets = Models({"m": {"model_name": "M", "state": {"b": 1, "a": 2**70}}}, 10**6)
+    for cell in file.read().cells[1:]:
+        assert file.put(cell, done, 3, keep_time=True) == ""
+        again = tmp_path / "again.ipynb"
+        nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
+        assert path.read_bytes() == again.read_bytes()
+    assert str(2**70) in path.read_text()
+    before = path.read_bytes()
+    file.put(file.read().cells[1], done, 3, keep_time=True)
+    file.set_plan(Plan("p", (Step(1, "é"),)))
+    file.mark(file.read().cells[2], "t")
+    nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
+    assert path.read_bytes() == again.read_bytes() != before
+
+
+def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(tmp_path: Path) -> None:
+    path = tmp_path / "n.ipynb"
+    odd = '{"nbformat_minor":5, "cells" :[\t{"id":"a","cell_type":"code","metadata":{},"source":"x","outputs":[], "execution_count":null} ,\n{"id":"b","source" : ["y"],"outputs":[],"metadata":{"n":1.50e2,"big":%d},"execution_count":null,"cell_type":"code"}] ,\r\n "metadata":{"x": 1.0E5},"nbformat":4}'
+    path.write_bytes(b"\xef\xbb\xbf" + (odd % 10**30).encode())
+    file = notebook.IpynbFile(str(path))
+    file.put(file.read().cells[0], ran(), None, keep_time=True)
+    after = path.read_bytes().decode("utf-8")
+    first, last = odd.index('{"id":"a"'), odd.index(" ,\n")
+    assert after.startswith("\ufeff" + odd[:first]) and after.endswith((odd[last:] % 10**30) + "\n")
+    file.put(file.read().cells[1], ran(), None, keep_time=True)
+    assert f'"big": {10**30}' in path.read_text("utf-8") and '"n": 150.0' in path.read_text("utf-8")
+    file.set_plan(Plan("p", (Step(1, "a"),)))
+    assert '"x": 100000.0' in path.read_text("utf-8") and path.read_bytes().startswith(b"\xef\xbb\xbf{")
 
 
 @pytest.mark.parametrize("dump", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"indent": "\t"}])
@@ -61,11 +151,12 @@ def test_outputs_are_put_on_one_cell_and_all_else_stays(tmp_path: Path, dump: di
 def test_a_splice_changes_no_byte_of_another_cell(tmp_path: Path) -> None:
     cells = [code("x = 1.0e5", "a"), code("y", "b"), code("z = 12345678901234567890123", "c", big=10**30)]
     file = make(tmp_path / "n.ipynb", cells)
-    before = Path(file.path).read_text().split('"id": "b"')
+    before = Path(file.path).read_text().split("\n  {")
     file.put(file.read().cells[1], ran(), None, keep_time=True)
-    after = Path(file.path).read_text().split('"id": "b"')
-    assert after[0] == before[0]
-    assert after[1].split('"id": "c"')[1] == before[1].split('"id": "c"')[1]
+    after = Path(file.path).read_text().split("\n  {")
+    assert len(before) == 4 and before[2] != after[2]
+    del before[2], after[2]
+    assert "\n  {".join(before) + "\n" == "\n  {".join(after)
 
 
 def test_two_cells_of_one_id_and_source(tmp_path: Path) -> None:
@@ -275,9 +366,9 @@ def test_what_the_fast_parser_refuses_or_rounds_stands_as_it_was(
 def test_digits_in_a_source_turn_over_no_other_cell(tmp_path: Path) -> None:
     """Nanoseconds since 1970 have as many digits as a number that orjson would round."""
     file = make(tmp_path / "n.ipynb", [code("print('é–中')", "a"), code("f(x, 1700000000000000000)", "b")])
-    before = Path(file.path).read_bytes().split(b'"id": "b"')[0]
+    before = Path(file.path).read_bytes().split(b"},\n  {")[0]
     assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""
-    assert Path(file.path).read_bytes().split(b'"id": "b"')[0] == before
+    assert Path(file.path).read_bytes().split(b"},\n  {")[0] == before
     indented = json.dumps(json.loads(Path(file.path).read_text()), indent=4, ensure_ascii=False)
     Path(file.path).write_text(indented)
     assert file.put(file.read().cells[1], ran(), None, keep_time=True) == ""

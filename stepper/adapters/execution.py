@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -12,10 +11,11 @@ from jupyter_client import KernelClient
 
 from stepper.adapters import helper
 from stepper.adapters.memory import Guard
-from stepper.adapters.messages import Inbox
-from stepper.adapters.outputs import OutputArea
+from stepper.adapters.messages import Inbox, read
+from stepper.adapters.outputs import KINDS, SHOWN, UPDATE, OutputArea
+from stepper.adapters.widgets import Widgets
 from stepper.core.model import Fault, Frame, Outcome
-from stepper.ports import Death, Execution
+from stepper.ports import Death, Execution, Models
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
 GRACE_SECONDS = 5.0  # from the interrupt to the kill
@@ -40,9 +40,8 @@ class Host(Protocol):
     iopub: Inbox
     shell: Inbox
     interrupted: str
-    late: int
-    former: deque[str]
     lasting: dict[str, Any]
+    widgets: Widgets
 
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives."""
@@ -62,14 +61,38 @@ class Host(Protocol):
     def stderr_tail(self) -> str:
         """Return the last lines that the kernel's process wrote to stderr."""
 
+    def heard(self, message: dict[str, Any], area: OutputArea | None) -> bool:
+        """Take a message of another request than the running one, whose area is given; return whether it is taken."""
+
+    def shown(self, message: dict[str, Any]) -> None:
+        """Have a display shown wherever else it is."""
+
+    def comm(self, message: dict[str, Any]) -> None:
+        """Take a comm's message."""
+
+    def sync_widgets(self) -> None:
+        """Tell the kernel what its Output widgets hold."""
+
+    def models(self) -> Models | None:
+        """Return the state of its widgets for the notebook; None where nothing changed since."""
+
+    def trim(self) -> None:
+        """Keep the file of what the kernel's process wrote to stderr small."""
+
 
 class Running:
     """One execution. `deadline` is on the monotonic clock."""
 
     def __init__(
-        self, kernel: Host, area: OutputArea, deadline: float, watch: Callable[[], Guard] | None = None
+        self,
+        kernel: Host,
+        area: OutputArea,
+        deadline: float,
+        watch: Callable[[], Guard] | None = None,
     ) -> None:
         self.kernel, self.area, self.deadline, self.watch = kernel, area, deadline, watch
+        self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
+        self.captured = OutputArea(area.limit)  # what went into Output widgets
         self.guard: Guard | None = None
         self.memory = self.stack = self.msg_id = ""
         self.idle = self.insisted = False
@@ -86,14 +109,13 @@ class Running:
 
         `request` is the message's id where the caller keeps one of its own, `given` is metadata that the code asks for.
         """
-        client = self.kernel.client
+        client, self.of_cell = self.kernel.client, history
         message = client.session.msg("execute_request", {
             "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
         })  # fmt: skip
         self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
-        # The helper leaves out what can't be shown anyway, and what it has told before.
-        message["metadata"] = {"stepper": self.area.limit, "stepper_known": self.kernel.lasting.get("mark"), **given}
+        message["metadata"] = {"stepper_known": self.kernel.lasting.get("mark"), **given}  # what it need not tell again
         client.shell_channel.send(message)
         if self.watch:
             self.guard = self.watch()  # it looks while the kernel takes the request in
@@ -106,6 +128,7 @@ class Running:
             # A flood must not hide the deadline, nor a quiet cell the kernel's death.
             if quiet or time.monotonic() - looked > SLICE_SECONDS:
                 looked = time.monotonic()
+                self.kernel.trim()
                 if self.reply is None and not self.idle:
                     self.take_all(shell)
                 if await self.over(looked, quiet):
@@ -114,9 +137,18 @@ class Running:
 
     async def again(self, area: OutputArea, request: str, record: dict[str, Any]) -> Execution:
         """Return what came of a request that ran while nobody listened, from the helper's record of it."""
+        self.of_cell = True
         self.area, self.msg_id, self.reply, self.replied_at, self.error, self.facts = area, request, None, 0.0, None, {}
-        for message in record["messages"]:
-            self.take({**message, "parent_header": {"msg_id": request}})
+        frames = iter(record["frames"])
+        last: dict[str, Any] = {"header": {}}
+        for count in record["counts"]:
+            message = read([next(frames) for _ in range(count)])
+            if message is not None:
+                self.take(message)
+                last = message if message["msg_type"] == "status" else last
+        failed = self.error is not None or "fault" in self.facts
+        told = {"status": "error" if failed else "ok", "payload": record["payload"]}
+        self.take({"msg_type": "execute_reply", "header": last["header"], "parent_header": {}, "content": told})
         ended = await self.ended()
         if record["lost"]:
             ended.notes.append(f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them")
@@ -130,20 +162,30 @@ class Running:
                 self.take(message)
                 if self.idle and inbox is self.kernel.iopub:
                     break
-            elif message["msg_type"] == "stream" and message["parent_header"].get("msg_id") in self.kernel.former:
-                self.kernel.late += len(message["content"]["text"])
+            elif not self.kernel.heard(message, self.area) and self.of_cell:
+                self.area.take(message)
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one message of this execution, from whichever channel."""
         kind, content = message["msg_type"], message["content"]
+        if kind in SHOWN:
+            self.kernel.shown(message)
         if kind == "execute_reply":
             self.area.reply(message)
             self.reply = {name: content.get(name) for name in ("status", "payload")}
             self.replied_at = time.monotonic()
             if content.get("status") == "error":  # an `error` on iopub may have been lost
                 self.error = self.error or bounded(content)
+            for item in content.get("payload") or []:
+                if item.get("source") == "page" and isinstance(item.get("data"), dict):
+                    self.area.page(item["data"])
+        elif kind.startswith("comm_"):
+            self.kernel.comm(message)
+        elif kind in KINDS and kind != UPDATE and (widget := self.kernel.widgets.takes(self.msg_id)):
+            widget.take(message)
+            self.captured.take(message)
         elif kind == helper.MESSAGE:
-            self.facts = content
+            self.facts = {**content, "frames": message["buffers"]} if "record" in content else content
             if isinstance(content.get("namespace"), dict):
                 self.complete(content["namespace"])
             else:
@@ -207,12 +249,12 @@ class Running:
             self.died = Death("ended by exit() or quit()", gone.stderr if gone else "")
         if self.died is not None:
             await self.kernel.shutdown()
-        if "late" in self.facts:  # no silent code of stepper's own
-            self.kernel.former.append(self.msg_id)
+        self.kernel.sync_widgets()
         count = self.area.execution_count
+        outputs = self.area.outputs()
         return Execution(
             self.outcome(str(content.get("status"))),
-            self.area.outputs(),
+            outputs,
             count,
             self.area.timings,
             fault_of(self.facts, self.error, count) or sampled(self.stack, count),
@@ -221,18 +263,19 @@ class Running:
             self.notes(),
             self.memory,
             self.area.pictures(),
+            self.area.left_out,
+            self.area.placed,
+            self.kernel.models() if self.of_cell else None,
+            self.captured.outputs(),
+            next_inputs(content.get("payload") or []),
         )
 
     def notes(self) -> list[str]:
-        """Return what is to be told besides: memory that was full before, output that came too late."""
+        """Return what is to be told besides: memory that was full before, messages that could not be read."""
         said = [self.guard.warning] if self.guard and self.guard.warning else []
-        told = self.facts.get("late")
-        if told is not None:  # silent code of stepper's own tells of none
-            late = [(f"execution [{count}]" if count else "an earlier execution", size) for count, size in told]
-            late += [("an earlier execution", self.kernel.late)] if self.kernel.late else []
-            self.kernel.late = 0
-            said += [f"dropped: {size:,} characters that threads or processes of {which} wrote after its end"
-                     for which, size in late]  # fmt: skip
+        if self.kernel.iopub.unread:
+            said.append(f"{self.kernel.iopub.unread} message(s) of the kernel's could not be read: what they say is missing")
+            self.kernel.iopub.unread = 0
         return said
 
     def outcome(self, status: str) -> Outcome:
@@ -241,8 +284,14 @@ class Running:
             return INTERRUPTED.get(self.kernel.interrupted, Outcome.CANCELLED)
         if self.died is not None:
             return Outcome.KERNEL_DIED
-        # %%capture shows an error and replies `ok`: the helper knows better
-        return Outcome.OK if status == "ok" and "fault" not in self.facts else Outcome.ERROR
+        # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
+        shown = "fault" in self.facts and self.error is not None
+        return Outcome.OK if status == "ok" and not shown else Outcome.ERROR
+
+
+def next_inputs(payload: list[dict[str, Any]]) -> list[str]:
+    """Return the sources of the cells that Jupyter would make next (`%load`, `set_next_input`)."""
+    return [str(item.get("text")) for item in payload if item.get("source") == "set_next_input"]
 
 
 def sampled(stack: str, count: int | None) -> Fault | None:

@@ -19,7 +19,7 @@ import orjson
 
 from stepper import private
 from stepper.adapters.later import soon
-from stepper.adapters.plainjson import has_long_integers, load_json, parse_exactly
+from stepper.adapters.plainjson import load_exactly
 
 
 class JsonLines:
@@ -111,7 +111,7 @@ class JsonLines:
 
 def _event(line: bytes) -> dict[str, Any] | None:
     try:
-        event = parse_exactly(line) if has_long_integers(line) else load_json(line)
+        event = load_exactly(line)
     except ValueError:
         return None
     return event if isinstance(event, dict) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import re
 import signal
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
 from stepper.adapters.launch import GONE, Files, KernelProcess
 from stepper.adapters.memory import Guard, OomKills, usage
 from stepper.adapters.messages import Inbox
-from stepper.adapters.outputs import OutputArea
+from stepper.adapters.outputs import KINDS, UPDATE, OutputArea, display_id
+from stepper.adapters.widgets import Widgets
 from stepper.core.model import Limits, Outcome
 from stepper.errors import KernelError, KernelStartFailedError
-from stepper.ports import Death, Execution
+from stepper.ports import Death, Execution, Models
 
-STDERR_CHARACTERS = 2000
+STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
@@ -56,8 +57,9 @@ class LocalKernel:
         self.busy = False
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
-        self.late = 0  # characters that cells wrote after their end, dropped and not yet told
-        self.former: deque[str] = deque(maxlen=100)  # the requests of the last cells
+        self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.widgets = Widgets()
+        self.limits = Limits()
         self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
         self.client: KernelClient = BlockingKernelClient(context=sockets())
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
@@ -78,6 +80,8 @@ class LocalKernel:
 
     def _close(self) -> None:
         if self.client.channels_running:
+            for message in self.iopub.messages():  # what came last is no less a cell's
+                self.heard(message)
             self.iopub.leave()
             self.shell.leave()
             self.client.stop_channels()
@@ -92,7 +96,7 @@ class LocalKernel:
             while time.monotonic() < until and not (replied and heard):
                 replied = replied or await _any(self.shell)
                 # iopub: once a status came through, the subscription stands and nothing will be missed
-                heard = heard or await _any(self.iopub)
+                heard = await self._listened() or heard
             death = await self.death()
             if death is not None:
                 missing = "No module named" in death.stderr and "ipykernel" in death.stderr
@@ -102,6 +106,13 @@ class LocalKernel:
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
                 raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.files.stderr}")
+
+    async def _listened(self) -> bool:
+        """Whether a message comes on iopub within 10 ms; what a thread says meanwhile is taken."""
+        messages = [*self.iopub.messages()] if await self.iopub.ready(0.01) else []
+        for message in messages:
+            self.heard(message)
+        return bool(messages)
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; raise KernelError."""
@@ -117,14 +128,66 @@ class LocalKernel:
 
         `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
         """
-        self.busy, self.interrupted = True, ""
+        self.busy, self.interrupted, self.limits = True, "", limits
         try:
-            area = OutputArea(limits.max_output_bytes)
-            running = Running(self, area, time.monotonic() + timeout, lambda: self._guard(limits))
+            area, until = OutputArea(limits.max_output_bytes), time.monotonic() + timeout
+            running = Running(self, area, until, lambda: self._guard(limits))
             return await running.run(code, history=not scratch, request=request)
         finally:
             self.busy = False
             self.oom_kills.forget()  # what a cell started may have been killed
+
+    def listen(self) -> None:
+        """Take what the kernel published while no cell ran."""
+        if not self.busy and self.ended is None:
+            self._open()
+            for message in self.iopub.messages():
+                self.heard(message)
+            self.sync_widgets()
+
+    def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
+        """Take a message of another request than the running one, whose area is given; return whether it is taken."""
+        kind = message["msg_type"]
+        if kind.startswith("comm_"):
+            self.comm(message)
+        elif kind in KINDS:
+            self.shown(message, area)
+            widget = self.widgets.takes(message["parent_header"].get("msg_id"))
+            if widget is None or kind == UPDATE:
+                return self.hears(message, True)
+            widget.take(message)
+        return True
+
+    def shown(self, message: dict[str, Any], area: OutputArea | None = None) -> None:
+        """Have a display shown wherever else it is: in cells, in Output widgets, in the running cell's area."""
+        mark = display_id(message)
+        if mark:
+            areas = [widget.area for widget in self.widgets.captured.values()] + ([area] if area else [])
+            for shows in areas:
+                if mark in shows.displays:
+                    shows.take({**message, "msg_type": UPDATE})
+            self.hears(message, False)
+
+    def comm(self, message: dict[str, Any]) -> None:
+        """Take a comm's message."""
+        self.widgets.comm(message, self.limits.max_output_bytes, self.limits.max_widget_state_bytes)
+
+    def sync_widgets(self) -> None:
+        """Tell the kernel what its Output widgets hold."""
+        for widget in self.widgets.untold():
+            told = self.client.session.msg("comm_msg", widget.update(), parent=widget.parent)
+            if self.client.channels_running:
+                self.client.shell_channel.send(told)
+
+    def models(self) -> Models | None:
+        """Return the state of its widgets for the notebook; None where nothing changed since."""
+        return self.widgets.models(self.limits.max_widget_state_bytes)
+
+    def trim(self) -> None:
+        """Keep the file of what the kernel's process wrote to stderr small: children's output goes there, too."""
+        with contextlib.suppress(OSError):
+            if self.files.stderr.stat().st_size > self.banner + STDERR_BYTES:
+                os.truncate(self.files.stderr, self.banner)
 
     def _guard(self, limits: Limits) -> Guard:
         self.oom_kills.forget()
@@ -168,8 +231,9 @@ class LocalKernel:
         record = told.facts.get("record")
         if not record:
             return None
-        self.interrupted = why
-        return await waiting.again(OutputArea(limits.max_output_bytes), request, record)
+        self.interrupted, self.limits = why, limits
+        area, frames = OutputArea(limits.max_output_bytes), told.facts["frames"]
+        return await waiting.again(area, request, {**record, "frames": frames})
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""

@@ -38,7 +38,9 @@ class LocalKernels:
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
         try:
             self.files.note({"kernel": name})
-            stderr = open(self.files.stderr, "wb", opener=private.opened)  # noqa: SIM115
+            os.close(private.opened(str(self.files.stderr), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+            # Written at its end, wherever that is: the daemon cuts it where it grows.
+            stderr = open(self.files.stderr, "ab", opener=private.opened)  # noqa: SIM115
             os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         except OSError as error:
             why = f"the kernel's record can't be written: {error.strerror}"

@@ -30,8 +30,9 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
-# What says of another Python where it lies, and of another kernel whose end is its own.
-NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID")
+# What says of another Python where it lies, of another kernel whose end is its own, of tests in which ipykernel would
+# not read what children write.
+NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID", "PYTEST_CURRENT_TEST")
 # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
 ARGUMENTS = ("-c", START, "--HistoryManager.hist_file=:memory:", "-f")
 

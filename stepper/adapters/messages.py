@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
+LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
+NESTED = ("display_data", "update_display_data", "execute_result", "comm_open", "comm_msg")  # they may hold JSON
 log = logging.getLogger("stepper")
 
 
@@ -31,6 +34,7 @@ class Inbox:
         self.session, self.socket = channel.session, channel.socket
         self.waits: asyncio.Future[bool] | None = None
         self.descriptor: int | None = None
+        self.unread = 0  # messages that could not be read, not yet told
 
     async def ready(self, seconds: float) -> bool:
         """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
@@ -79,19 +83,34 @@ class Inbox:
                 return
             message = self._message(parts[parts.index(DELIM) + 1 :]) if DELIM in parts else None
             if message is None:
+                self.unread += 1
                 log.warning("a message of the kernel's could not be read: %d bytes", sum(map(len, parts)))
             else:
                 yield message
 
     def _message(self, parts: list[bytes]) -> dict[str, Any] | None:
-        signature, *parts = parts[:5]
-        if not hmac.compare_digest(signature, self.session.sign(parts)):
-            return None
-        try:
-            header, parent, _, content = map(loads, parts)
-            return {"header": header, "msg_type": header["msg_type"], "parent_header": parent, "content": content}
-        except (ValueError, KeyError, TypeError):
-            return None
+        signature, *parts = parts
+        return read(parts) if hmac.compare_digest(signature, self.session.sign(parts[:4])) else None
+
+
+def read(parts: list[bytes]) -> dict[str, Any] | None:
+    """Return a message from its frames (header, parent, metadata, content, buffers), None where they say nothing."""
+    try:
+        header, parent, content = loads(parts[0]), loads(parts[1]), loads(parts[3])
+        kind = header["msg_type"]
+        if kind in NESTED and not _is_text(content) and LONG_INTEGER.search(parts[3]):
+            content = json.loads(parts[3].decode("utf-8", "replace"))  # orjson makes floats of them
+        size = len(parts[3]) + sum(map(len, parts[4:]))
+        return {"header": header, "msg_type": kind, "parent_header": parent, "content": content,
+                "buffers": parts[4:], "size": size}  # fmt: skip
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return None
+
+
+def _is_text(content: dict[str, Any]) -> bool:
+    """Whether what is shown is text or a picture alone: most is."""
+    data = content.get("data")
+    return isinstance(data, dict) and all(isinstance(part, str) for part in data.values())
 
 
 def loads(data: bytes) -> Any:

@@ -1,7 +1,6 @@
 """Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
 
-nbformat makes and validates them off the hot path; here they are plain JSON. Keys, their order and everything
-unknown are kept.
+nbformat makes and validates them off the hot path; here they are plain JSON. What is not touched keeps its bytes.
 """
 
 from __future__ import annotations
@@ -11,21 +10,23 @@ import os
 import re
 import stat
 import time
+import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stepper import private
-from stepper.adapters import jupyter
+from stepper.adapters import jupyter, widgets
 from stepper.adapters.exchange import clear, look, remove, swap
-from stepper.adapters.plainjson import dump_json, has_long_integers, parse, parse_exactly, splice, split
+from stepper.adapters.plainjson import Changes, as_written, load_json, rewrite
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
 from stepper.core.model import Cell, Plan
 from stepper.errors import NotebookError
-from stepper.ports import Execution
+from stepper.ports import Execution, Models, Target
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
@@ -41,8 +42,8 @@ def text_of(value: Any) -> str:
 class Document:
     """One state of a notebook file, as read."""
 
-    def __init__(self, data: bytes, raw: dict[str, Any], fast: bool, about: os.stat_result | None = None) -> None:
-        self.data, self.raw, self.fast = data, raw, fast
+    def __init__(self, data: bytes, raw: dict[str, Any], about: os.stat_result | None = None) -> None:
+        self.data, self.raw = data, raw
         self.signature, self.mtime_ns = (_signature(about), about.st_mtime_ns) if about else ((), 0)
         metadata = raw.get("metadata") or {}
         info, spec = _object(metadata.get("language_info")), _object(metadata.get("kernelspec"))
@@ -81,12 +82,6 @@ class Document:
             self._cells = found
         return self._cells
 
-    def exact(self) -> Document:
-        """Return this document with all its numbers as they stand, to be written whole; its cells are made anew."""
-        if self.fast and has_long_integers(self.data):
-            self.raw, self.fast, self._cells = parse_exactly(self.data), False, None
-        return self
-
 
 class InvalidJsonError(NotebookError):
     """The file is no JSON; with `fresh` it may be half of a file that is being saved: Jupyter saves in place."""
@@ -124,7 +119,7 @@ class IpynbFile:
                 if self._last is not None and self._last.signature == _signature(about):
                     return self._last
                 data = stream.read()
-                raw, fast = parse(data)
+                raw = load_json(data)
         except FileNotFoundError:
             raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
         except IsADirectoryError:
@@ -139,18 +134,18 @@ class IpynbFile:
             invalid.fresh = abs(time.time() - about.st_mtime) < FRESH_SECONDS
             raise invalid from None
         check(raw, name)
-        self._last = Document(data, raw, fast, about)
+        self._last = Document(data, raw, about)
         return self._last
 
     def parse(self, text: str) -> Document:
         """Return the notebook that the text would be; raise NotebookError."""
         name = Path(self.path).name
         try:
-            raw, fast = parse(text.encode("utf-8", "surrogatepass"))
+            raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise NotebookError(f"{name} is not valid JSON ({error})") from None
         check(raw, name)
-        return Document(b"", raw, fast)
+        return Document(b"", raw)
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
         """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
@@ -160,20 +155,53 @@ class IpynbFile:
         """
         for _ in range(ATTEMPTS):
             document = self.read()
-            target = find(document, cell)
-            if target is None:
+            index = find(document, cell.id, source_hash(cell.source))
+            if index is None:
                 return "the cell was changed or deleted while it ran, so its outputs were not written"
-            before, content = dict(target), _with_outputs(target, execution, step)
-            target.clear()
-            target.update(content)
-            spliced = splice(document.data, before, content)
-            if spliced is None and (target := find(document.exact(), cell)) is not None:
-                target.update(_with_outputs(target, execution, step))
-            if self._write(document, keep_time, spliced):
+            before = _run_of(document.raw["cells"][index])
+            changes: Changes = {index: partial(_with_outputs, execution=execution, step=step)}
+            if self._write(document, keep_time, _with_models(document, changes, execution.widgets)):
                 if jupyter.about(self.path):
-                    self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
+                    self._watch.over(jupyter.Put(cell, execution, step, before))
                 return ""
-        raise NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
+        raise self._kept_changing()
+
+    def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
+        """Put what cells have got besides their runs, in one write; the file keeps its time.
+
+        Return the cells that are gone or changed; raise NotebookError.
+        """
+        for _ in range(ATTEMPTS):
+            document = self.read()
+            places = {target: find(document, target.cell_id, target.source_hash) for target in outputs}
+            changes: Changes = {index: partial(_with_late, outputs=outputs[target])
+                                for target, index in places.items() if index is not None}  # fmt: skip
+            if not changes and models is None or self._write(document, True, _with_models(document, changes, models)):
+                return {target for target, index in places.items() if index is None}
+        raise self._kept_changing()
+
+    def _kept_changing(self) -> NotebookError:
+        return NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
+
+    def mend_ids(self) -> list[tuple[str, Cell]]:
+        """Give ids of their own to cells that have another one's, as nbformat does; return their former ids with them.
+
+        Raise NotebookError where the file can't be read or written.
+        """
+        for _ in range(ATTEMPTS):
+            document = self.read()
+            seen, same = set[str](), list[int]()
+            for cell in document.cells:
+                same += [cell.index] if cell.id in seen else []
+                seen.add(cell.id)
+            if not same:
+                return []
+            fresh = {index: uuid.uuid4().hex[:8] for index in same}
+            changes: Changes = {index: partial(_renamed, name=name) for index, name in fresh.items()}
+            if self._write(document, True, changes):
+                mended = self.read().cells
+                return [(document.cells[index].id, mended[index]) for index in same]
+        raise self._kept_changing()
 
     def _look_after(self, puts: Sequence[jupyter.Put]) -> None:
         """Put again what a save that had begun before has dropped; raise NotebookError."""
@@ -182,8 +210,8 @@ class IpynbFile:
         document = self.read()
         self._last, self._seen = None, document.signature[:3]
         for put in puts:
-            target = find(document, put.cell)
-            if target is not None and _run_of(target) == put.before:
+            index = find(document, put.cell.id, source_hash(put.cell.source))
+            if index is not None and _run_of(document.raw["cells"][index]) == put.before:
                 self.put(put.cell, put.execution, put.step, keep_time=True)
 
     def _nudge(self) -> None:
@@ -203,40 +231,36 @@ class IpynbFile:
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
-        target = find(self.read(), cell) or {}
-        found = target.get("outputs")
+        return self.outputs_of(Target(cell.id, source_hash(cell.source)))
+
+    def outputs_of(self, target: Target) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
+        document = self.read()
+        index = find(document, target.cell_id, target.source_hash)
+        found = document.raw["cells"][index].get("outputs") if index is not None else None
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
         for _ in range(ATTEMPTS):
-            document = self.read().exact()
-            target = find(document, cell)
-            if target is None:
+            document = self.read()
+            index = find(document, cell.id, source_hash(cell.source))
+            if index is None or tag in document.cells[index].tags:
                 return
-            metadata = target.setdefault("metadata", {})
-            if tag in tags_of(metadata):
-                return
-            metadata["tags"] = [*tags_of(metadata), tag]
-            if self._write(document, keep_time=True):
+            if self._write(document, True, {index: partial(_tagged, tag=tag)}):
                 return
 
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into `metadata.stepper`; raise NotebookError."""
         for _ in range(ATTEMPTS):
-            document = self.read().exact()
-            document.raw.setdefault("metadata", {})["stepper"] = plans.to_json(plan)
-            document.plan = plans.to_json(plan)
-            if self._write(document, keep_time=True):
+            told = plans.to_json(plan)
+            if self._write(self.read(), True, {"metadata": lambda metadata: {**metadata, "stepper": told}}):
                 return
 
-    def _write(self, document: Document, keep_time: bool, data: bytes | None = None) -> bool:
-        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile.
-
-        `data` are the document's bytes where the caller has them already.
-        """
+    def _write(self, document: Document, keep_time: bool, changes: Changes) -> bool:
+        """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
         self._last = None  # not kept: an idle daemon holds no notebook
-        data = data or dump_json(document.raw, document.fast)
+        data = rewrite(document.data, document.raw, changes)
         try:
             with private.place(self.path) as (folder, name):
                 return self._exchange(folder, name, document, keep_time, data)
@@ -326,22 +350,15 @@ def check(raw: Any, name: str) -> None:
         raise NotebookError(f"{name} is not a valid notebook (its metadata)")
 
 
-def find(document: Document, cell: Cell) -> dict[str, Any] | None:
-    """Return the raw cell with that id and source; without ids, the only code cell with that source."""
-    wanted = source_hash(cell.source)
+def find(document: Document, cell_id: str, wanted: str) -> int | None:
+    """Return the index of the cell with that id and source hash; without ids, of the only code cell with that hash."""
     for candidate in document.cells:
-        if candidate.id == cell.id and source_hash(candidate.source) == wanted:
-            return _raw(document, candidate)
-    if CELL_NUMBER.fullmatch(cell.id):
-        same = [c for c in document.cells if c.is_code and source_hash(c.source) == wanted]
-        if len(same) == 1:
-            return _raw(document, same[0])
+        if candidate.id == cell_id and source_hash(candidate.source) == wanted:
+            return candidate.index
+    if CELL_NUMBER.fullmatch(cell_id):
+        same = [c.index for c in document.cells if c.is_code and source_hash(c.source) == wanted]
+        return same[0] if len(same) == 1 else None
     return None
-
-
-def _raw(document: Document, cell: Cell) -> dict[str, Any]:
-    found: dict[str, Any] = document.raw["cells"][cell.index]
-    return found
 
 
 def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
@@ -351,16 +368,33 @@ def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:
-    """Return the raw cell with what came of its run; texts are split into lines, as Jupyter writes them."""
-    metadata = {**raw.get("metadata", {}), "execution": execution.timings}
-    if step is not None:
-        metadata["stepper"] = {"step": step}
-    return {
-        **raw,
-        "metadata": metadata,
-        "execution_count": execution.execution_count,
-        "outputs": [split(output) for output in execution.outputs],
-    }
+    """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
+    metadata = {name: value for name, value in raw.get("metadata", {}).items() if name != "execution"}
+    metadata |= {"execution": execution.timings} if execution.timings else {}
+    metadata |= {"stepper": {"step": step}} if step is not None else {}
+    ran = {"metadata": metadata, "execution_count": execution.execution_count, "outputs": execution.outputs}
+    return as_written({**raw, **ran})
+
+
+def _with_late(raw: dict[str, Any], outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return as_written({**raw, "outputs": [*outputs]})
+
+
+def _with_models(document: Document, changes: Changes, models: Models | None) -> Changes:
+    """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
+    if models is None:
+        return changes
+    cells = [changes[index](raw) if index in changes else raw for index, raw in enumerate(document.raw["cells"])]
+    return {**changes, "metadata": partial(widgets.kept, cells=cells, models=models)}
+
+
+def _renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    return as_written({**raw, "id": name})
+
+
+def _tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+    metadata = raw.get("metadata", {})
+    return as_written({**raw, "metadata": {**metadata, "tags": [*tags_of(metadata), tag]}})
 
 
 def create(path: str, problem: str, plan: Plan) -> None:

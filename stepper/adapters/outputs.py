@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import orjson
 
 from stepper.adapters.figures import LOOKED_AT, picture_in
 from stepper.core.pictures import key
+from stepper.ports import LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
 LARGE = 8 << 20  # characters whose escapes are not counted
 ROOM = 4  # how many times the limit is held before the middle is let go
-CUT = "stepper_cut"  # the helper's: the kernel has left out so much of a stream
-RESULT = "execute_result"
-SHOWN = ("display_data", "update_display_data", RESULT)
+RESULT, UPDATE = "execute_result", "update_display_data"
+SHOWN = ("display_data", UPDATE, RESULT)
+KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
+WHY = "left out by stepper (max_output_bytes) …"
+GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
+GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
 
@@ -33,14 +39,26 @@ class Text:
         self.tail_size = 0
         self.left_out = 0
 
+    @classmethod
+    def of(cls, value: str, limit: int, cut: bool = False) -> Text:
+        """Return a text as the notebook holds it; where it was `cut`, a line in it says how much was left out."""
+        made, gap = cls(limit), GAP.search(value) if cut else None
+        if gap is None:
+            made.add(value)
+        else:
+            head, tail = value[: gap.start()], value[gap.end() :]
+            made.head, made.head_size, made.tail, made.tail_size = [head], len(head), deque([tail]), len(tail)
+            made.left_out = number(gap[1])
+        return made
+
     def add(self, text: str) -> None:
         """Take the next piece."""
         begin = 0
-        if self.head_size < self.half and not self.tail:
+        if self.head_size < self.half and not self.tail and not self.left_out:
             begin = min(len(text), self.half - self.head_size)
             self.head.append(text[:begin])
             self.head_size += begin
-        self.skip(max(0, len(text) - begin - self.half))
+        self.left_out += max(0, len(text) - begin - self.half)
         text = text[max(begin, len(text) - self.half) :]
         if text:
             self.tail.append(text)
@@ -54,21 +72,19 @@ class Text:
             self.tail_size -= cut
             self.left_out += cut
 
-    def skip(self, characters: int) -> None:
-        """Count what is not even given: what comes next fills the tail."""
-        self.left_out += characters
-
     def within(self, limit: int) -> Text:
         """Return the same text with a smaller limit."""
         less = Text(limit)
-        for piece in (*self.head, *self.tail):
+        for piece in self.head:
             less.add(piece)
-        less.left_out += self.left_out
+        less.left_out += self.left_out  # from here on nothing goes to the head
+        for piece in self.tail:
+            less.add(piece)
         return less
 
     def value(self) -> str:
         """Return the text, with a line that says how much was left out."""
-        gap = f"\n… {self.left_out:,} characters left out by stepper (max_output_bytes) …\n" if self.left_out else ""
+        gap = f"\n… {self.left_out:,} characters {WHY}\n" if self.left_out else ""
         return "".join(self.head) + gap + "".join(self.tail)
 
 
@@ -80,6 +96,23 @@ class Entry:
     size: int
     text: Text | None = None
     picture: dict[str, Any] | None = None
+    cut: LeftOut = LeftOut()  # of what is no stream
+
+    @property
+    def missing(self) -> LeftOut:
+        """What was left out of it."""
+        return LeftOut(self.text.left_out) if self.text is not None else self.cut
+
+    @property
+    def whole(self) -> LeftOut:
+        """What is left out with it."""
+        if self.text is None:
+            return self.cut if self.cut.outputs else LeftOut(self.cut.characters, 1, self.size)
+        return LeftOut(self.text.left_out + self.text.head_size + self.text.tail_size, 1, self.size)
+
+    def within(self, limit: int) -> Entry:
+        """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
+        return _stream(self.output["name"], self.text, limit) if self.text is not None else _shortened(self, limit)
 
     @property
     def result(self) -> bool:
@@ -97,8 +130,7 @@ class Entry:
 class Gap:
     """What was let go between head and tail."""
 
-    outputs: int = 0
-    size: int = 0
+    missing: LeftOut = LeftOut()
     pictures: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -113,8 +145,39 @@ class OutputArea:
         self.clear_before_next_output = False
         self.clear()
 
+    @classmethod
+    def of(
+        cls, outputs: Sequence[dict[str, Any]], displays: Mapping[str, Sequence[int]], missing: LeftOut, limit: int
+    ) -> OutputArea:
+        """Return the area of a cell that holds these outputs, to take what comes after its run.
+
+        `displays` tells which of them show a display id. Only where something is `missing` the lines that say so are
+        looked for: a cell may print the like.
+        """
+        area, places = cls(limit), list[Entry | None]()
+        for output in map(_joined, outputs):
+            is_stream = output["output_type"] == "stream"
+            gap = GAPS.fullmatch(output["text"]) if is_stream and missing.outputs else None
+            if gap is not None:
+                area.head, area.entries = area.entries, []
+                area.gap = Gap(LeftOut(0, number(gap[1]), number(gap[2])))
+                places.append(None)
+                continue
+            text = Text.of(output["text"], limit, cut=bool(missing.characters)) if is_stream else None
+            entry = Entry(output, size(output), text, output if picture_in(output) else None)
+            area.entries.append(entry)
+            places.append(entry)
+        seen = sum((entry.missing for entry in (*area.head, *area.entries)), area.gap.missing)
+        area.before = LeftOut(*(max(0, known - found) for known, found in zip(astuple(missing), astuple(seen))))
+        for mark, held in displays.items():
+            found = [places[place] for place in held if place < len(places)]
+            area.displays[mark] = [entry for entry in found if entry is not None and "data" in entry.output]
+        area.held = sum(entry.held for entry in (*area.head, *area.entries))
+        return area
+
     def clear(self) -> None:
         """Forget all outputs."""
+        self.before = LeftOut()  # what was left out before, as far as the outputs do not tell it
         self.head: list[Entry] = []  # of what was let go in the middle; empty where nothing was
         self.gap = Gap()
         self.entries: list[Entry] = []
@@ -139,8 +202,6 @@ class OutputArea:
                 self.clear()
         elif kind == "stream":
             self._stream(str(content["name"]), str(content["text"]))
-        elif kind == CUT:
-            self._stream(str(content["name"]), "", int(content["left_out"]))
         elif kind in SHOWN:
             self._show(kind, content)
         elif kind == "error":
@@ -155,23 +216,26 @@ class OutputArea:
         if count is not None:
             self.execution_count = count
 
-    def _stream(self, name: str, said: str, skipped: int = 0) -> None:
+    def page(self, data: dict[str, Any]) -> None:
+        """Show what a pager would (`obj?`), as JupyterLab does."""
+        self._add(self._entry({"output_type": "display_data", "metadata": {}, "data": _bundle(data)}))
+
+    def _stream(self, name: str, said: str) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
         if last is None or last.text is None or last.output["name"] != name:
             last = Entry({"output_type": "stream", "name": name}, 0, Text(self.limit))
             self._add(last)
         assert last.text is not None
         last.text.add(said)
-        last.text.skip(skipped)
         self._resize(last, EACH + last.text.head_size + last.text.tail_size)
 
     def _show(self, kind: str, content: dict[str, Any]) -> None:
-        mark = (content.get("transient") or {}).get("display_id")
+        mark = display_id({"msg_type": kind, "content": content})
         shown = {"metadata": _object(content.get("metadata")), "data": _bundle(content.get("data"))}
         if mark in self.displays:
             self.latest[mark] = shown
             self.held += size(shown)
-        if kind != "update_display_data":
+        if kind != UPDATE:
             count = {"execution_count": content.get("execution_count")} if kind == RESULT else {}
             entry = self._entry({"output_type": kind, **count, **shown})
             self._add(entry)
@@ -185,15 +249,13 @@ class OutputArea:
             for entry in self.displays[mark]:
                 count = {"execution_count": entry.output["execution_count"]} if entry.result else {}
                 made = self._entry({"output_type": RESULT if entry.result else "display_data", **count, **shown})
-                entry.output, entry.size, entry.picture = made.output, made.size, made.picture
+                entry.output, entry.size, entry.picture, entry.cut = made.output, made.size, made.picture, made.cut
         self.latest = {}
 
     def _entry(self, output: dict[str, Any]) -> Entry:
         """Return an output as it is held: one that can't be in the notebook whole is shortened at once."""
-        picture = output if picture_in(output) else None
-        if size(output) > self.limit:
-            output = _shortened(output, self.limit // 2)
-        return Entry(output, size(output), None, picture)
+        entry = Entry(output, size(output), None, output if picture_in(output) else None)
+        return entry if entry.size <= self.limit else _shortened(entry, self.limit // 2)
 
     def _add(self, entry: Entry) -> None:
         if self.clear_before_next_output:
@@ -220,8 +282,7 @@ class OutputArea:
         begin = len(self.entries) - _fits(self.entries[::-1], most)
         gone, self.entries = self.entries[:begin], self.entries[begin:]
         if gone:
-            self.gap.outputs += len(gone)
-            self.gap.size += sum(entry.size for entry in gone)
+            self.gap.missing = sum((entry.whole for entry in gone), self.gap.missing)
             self.gap.pictures += [entry.picture for entry in gone if entry.picture]
             left = {id(entry) for entry in gone}
             kept = {mark: [one for one in all_ if id(one) not in left] for mark, all_ in self.displays.items()}
@@ -250,23 +311,46 @@ class OutputArea:
             entry.picture = entry.picture and kept(entry.picture)
 
     def outputs(self) -> list[dict[str, Any]]:
-        """Return the outputs as plain nbformat dicts, within the limit: head and tail stay."""
+        """Return the outputs as plain nbformat dicts, within the limit: head and tail stay.
+
+        `left_out` and `placed` tell then what is missing, and which outputs show a display id.
+        """
         self._fold()
-        entries = [*self.head, *self.entries]
+        held, end = [*self.head, *self.entries], len(self.head)
         for share in (self.limit, self.limit // 2):
-            for entry in entries:
-                if entry.text is not None:
-                    entry.output = _stream(entry.output["name"], entry.text, share)
-            outputs = [entry.output for entry in entries]
-            if sum(map(size, outputs)) <= self.limit:
+            entries = [entry.within(share) if entry.text is not None else entry for entry in held]
+            if sum(entry.size for entry in entries) <= self.limit:
                 break
-        return capped(outputs, self.limit, len(self.head), self.gap.outputs, self.gap.size)
+        first, last, missing = len(entries), 0, self.gap.missing  # how many stay on either side of the gap
+        if missing.outputs or sum(entry.size for entry in entries) > self.limit:
+            half = self.limit // 2
+            entries = [entry.within(half) for entry in entries]
+            first = _fits(entries[: end or None], half)
+            last = _fits(entries[end or first :][::-1], half)
+            missing = sum((entry.whole for entry in entries[first : len(entries) - last]), missing)
+        kept = [*range(first), *range(len(entries) - last, len(entries))]
+        found = [entries[number].output for number in kept]
+        if missing.outputs:
+            found.insert(first, left_out(f"{missing.outputs:,} outputs ({missing.bytes:,} bytes)"))
+            kept.insert(first, -1)
+        self.left_out = sum((entries[number].missing for number in kept if number >= 0), missing + self.before)
+        places = {id(held[number]): place for place, number in enumerate(kept) if number >= 0}
+        shown = {mark: [places[id(entry)] for entry in where if id(entry) in places]
+                 for mark, where in self.displays.items()}  # fmt: skip
+        self.placed = {mark: where for mark, where in shown.items() if where}
+        return found
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""
         self._fold()
         head, tail = ([entry.picture for entry in part if entry.picture] for part in (self.head, self.entries))
         return head + self.gap.pictures + tail
+
+
+def display_id(message: dict[str, Any]) -> str:
+    """Return by which name a message's output is shown elsewhere, too, '' for none."""
+    mark = _object(message["content"].get("transient")).get("display_id") if message["msg_type"] in SHOWN else ""
+    return mark if isinstance(mark, str) else ""
 
 
 def date_of(message: dict[str, Any]) -> str:
@@ -280,32 +364,23 @@ def size(output: dict[str, Any]) -> int:
     return EACH + sum(_taken(content) for content in held if content)
 
 
-def capped(
-    outputs: list[dict[str, Any]], limit: int, head: int = 0, gone: int = 0, gone_size: int = 0
-) -> list[dict[str, Any]]:
-    """Return the outputs within `limit` bytes: the first and the last stay, a line says how much was left out.
-
-    What is too large alone is replaced by such a line, long plain text is cut. Of the outputs after the first `head`
-    some are `gone` already.
-    """
-    if not gone and sum(map(size, outputs)) <= limit:
-        return outputs
-    half = limit // 2
-    outputs = [_shortened(output, half) for output in outputs]
-    first = _fits([Entry(output, size(output)) for output in outputs[: head or None]], half)
-    rest = outputs[head if gone else first :]
-    last = len(rest) - _fits([Entry(output, size(output)) for output in rest[::-1]], half)
-    left = [*(outputs[first:head] if gone else []), *rest[:last]]
-    if not left and not gone:
-        return outputs
-    count, total = len(left) + gone, sum(map(size, left)) + gone_size
-    return [*outputs[:first], left_out(f"{count:,} outputs ({total:,} bytes)"), *rest[last:]]
-
-
 def left_out(what: str) -> dict[str, Any]:
     """Return an output that says what is not there."""
-    text = f"… {what} left out by stepper (max_output_bytes) …\n"
-    return {"output_type": "stream", "name": "stderr", "text": text}
+    return {"output_type": "stream", "name": "stderr", "text": f"… {what} {WHY}\n"}
+
+
+def number(text: str) -> int:
+    """Return a number that was written for people."""
+    return int(text.replace(",", ""))
+
+
+def _joined(output: dict[str, Any]) -> dict[str, Any]:
+    """Return an output with its texts in one piece, as messages have them."""
+    if output.get("output_type") == "stream":
+        return {**output, "text": _text(output.get("text", ""), "")}
+    data = _object(output.get("data"))
+    texts = {mime: _text(part, "") for mime, part in data.items() if not mime.endswith("json")}
+    return {**output, "data": {**data, **texts}} if "data" in output else output
 
 
 def _fits(entries: list[Entry], room: int) -> int:
@@ -317,42 +392,38 @@ def _fits(entries: list[Entry], room: int) -> int:
     return len(entries)
 
 
-def _stream(name: str, text: Text, limit: int) -> dict[str, Any]:
+def _stream(name: str, text: Text, limit: int) -> Entry:
     """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
     output = {"output_type": "stream", "name": name, "text": text.value()}
     while (taken := size(output)) > limit and text.half > 1:
         text = text.within(int(0.95 * (text.head_size + text.tail_size) * limit / taken))
         output["text"] = text.value()
-    return output
+    return Entry(output, taken, text)
 
 
-def _shortened(output: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return the output, or the next best within `limit` bytes."""
-    if size(output) <= limit:
-        return output
+def _shortened(entry: Entry, limit: int) -> Entry:
+    """Return an output that is no stream, or the next best within `limit` bytes."""
+    output = entry.output
+    if entry.size <= limit or output["output_type"] == "stream":  # which says already what was left out
+        return entry
     data = output.get("data")
     if data is not None:
-        return left_out(", ".join(f"{mime} of {len(_text(content)):,} bytes" for mime, content in data.items()))
-    if output["output_type"] == "stream":
-        text = Text(2 * len(output["text"]))
-        text.add(output["text"])
-        return _stream(output["name"], text, limit)
+        sizes = {mime: len(_text(content)) for mime, content in data.items()}
+        made = left_out(", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items()))
+        return Entry(made, size(made), None, entry.picture, LeftOut(0, 1, sum(sizes.values())))
     # characters of at most 6 bytes
-    evalue, trace = _cut(str(output.get("evalue")), limit // 24), _cut(_text(output.get("traceback")), limit // 12)
-    return {**output, "evalue": evalue, "traceback": trace.split("\n")}
+    parts = Text(limit // 24), Text(limit // 12)
+    parts[0].add(str(output.get("evalue")))
+    parts[1].add(_text(output.get("traceback")))
+    made = {**output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
+    return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
 
 
-def _cut(content: str, limit: int) -> str:
-    text = Text(limit)
-    text.add(content)
-    return text.value()
-
-
-def _text(content: Any) -> str:
+def _text(content: Any, between: str = "\n") -> str:
     if isinstance(content, str):
         return content
     lines = isinstance(content, list) and all(isinstance(line, str) for line in content)
-    return "\n".join(content) if lines else json.dumps(content)
+    return between.join(content) if lines else json.dumps(content)
 
 
 def _taken(content: Any) -> int:

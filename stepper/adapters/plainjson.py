@@ -1,4 +1,4 @@
-"""Notebooks as plain JSON: read with orjson, written as Jupyter writes them.
+"""Notebooks as plain JSON: read with orjson, written byte for byte as `nbformat.write` does, what is not touched kept.
 
 A step must not pay for validating a hundred cells, nor turn over the whole file in git.
 """
@@ -7,82 +7,147 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
+SPACE = re.compile(r"[ \t\n\r]*")
+SURROGATE = re.compile("[\ud800-\udfff]")
+# A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
+SMALL = re.compile(rb"(?m)(?<= )-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
+TEXTUAL = ("application/javascript", "image/svg+xml")  # besides text/*: kept as lists of lines
+BOM = b"\xef\xbb\xbf"
+DECODER = json.JSONDecoder()
 
 
-def parse(data: bytes) -> tuple[Any, bool]:
-    """Parse JSON; return it and whether orjson could. Raise ValueError.
+def load_json(data: bytes) -> Any:
+    """Parse JSON; raise ValueError.
 
     Python's own parser takes what orjson refuses: NaN, lone surrogates. orjson makes floats of integers of more than 64
-    bits: whoever writes again what was parsed asks `has_long_integers`, which takes three times as long as parsing.
+    bits: whoever writes again what was parsed goes by `load_exactly`, which takes several times as long.
     """
     with contextlib.suppress(orjson.JSONDecodeError):
-        return orjson.loads(data), True
-    return parse_exactly(data), False
+        return orjson.loads(data)
+    return _by_python(data)
 
 
-def has_long_integers(data: bytes) -> bool:
-    """Whether JSON may hold integers of more than 64 bits."""
-    return LONG_INTEGER.search(data) is not None
+def load_exactly(data: bytes) -> Any:
+    """Parse JSON, its integers as long as they stand; raise ValueError."""
+    return _by_python(data) if LONG_INTEGER.search(data) else load_json(data)
 
 
-def parse_exactly(data: bytes) -> Any:
-    """Parse JSON with Python's own parser; raise ValueError."""
+def _by_python(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def load_json(data: bytes) -> Any:
-    """Parse JSON; raise ValueError."""
-    return parse(data)[0]
-
-
-def dump_json(document: Any, fast: bool = True) -> bytes:
-    """Serialise as Jupyter does: one space of indent, UTF-8, a final newline.
+def dump_json(value: Any, depth: int = 0) -> bytes:
+    """Serialise as nbformat does: sorted keys, one space of indent, UTF-8; `depth` levels inside the document.
 
     orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
-    It writes NaN as null: with `fast=False` Python's own writer keeps it.
     """
-    if fast:
-        with contextlib.suppress(TypeError):  # integers of more than 64 bits, lone surrogates
-            return _halved(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     try:
-        return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return (json.dumps(document, indent=1) + "\n").encode()
+        data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    except TypeError:  # integers of more than 64 bits, lone surrogates
+        data = b"null"
+    if b"null" in data and not _plain(value):  # orjson writes NaN as null
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+        data = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    else:
+        lines = data.split(b"\n")
+        data = b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines])
+        data = SMALL.sub(lambda found: repr(float(found[0])).encode(), data)
+    return data.replace(b"\n", b"\n" + b" " * depth) if depth else data
 
 
-def _halved(data: bytes) -> bytes:
-    lines = data.split(b"\n")
-    return b"\n".join([line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in lines]) + b"\n"
+def _plain(value: Any) -> bool:
+    """Whether orjson writes a value as it is."""
+    if isinstance(value, dict):
+        return all(_plain(name) and _plain(part) for name, part in value.items())
+    if isinstance(value, list):
+        return all(map(_plain, value))
+    if isinstance(value, str):
+        return SURROGATE.search(value) is None
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 64
+    return not isinstance(value, float) or math.isfinite(value)
 
 
-def split(output: dict[str, Any]) -> dict[str, Any]:
-    """Return an output with its texts as lists of lines, as nbformat writes them."""
-    if output["output_type"] == "stream":
-        return {**output, "text": _lines(output["text"])}
-    if "data" not in output:
-        return output
-    return {**output, "data": {mime: _lines(data) if _is_text(mime) else data for mime, data in output["data"].items()}}
+def as_written(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell as nbformat writes it: its texts as lists of lines, without what belongs to one front end."""
+    made = {**cell, "source": _lines(cell.get("source", ""))}
+    if isinstance(cell.get("metadata"), dict):
+        made["metadata"] = {name: value for name, value in cell["metadata"].items() if name != "trusted"}
+    if isinstance(cell.get("attachments"), dict):
+        made["attachments"] = {name: _bundle(part) for name, part in cell["attachments"].items()}
+    if isinstance(cell.get("outputs"), list):
+        made["outputs"] = [_output(output) for output in cell["outputs"]]
+    return made
+
+
+def _output(output: Any) -> Any:
+    if isinstance(output, dict) and output.get("output_type") == "stream":
+        return {**output, "text": _lines(output.get("text", ""))}
+    if isinstance(output, dict) and output.get("output_type") in ("execute_result", "display_data"):
+        return {**output, "data": _bundle(output.get("data"))}
+    return output
+
+
+def _bundle(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    return {mime: _lines(part) if mime.startswith("text/") or mime in TEXTUAL else _whole(mime, part)
+            for mime, part in data.items()}  # fmt: skip
 
 
 def _lines(text: Any) -> Any:
+    if isinstance(text, list) and all(isinstance(line, str) for line in text):
+        text = "".join(text)
     return text.splitlines(True) if isinstance(text, str) else text
 
 
-def _is_text(mime: str) -> bool:
-    return mime.startswith("text/") or mime in ("application/javascript", "image/svg+xml")
+def _whole(mime: str, part: Any) -> Any:
+    """Return a text that is written in one piece; JSON stays as it is."""
+    is_json = mime == "application/json" or (mime.startswith("application/") and mime.endswith("+json"))
+    is_text = isinstance(part, list) and all(isinstance(line, str) for line in part)
+    return "".join(part) if is_text and not is_json else part
 
 
-def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | None:
-    """Return the notebook's bytes with one cell replaced and all others as they stand; None where that can't be done.
+Change = Callable[[Any], Any]
+Changes = Mapping[int | str, Change]  # by a cell's index, or the name of what stands at the top
+
+
+def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
+    """Return a notebook's bytes with some parts changed and all others as they stand.
+
+    `raw` is what they say; a change is called with its part, exactly as it was written.
+    """
+    made = None
+    if len(changes) == 1:
+        ((where, change),) = changes.items()
+        made = _spliced(data, raw["cells"][where], change) if isinstance(where, int) else None
+    if made is None:
+        try:
+            made = _pieced(data, changes)
+        except (ValueError, KeyError):  # another encoding than UTF-8; a name that is not there yet
+            whole = _by_python(data)
+            for where, change in changes.items():
+                if isinstance(where, int):
+                    whole["cells"][where] = change(whole["cells"][where])
+                else:
+                    whole[where] = change(whole.get(where, {}))
+            made = dump_json(whole)
+    return made if made.endswith(b"\n") else made + b"\n"
+
+
+def _spliced(data: bytes, old: dict[str, Any], change: Change) -> bytes | None:
+    """Return the bytes with one cell changed; None where it is not found at a glance.
 
     Jupyter and Claude Code indent by one, so a cell stands between two lines `  {` and `  }`. A raw newline or a bare
     quote never stands inside a JSON string; what was found must parse to the very cell.
@@ -92,9 +157,46 @@ def splice(data: bytes, old: dict[str, Any], new: dict[str, Any]) -> bytes | Non
         start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
         if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
             return None
-        if has_long_integers(data[start:end]) and repr(parse_exactly(data[start:end])) != repr(old):
-            return None  # a number of the cell's is more than 64 bits long: not merely digits in its source
     except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
         return None
-    cell = b"\n  ".join(dump_json(new)[:-1].split(b"\n"))
+    cell = dump_json(change(load_exactly(data[start:end])), 2)
     return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
+
+
+def _pieced(data: bytes, changes: Changes) -> bytes:
+    """Return the bytes with parts changed, however they are laid out; raise ValueError or KeyError."""
+    text = data.removeprefix(BOM).decode()
+    places: dict[int | str, tuple[int, int]] = {}
+    at = _skip(text, text.index("{") + 1)
+    while text[at] != "}":
+        name, at = DECODER.raw_decode(text, at)
+        at = _skip(text, _skip(text, at) + 1)  # the colon
+        if name == "cells":
+            at, index = _skip(text, at + 1), 0
+            while text[at] != "]":
+                places[index], index = (at, DECODER.raw_decode(text, at)[1]), index + 1
+                at = _after(text, places[index - 1][1])
+            at += 1
+        else:
+            places[name] = at, DECODER.raw_decode(text, at)[1]
+            at = places[name][1]
+        at = _after(text, at)
+    pieces, last = [data[: len(data) - len(data.removeprefix(BOM))]], 0
+    for where in sorted(changes, key=places.__getitem__):
+        start, end = places[where]
+        value = DECODER.raw_decode(text, start)[0]
+        pieces += [text[last:start].encode(), dump_json(changes[where](value), 2 if isinstance(where, int) else 1)]
+        last = end
+    return b"".join((*pieces, text[last:].encode()))
+
+
+def _skip(text: str, at: int) -> int:
+    found = SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _after(text: str, at: int) -> int:
+    """Return where the next value begins, or the bracket that ends them."""
+    at = _skip(text, at)
+    return _skip(text, at + 1) if text[at] == "," else at

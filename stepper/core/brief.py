@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepper.core.ledger import Key, State, Stop
+from stepper.core.ledger import Came, Key, State, Stop
 from stepper.core.model import Cell, Step, StepStatus, Verdict
-from stepper.core.report import Report, bounded, clean, one_line, place, quote, seconds, step_name, words
+from stepper.core.report import Report, bounded, clean, left_out, one_line, place, quote, seconds, step_name, words
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -204,3 +204,21 @@ def completion(name: str, state: State, figures: int) -> list[str]:
 def counted(number: int, noun: str) -> str:
     """Return `1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def came(state: State, cells: Sequence[Cell]) -> list[str]:
+    """Return what came for cells besides their runs since the last report, a sentence a cell."""
+    names = {cell.id: place(cell) for cell in cells}
+    return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
+            for cell_id, what in state.came.items()]  # fmt: skip
+
+
+def _came(name: str, what: Came) -> str:
+    parts = [f"{what.characters:,} characters"] if what.characters else []
+    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
+    parts += [f"{what.updates:,} update{'s' * (what.updates > 1)} of a display"] if what.updates else []
+    told = " and ".join(parts) or "a clearing of its outputs"
+    if what.lost:
+        return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
+    gone = f"; in all, {left_out(*what.left_out)}" if any(what.left_out) else ""
+    return f"after its run {name} got {told}: they are on it{gone}"

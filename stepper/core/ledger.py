@@ -58,6 +58,26 @@ class Stop:
 
 
 @dataclass
+class Shown:
+    """What a cell shows of its last run: display id → which outputs; what the limits leave out; by which source."""
+
+    source_hash: str
+    displays: dict[str, list[int]] = field(default_factory=dict)
+    left_out: tuple[int, int, int] = (0, 0, 0)  # characters, outputs, their bytes
+
+
+@dataclass
+class Came:
+    """What came for a cell besides its run and was not told yet."""
+
+    characters: int = 0
+    outputs: int = 0
+    updates: int = 0
+    left_out: tuple[int, int, int] = (0, 0, 0)  # of all that the cell got
+    lost: bool = False  # the cell was changed or deleted since it ran
+
+
+@dataclass
 class State:
     """One notebook's standing."""
 
@@ -74,6 +94,9 @@ class State:
     tool_use_ids: set[str] = field(default_factory=set)
     seconds: float = 0.0  # spent in runs
     counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
+    requests: dict[str, tuple[str, str]] = field(default_factory=dict)  # → cell id, source hash; in the present kernel
+    shown: dict[str, Shown] = field(default_factory=dict)  # cell id →, in the present kernel
+    came: dict[str, Came] = field(default_factory=dict)  # cell id →
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
     unwritten: dict[str, dict[str, Any]] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
@@ -125,7 +148,8 @@ KINDS: dict[str, Any] = {
     "source": str, "tags": (list, tuple), "request": str, "timeout": NUMBER, "duration_s": NUMBER,
     "tool_use_id": (str, MAYBE), "fault": (dict, MAYBE), "repeat": int, "execution_count": (int, MAYBE),
     "step": (int, MAYBE), "text": str, "block": str, "reason": str, "why": str, "what": str, "kernel": str,
-    "outputs": list, "timings": dict,
+    "outputs": list, "timings": dict, "displays": dict, "left_out": (list, tuple), "characters": int, "shows": int,
+    "updates": int, "there": bool,
 }  # fmt: skip
 IN_FAULT: dict[str, Any] = {
     "ename": str, "evalue": str, "mro": (list, tuple), "attributes": dict, "frames": (list, tuple),
@@ -135,6 +159,7 @@ IN_FRAME: dict[str, Any] = {"cell": int, "line": int, "function": str, "file": s
 NEEDED = {
     "start": ("run", "key", "at", "cell_id"),
     "run": (*SLIM[:-1], "index"),
+    "late": ("cell_id", "source_hash", "characters", "shows", "updates", "left_out", "displays", "there"),
     "unwritten": ("run", "cell_id", "number", "source", "step", "outputs", "execution_count", "timings"),
 }
 
@@ -175,6 +200,11 @@ def replay(events: Iterable[dict[str, Any]]) -> State:
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # a line that somebody else wrote
             state.unread += 1
     return state
+
+
+def showing(state: State, display_id: str) -> list[str]:
+    """Return the cells that show a display id."""
+    return [cell_id for cell_id, shown in state.shown.items() if display_id in shown.displays]
 
 
 def apply(state: State, event: dict[str, Any]) -> None:
@@ -232,6 +262,9 @@ def _run(state: State, event: dict[str, Any]) -> None:
     if event.get("execution_count") is not None:
         state.counts[event["execution_count"]] = cell_id
     state.ran_ever[cell_id] = source
+    if event.get("request"):
+        state.requests[event["request"]] = cell_id, source
+    state.shown[cell_id] = Shown(source, event.get("displays") or {}, _left_out(event))
     if verdict is Verdict.FINE:
         state.ran[cell_id] = source
     else:
@@ -246,6 +279,23 @@ def _run(state: State, event: dict[str, Any]) -> None:
     progress.status = AFTER_RUN[verdict]
     progress.failing = verdict is not Verdict.FINE
     progress.cell_id, progress.index = cell_id, event["index"]
+
+
+def _late(state: State, event: dict[str, Any]) -> None:
+    """Something came for a cell besides its run."""
+    cell_id, left_out = event["cell_id"], _left_out(event)
+    came = state.came.setdefault(cell_id, Came())
+    came.characters += event["characters"]
+    came.outputs += event["shows"]
+    came.updates += event["updates"]
+    came.left_out, came.lost = left_out, not event["there"]
+    if event["there"] and cell_id in state.shown:
+        state.shown[cell_id].displays, state.shown[cell_id].left_out = event["displays"], left_out
+
+
+def _left_out(event: dict[str, Any]) -> tuple[int, int, int]:
+    characters, outputs, size = map(int, event.get("left_out") or (0, 0, 0))
+    return characters, outputs, size
 
 
 def _void(state: State, event: dict[str, Any]) -> None:
@@ -269,6 +319,7 @@ def outcome_of(state: State, run: int) -> Outcome:
 
 def _report(state: State, event: dict[str, Any]) -> None:
     state.reports[event["run"]], state.last_report = event["text"], event["run"]
+    state.came = {}  # it is told
 
 
 def _stop(state: State, event: dict[str, Any]) -> None:
@@ -284,6 +335,7 @@ def _kernel(state: State, event: dict[str, Any]) -> None:
     state.unchanged = False
     if event["what"] == "started":
         state.kernel, state.ran, state.counts, state.lost = event["kernel"], {}, {}, ""
+        state.requests, state.shown = {}, {}
     else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
         if state.ran:
             state.lost = event["why"]
@@ -316,6 +368,7 @@ HANDLERS = {
     "kernel": _kernel,
     "stop": _stop,
     "report": _report,
+    "late": _late,
     "void": _void,
     "unwritten": _unwritten,
     "written": _written,

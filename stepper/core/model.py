@@ -160,12 +160,14 @@ class Limits:
     network_retries: int = 3
     max_cells: int = 100
     max_output_bytes: int = 1048576
+    max_widget_state_bytes: int = 5242880
     max_memory_percent: float = 80
     notebooks_dir: str = "notebooks"
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
     preflight: bool = True
+    record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()
 

@@ -25,7 +25,11 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     ("MemoryError", "let the cell work on less data at a time, then /fix"),
     ("SystemExit", "take exit() out of the cell, then /fix"),
     ("KeyboardInterrupt", "say why the cell was interrupted, or take the interrupt out of it, then /fix"),
-    ("StdinNotImplementedError", "put the value into the cell instead of asking for it with input(), then /fix"),
+    (
+        "StdinNotImplementedError",
+        "nobody answers there: put the value into the cell instead of input(), take a debugger (%debug, %pdb) out of it,"
+        " then /fix",
+    ),
     ("PermissionError", "give access to {filename}, or name another place, then /fix"),
     ("errno ENOSPC", "free disk space, then /fix"),
     ("errno EDQUOT", "free disk space, then /fix"),

@@ -23,6 +23,7 @@ LINE_LIMIT = 400
 MESSAGE_LIMIT = 600
 SAME = 4  # equal lines in a row that are shown
 NOTE_LIMIT = 1000
+NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
 # Terminal escapes, each in its line: one without an end must not swallow what follows.
 ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 # Every other control character but tab and newline: those that turn text around, that nobody sees, lone surrogates.
@@ -67,6 +68,8 @@ class Ended:
     run: int = 0  # its number in the journal; 0 where nothing ran
     held: bool = False  # found before it ran: nothing of it ran
     counted: bool = False  # as an attempt, although nothing ran
+    captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
+    next_inputs: Sequence[str] = ()  # sources of the cells that Jupyter would make next
     seen: Sequence[str] = ()  # pictures and other rich outputs
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
@@ -266,10 +269,27 @@ def one_or_cut(line: str) -> str:
     return line if len(line) <= 200 else line[:199] + "…"
 
 
-def outputs_text(outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT) -> list[str]:
-    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none."""
-    text = "".join(text for output in outputs for text in texts_of(output))
-    return ["Output:\n" + quote(text, limit)] if text.strip() else []
+def left_out(characters: int, outputs: int, size: int) -> str:
+    """Return what the notebook's limits leave out of a cell, in words."""
+    parts = [f"{characters:,} characters"] if characters else []
+    parts += [f"{outputs:,} output{'s' * (outputs > 1)} ({size:,} bytes)"] if outputs else []
+    return f"left out of the notebook: {' and '.join(parts)}"
+
+
+def _named(error: Mapping[str, Any]) -> dict[str, Any]:
+    return {"output_type": "stream", "text": f"{error.get('ename')}: {error.get('evalue')}\n"}
+
+
+def outputs_text(
+    outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT, title: str = "Output", errors: bool = False
+) -> list[str]:
+    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none.
+
+    With `errors` those that were shown but ended nothing are named among it.
+    """
+    shown = [_named(output) if errors and output.get("output_type") == "error" else output for output in outputs]
+    text = "".join(text for output in shown for text in texts_of(output))
+    return [f"{title}:\n{quote(text, limit)}"] if text.strip() else []
 
 
 def texts_of(output: Mapping[str, Any]) -> list[str]:
@@ -301,7 +321,11 @@ def of_run(ended: Ended) -> Report:
         room = 1200
     about = "Doubt" if ended.verdict is Verdict.FINE else "Note"
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
-    parts += outputs_text(ended.outputs, room) + list(ended.seen)
+    parts += outputs_text(ended.outputs, room, errors=ended.outcome is Outcome.OK)  # `run_cell` in a cell shows one
+    parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
+    parts += list(ended.seen)
+    parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
+              for source in ended.next_inputs[:2]]  # fmt: skip
     if ended.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail

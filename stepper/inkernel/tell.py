@@ -12,7 +12,9 @@ import signal
 import sys
 import types
 
-from . import pipes, record, sending, threads
+import zmq
+
+from . import children, record
 from .base import clock, guarded, is_error, shell
 from .cells import now, remember, scratch
 from .kept import keep
@@ -36,10 +38,6 @@ def before_run(info):
     request = parent()["header"]["msg_id"]
     if request != now.get("request"):  # else a cell runs another one
         now["request"] = request
-        header = parent()["header"]
-        guarded(sending.run, parent())
-        guarded(threads.run, header)
-        guarded(pipes.run, header)
         if is_scratch():
             now["outputs"] = outputs()
         for name, words in WORTH.items():
@@ -84,7 +82,6 @@ def put_back(kept):
 
 def after_run(result):
     if result.info.store_history:
-        threads.numbers[now["request"]] = result.execution_count
         remember(result.execution_count, result.info.raw_cell)
     elif is_scratch():
         scratch(result.info.raw_cell)
@@ -96,26 +93,39 @@ def after_run(result):
         error = last if is_error(last) and id(last) != now["shown"] else None
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
-    tell(error, True, doubts=odd or [], figures=shown or [])
+    tell(error, doubts=odd or [], figures=shown or [])
 
 
-def tell(error=None, ran=False, **facts):
+def tell(error=None, **facts):
     began = clock()
     message = parent()
-    if ran:
-        facts["late"] = threads.told()
     if error is not None:
         facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
     facts["seconds"] = round(clock() - began, 4)
-    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message)
+    try:
+        send(facts, message)
+    except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
+        send(encodable(facts), message)
+
+
+def send(facts, message, frames=None):
+    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
+
+
+def encodable(value):
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(name): encodable(part) for name, part in value.items()}
+    return [encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def recall(request):
-    """For a daemon that was not there: what a run published, and its reply."""
-    told = {"record": record.of(request)}
-    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", told, parent=parent())
+    """For a daemon that was not there: what a run published."""
+    told, frames = record.of(request)
+    send({"record": told}, parent(), frames)
 
 
 def on_pre_run(info):
@@ -123,8 +133,9 @@ def on_pre_run(info):
 
 
 def on_post_run(result):
-    guarded(pipes.drain)
+    guarded(children.drain)
     guarded(after_run, result)
+    record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
 
 
 def begin(version, stack, load):
@@ -135,24 +146,30 @@ def begin(version, stack, load):
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
+    guarded(unbounded)
     guarded(record.begin)
-    for module in (sending, threads, pipes):
-        guarded(module.begin)
 
 
 def end():
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
-    for module in (pipes, threads, sending, record):  # the last begun is the first to end
-        guarded(module.end)
+    guarded(record.end)
     if "figures" in parts:
         guarded(parts["figures"].end)
+
+
+def unbounded():
+    """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes."""
+    thread = shell.kernel.iopub_thread
+    thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
 
 
 def sampled(stack):
     """Let a signal write down what runs: also where Python itself can't answer, stuck in C or deaf to an interrupt.
 
-    SIGURG, because whoever has no handler for it ignores it.
+    SIGURG, because whoever has no handler for it ignores it. A crash is written where nobody has to read it from a
+    pipe: the kernel's own stderr, which ipykernel keeps a copy of.
     """
+    faulthandler.enable(getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False)
     faulthandler.register(signal.SIGURG, file=open(stack, "ab", 0), all_threads=True)  # noqa: SIM115  # kept open
