@@ -34,6 +34,9 @@ class LeftOut:
         return bool(self.characters or self.outputs)
 
 
+NOTHING = LeftOut()
+
+
 @dataclass(frozen=True)
 class Models:
     """The state of a kernel's widgets, as a notebook's metadata holds it: at most `limit` bytes of it."""
@@ -79,7 +82,7 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
-    left_out: LeftOut = LeftOut()
+    left_out: LeftOut = NOTHING
     displays: dict[str, list[int]] = field(default_factory=dict)  # display id → the outputs that show it
     widgets: Models | None = None  # None where nothing of them changed
     captured: list[dict[str, Any]] = field(default_factory=list)  # what went into Output widgets

@@ -12,9 +12,9 @@ from typing import Any
 from stepper.advice import Adviser
 from stepper.core import brief, ledger, plan
 from stepper.core.model import Cell, Limits
+from stepper.core.report import Ended, Report, left_out, place
 from stepper.errors import NotebookError, StepperError
 from stepper.keeper import Keeper, now
-from stepper.core.report import Ended, Report, left_out, place
 from stepper.ports import (
     Death,
     Execution,
@@ -161,7 +161,9 @@ class Session:
         if not limits.record_timing:
             execution.timings = {}
         if execution.left_out:
-            execution.notes.append(f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})")
+            execution.notes.append(
+                f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})"
+            )
         if models is not None and models.left_out:
             execution.notes.append(
                 f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
@@ -227,9 +229,8 @@ class Session:
             cell_id, source = own or (last.get("cell_id", ""), last.get("source_hash", ""))
             if cell_id == running.get("cell_id", ""):
                 return False  # it can't be told apart, or would be written over
-            if message["msg_type"] != "update_display_data":
-                self._arrived(Target(cell_id, source), message)
-            elif cell_id in state.shown and mark in state.shown[cell_id].displays:
+            shows = cell_id in state.shown and mark in state.shown[cell_id].displays
+            if shows or message["msg_type"] != "update_display_data":
                 self._arrived(Target(cell_id, source), message)
             return True
         not_in = own[0] if own else running.get("cell_id")

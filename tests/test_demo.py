@@ -81,7 +81,7 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
 
 def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None:
     nbformat.validate(nbformat.read(played.notebook, as_version=4))
-    assert [cell["source"] for cell in played.code_cells] == [step.code for step in demo.STEPS]
+    assert ["".join(cell["source"]) for cell in played.code_cells] == [step.code for step in demo.STEPS]
     # 5 raised, 6 is its fix
     assert [cell["execution_count"] for cell in played.code_cells] == [1, 2, 3, 4, 6, 7, 8]
     assert all(cell["metadata"]["execution"]["shell.execute_reply"] for cell in played.code_cells)

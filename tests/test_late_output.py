@@ -124,7 +124,9 @@ def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Noteboo
 
 
 def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook) -> None:
-    cell, answer = notebook.insert("import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()")
+    cell, answer = notebook.insert(
+        "import threading, time\nprint('in time')\nthreading.Timer(1, print, ['LATE']).start()"
+    )
     before = notebook.path.stat().st_mtime_ns
     until(lambda: "LATE" in text_of(notebook.cell(cell)))
     assert text_of(notebook.cell(cell)) == "in time\nLATE\n" and len(notebook.cell(cell)["outputs"]) == 1
@@ -141,7 +143,7 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook
 
 
 def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
-    cell, _ = notebook.insert(THREAD.format(write="print('LATE')"))
+    notebook.insert(THREAD.format(write="print('LATE')"))
     files, end = set(), time.monotonic() + 6.5
     while time.monotonic() < end:
         files.add(notebook.path.stat().st_ino)
@@ -181,7 +183,7 @@ def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(notebook:
 
 def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
     one, _ = notebook.insert("print('above')\nh = display('one', display_id=True)\nprint('below')")
-    two, answer = notebook.insert("h.update('two')")
+    _, answer = notebook.insert("h.update('two')")
     assert shown(notebook, one) == "above\nbelow\n'two'"
     assert f"after its run cell 1 (id {one}) got 1 update of a display" in answer.text
     three, _ = notebook.insert("display('same', display_id='id');")
@@ -218,7 +220,9 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
         "thread.join()\nprint('c')"
     )
     assert text_of(notebook.cell(cell)) == "a\nb\nc\n" and "after its run" not in answer.text
-    cell, answer = notebook.insert("import os, subprocess\nsubprocess.run(['echo', 'child'])\nos.write(1, b'direct\\n')")
+    cell, answer = notebook.insert(
+        "import os, subprocess\nsubprocess.run(['echo', 'child'])\nos.write(1, b'direct\\n')"
+    )
     assert text_of(notebook.cell(cell)) == "child\ndirect\n" and "after its run" not in answer.text
     cell, answer = notebook.insert("subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')")
     text = text_of(notebook.cell(cell))

@@ -63,7 +63,9 @@ def test_a_lone_surrogate_alone_is_escaped() -> None:
 TEXTS = st.text("ab\n\r\u2028é", max_size=9)
 SPLIT = TEXTS | st.lists(TEXTS, max_size=3)
 BUNDLE = st.dictionaries(
-    st.sampled_from(["text/plain", "text/html", "image/png", "image/svg+xml", "application/json", "application/x+json"]),
+    st.sampled_from(
+        ["text/plain", "text/html", "image/png", "image/svg+xml", "application/json", "application/x+json"]
+    ),
     SPLIT | st.dictionaries(st.text(max_size=3), st.floats(allow_nan=False), max_size=2),
     max_size=3,
 )
@@ -88,7 +90,11 @@ def test_a_cell_is_written_as_nbformat_writes_it(source: object, outputs: list[d
 @pytest.mark.parametrize("how", ["as Jupyter has it", "without ids", "with widgets"])
 def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(tmp_path: Path, how: str) -> None:
     v4 = nbformat.v4
-    cells = [v4.new_markdown_cell("# é\n\ntext"), v4.new_code_cell("x = 1\nx"), v4.new_code_cell("y", metadata={"b": 1})]
+    cells = [
+        v4.new_markdown_cell("# é\n\ntext"),
+        v4.new_code_cell("x = 1\nx"),
+        v4.new_code_cell("y", metadata={"b": 1}),
+    ]
     made = v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}})
     if how == "without ids":
         made.nbformat_minor = 4

@@ -274,7 +274,9 @@ class Running:
         """Return what is to be told besides: memory that was full before, messages that could not be read."""
         said = [self.guard.warning] if self.guard and self.guard.warning else []
         if self.kernel.iopub.unread:
-            said.append(f"{self.kernel.iopub.unread} message(s) of the kernel's could not be read: what they say is missing")
+            said.append(
+                f"{self.kernel.iopub.unread} message(s) of the kernel's could not be read: what they say is missing"
+            )
             self.kernel.iopub.unread = 0
         return said
 

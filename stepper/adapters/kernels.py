@@ -62,7 +62,6 @@ class LocalKernels:
             await kernel.connect(START_SECONDS)
             kernel.banner = self.files.stderr.stat().st_size
             self.files.note({**told, "banner": kernel.banner})
-            Path(f"{connection['ip']}.json").unlink(missing_ok=True)  # the kernel has read it, the record holds it
             for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
                 path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
         except BaseException:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from stepper import private
-from stepper.adapters import jupyter, widgets
+from stepper.adapters import jupyter
 from stepper.adapters.exchange import clear, look, remove, swap
-from stepper.adapters.plainjson import Changes, as_written, load_json, rewrite
+from stepper.adapters.plainjson import Changes, load_json, rewrite
+from stepper.adapters.rawcells import renamed, tagged, tags_of, with_late, with_models, with_outputs, with_plan
 from stepper.core import plan as plans
 from stepper.core.changes import source_hash
 from stepper.core.model import Cell, Plan
@@ -159,8 +160,8 @@ class IpynbFile:
             if index is None:
                 return "the cell was changed or deleted while it ran, so its outputs were not written"
             before = _run_of(document.raw["cells"][index])
-            changes: Changes = {index: partial(_with_outputs, execution=execution, step=step)}
-            if self._write(document, keep_time, _with_models(document, changes, execution.widgets)):
+            changes: Changes = {index: partial(with_outputs, execution=execution, step=step)}
+            if self._write(document, keep_time, with_models(document.raw["cells"], changes, execution.widgets)):
                 if jupyter.about(self.path):
                     self._watch.over(jupyter.Put(cell, execution, step, before))
                 return ""
@@ -174,9 +175,11 @@ class IpynbFile:
         for _ in range(ATTEMPTS):
             document = self.read()
             places = {target: find(document, target.cell_id, target.source_hash) for target in outputs}
-            changes: Changes = {index: partial(_with_late, outputs=outputs[target])
+            changes: Changes = {index: partial(with_late, outputs=outputs[target])
                                 for target, index in places.items() if index is not None}  # fmt: skip
-            if not changes and models is None or self._write(document, True, _with_models(document, changes, models)):
+            if (not changes and models is None) or self._write(
+                document, True, with_models(document.raw["cells"], changes, models)
+            ):
                 return {target for target, index in places.items() if index is None}
         raise self._kept_changing()
 
@@ -197,7 +200,7 @@ class IpynbFile:
             if not same:
                 return []
             fresh = {index: uuid.uuid4().hex[:8] for index in same}
-            changes: Changes = {index: partial(_renamed, name=name) for index, name in fresh.items()}
+            changes: Changes = {index: partial(renamed, name=name) for index, name in fresh.items()}
             if self._write(document, True, changes):
                 mended = self.read().cells
                 return [(document.cells[index].id, mended[index]) for index in same]
@@ -247,14 +250,13 @@ class IpynbFile:
             index = find(document, cell.id, source_hash(cell.source))
             if index is None or tag in document.cells[index].tags:
                 return
-            if self._write(document, True, {index: partial(_tagged, tag=tag)}):
+            if self._write(document, True, {index: partial(tagged, tag=tag)}):
                 return
 
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into `metadata.stepper`; raise NotebookError."""
         for _ in range(ATTEMPTS):
-            told = plans.to_json(plan)
-            if self._write(self.read(), True, {"metadata": lambda metadata: {**metadata, "stepper": told}}):
+            if self._write(self.read(), True, {"metadata": partial(with_plan, plan=plans.to_json(plan))}):
                 return
 
     def _write(self, document: Document, keep_time: bool, changes: Changes) -> bool:
@@ -318,12 +320,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(line, str) for line in value))
 
 
-def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
-    """Return a cell's tags; a single one may stand without a list."""
-    tags = metadata.get("tags")
-    return (tags,) if isinstance(tags, str) else tuple(map(str, tags)) if isinstance(tags, list) else ()
-
-
 def _signature(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
@@ -365,36 +361,6 @@ def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
     """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
     metadata = raw.get("metadata", {})
     return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")
-
-
-def _with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:
-    """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
-    metadata = {name: value for name, value in raw.get("metadata", {}).items() if name != "execution"}
-    metadata |= {"execution": execution.timings} if execution.timings else {}
-    metadata |= {"stepper": {"step": step}} if step is not None else {}
-    ran = {"metadata": metadata, "execution_count": execution.execution_count, "outputs": execution.outputs}
-    return as_written({**raw, **ran})
-
-
-def _with_late(raw: dict[str, Any], outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return as_written({**raw, "outputs": [*outputs]})
-
-
-def _with_models(document: Document, changes: Changes, models: Models | None) -> Changes:
-    """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
-    if models is None:
-        return changes
-    cells = [changes[index](raw) if index in changes else raw for index, raw in enumerate(document.raw["cells"])]
-    return {**changes, "metadata": partial(widgets.kept, cells=cells, models=models)}
-
-
-def _renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    return as_written({**raw, "id": name})
-
-
-def _tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
-    metadata = raw.get("metadata", {})
-    return as_written({**raw, "metadata": {**metadata, "tags": [*tags_of(metadata), tag]}})
 
 
 def create(path: str, problem: str, plan: Plan) -> None:

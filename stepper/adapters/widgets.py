@@ -64,7 +64,7 @@ class Widgets:
             return
         self.changed = True
         self.states.setdefault(comm, {}).update(state)
-        for path, buffer in zip(data.get("buffer_paths") or [], message["buffers"]):
+        for path, buffer in zip(data.get("buffer_paths") or [], message["buffers"], strict=False):
             told = {"data": base64.b64encode(buffer).decode(), "encoding": "base64", "path": path}
             self.buffers.setdefault(comm, {})[tuple(path)] = told
         if message["msg_type"] == "comm_open" and (state.get("_model_module"), state.get("_model_name")) == OUTPUT:

@@ -27,7 +27,7 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     ("KeyboardInterrupt", "say why the cell was interrupted, or take the interrupt out of it, then /fix"),
     (
         "StdinNotImplementedError",
-        "nobody answers there: put the value into the cell instead of input(), take a debugger (%debug, %pdb) out of it,"
+        "put the value into the cell instead of asking for it with input(), or take the debugger (%debug, %pdb) out,"
         " then /fix",
     ),
     ("PermissionError", "give access to {filename}, or name another place, then /fix"),

@@ -23,6 +23,7 @@ from stepper.adapters import ipython
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
+from stepper.adapters.late import Late
 from stepper.adapters.memory import usage
 from stepper.adapters.notebook import IpynbFile
 from stepper.adapters.surroundings import Surroundings
@@ -170,7 +171,7 @@ class Bench:
         notebook = folder / "fault.ipynb"
         place = replace(self.place, cwd=str(folder))
         session = Session(
-            "notebooks/fault.ipynb", IpynbFile(str(notebook)), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
+            "notebooks/fault.ipynb", file := IpynbFile(str(notebook)), Late(file), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
             lambda: limits, lambda environ: place,
             Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()), settle,
         )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Outputs beside outputs, type by type and key by key, in their order; what is by chance is made equal first."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tests.oracle.sheets import Sheet
+
+CHANCE = (
+    (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
+    (re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b"), "ID"),
+    (re.compile(r"ipykernel_\d+/\d+"), "ipykernel/cell"),
+    (re.compile(r"Thread-\d+"), "N"),
+)
+DIGITS = re.compile(r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|")
+Outputs = list[dict[str, Any]]
+
+
+def plain(value: Any, flags: frozenset[str], folder: str) -> Any:
+    """Return a value without what is by chance."""
+    if isinstance(value, dict):
+        return {name: "…" if name == "image/svg+xml" and "svg" in flags else plain(part, flags, folder)
+                for name, part in value.items()}  # fmt: skip
+    if isinstance(value, list):
+        return [plain(part, flags, folder) for part in value]
+    if isinstance(value, str):
+        value = value.replace(folder, "FOLDER")
+        for pattern, instead in CHANCE:
+            value = pattern.sub(instead, value)
+        return "…" if "connection" in flags else DIGITS.sub("#", value) if "digits" in flags else value
+    return value
+
+
+def joined(outputs: Sequence[Any]) -> Outputs:
+    """Return outputs with neighbouring pieces of a stream in one, as JupyterLab has them: nbclient leaves them apart."""
+    found: Outputs = []
+    for output in map(dict, outputs):
+        if (
+            found
+            and output["output_type"] == "stream" == found[-1]["output_type"]
+            and output["name"] == found[-1]["name"]
+        ):
+            found[-1]["text"] += output["text"]
+        else:
+            found.append(output)
+    return found
+
+
+def no_less(have: Outputs, want: Outputs) -> bool:
+    """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
+
+    def text(outputs: Outputs, name: str) -> Counter[str]:
+        return Counter("".join(out["text"] for out in outputs if out.get("name") == name))
+
+    def others(outputs: Outputs) -> Outputs:
+        return [out for out in outputs if out["output_type"] != "stream"]
+
+    lost = [text(want, name) - text(have, name) for name in ("stdout", "stderr")]
+    return not any(lost) and others(have) == others(want)
+
+
+def differs(ours: Sequence[Any], theirs: Sequence[Sequence[Any]], sheet: Sheet, folders: Sequence[str]) -> str:
+    """Return how outputs differ from all that nbclient had in its runs, '' where they are those of one of them."""
+    mine = plain(joined(ours), sheet.flags, folders[0])
+    whys = []
+    for outputs, folder in zip(theirs, folders[1:], strict=True):
+        want = plain(joined(outputs), sheet.flags, folder)
+        have = [*mine]
+        if "pager" in sheet.flags and have and have[-1]["output_type"] == "display_data":
+            have.pop()
+        if "late" in sheet.flags:
+            have = have[: len(want)]
+        if have == want or ("race" in sheet.flags and no_less(have, want)):
+            return ""
+        whys.append(f"ours:   {have}\ntheirs: {want}")
+    return whys[0]

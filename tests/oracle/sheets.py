@@ -1,0 +1,52 @@
+"""The cells: notebooks as text, a cell behind each `# %%`, what is to be known of it in its last lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+FOLDER = Path(__file__).parent / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
+# Why a cell's outputs may differ from nbclient's, or from its own of another time.
+FLAGS = {
+    "digits": "it tells of time or of a process",
+    "svg": "matplotlib numbers the parts of an SVG by chance",
+    "race": "ipykernel itself does not keep the order of what threads, processes and the two streams write",
+    "pager": "JupyterLab shows what a pager would on the cell, and so does stepper; nbclient leaves it out",
+    "connection": "a kernel of stepper's is reached by sockets in a folder of stepper's",
+    "late": "what comes after the run's end is on the cell, as in JupyterLab; nbclient leaves it out",
+}
+FLAG = re.compile(r"\n# ([a-z]+)$")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A cell's source, and its flags."""
+
+    source: str
+    flags: frozenset[str]
+
+
+def sheets(name: str) -> list[Sheet]:
+    """Return the cells of a notebook."""
+    found = []
+    for text in (FOLDER / f"{name}.txt").read_text().split("# %%\n")[1:]:
+        source, flags = text.rstrip("\n"), set()
+        while (flag := FLAG.search(source)) and flag[1] in FLAGS:
+            source, flags = source[: flag.start()], flags | {flag[1]}
+        found.append(Sheet(source, frozenset(flags)))
+    return found
+
+
+def notebook(name: str) -> Any:
+    """Return a notebook without outputs."""
+    cells = []
+    for number, sheet in enumerate(sheets(name)):
+        tags = {"tags": ["raises-exception"]}  # whatever a cell ends with, the next one runs
+        cells.append(nbformat.v4.new_code_cell(sheet.source, id=f"{name}-{number}", metadata=tags))
+    spec = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=spec)

@@ -1,0 +1,104 @@
+"""Every cell's outputs are those that nbclient gets in the same interpreter, by `stepper run` and through the hook.
+
+Once each in `make test`; three times each, for races, in `make nightly` (ORACLE_TIMES).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from stepper.adapters.widgets import STATE
+from tests.conftest import Notebook
+from tests.oracle import run
+from tests.oracle.compare import differs, plain
+from tests.oracle.sheets import FLAGS, NAMES, sheets
+from tests.test_helper import environment
+
+TIMES = int(os.environ.get("ORACLE_TIMES", "1"))
+PACKAGES = ("ipykernel>=7", "ipywidgets>=8", "anywidget", "matplotlib", "pandas", "plotly", "tqdm")
+
+
+@dataclass
+class Ran:
+    """A notebook run by nbclient some times: the results, and in which folders."""
+
+    name: str
+    python: str
+    results: list[Any]
+    folders: list[str]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    python = environment(sys.executable, *PACKAGES)
+    folders = [tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)]  # one more: what is by chance
+    results = [run.by_nbclient(python, request.param, folder) for folder in folders]
+    return Ran(request.param, python, results, list(map(str, folders)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "ours"
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def same(ours: Any, theirs: Ran, folder: Path) -> None:
+    """Every cell has what nbclient gave it in one of its runs, whatever is not by chance."""
+    found = []
+    for number, sheet in enumerate(sheets(theirs.name)):
+        wants = [made.cells[number].outputs for made in theirs.results]
+        why = differs(ours.cells[number].outputs, wants, sheet, [str(folder), *theirs.folders])
+        if why:
+            found.append(f"cell {number}: {sheet.source}\n{why}")
+    assert not found, "\n\n".join(found)
+    assert models(ours) == models(theirs.results[0])
+    timed = [set(cell.metadata.get("execution", {})) for cell in ours.cells]
+    assert timed == [set(cell.metadata.get("execution", {})) for cell in theirs.results[0].cells]
+
+
+def models(notebook: Any) -> list[str]:
+    """What the notebook tells of widgets, without names that are by chance; '' where there are none."""
+    states = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+    told = [plain({name: part for name, part in state.items() if name != "state"}, frozenset(["digits"]), "/")
+            for state in states.values()]  # fmt: skip
+    held = [[out["output_type"] for out in state["state"]["outputs"]] for state in states.values()
+            if state["model_name"] == "OutputModel"]  # fmt: skip
+    return sorted(map(str, [*told, *held]))
+
+
+def is_as_jupyter_saves_it(opened: Notebook) -> None:
+    data = opened.path.read_bytes()
+    assert (nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n").encode() == data
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("time", range(TIMES))
+def test_stepper_run(theirs: Ran, folder: Path, time: int) -> None:
+    opened = run.by_run(theirs.python, theirs.name, folder)
+    same(run.settled(opened), theirs, folder / "notebooks")
+    is_as_jupyter_saves_it(opened)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("time", range(TIMES))
+def test_the_hook_edit_by_edit(theirs: Ran, folder: Path, time: int) -> None:
+    opened, told = run.by_hook(theirs.python, theirs.name, folder)
+    same(run.settled(opened), theirs, folder / "notebooks")
+    assert all(text.startswith("stepper: ") for text in told)
+    assert not [text for text in told if "left out" in text and "all is in the notebook" not in text]
+
+
+def test_there_are_cells_enough_and_each_flag_is_needed() -> None:
+    cells = [sheet for name in NAMES for sheet in sheets(name)]
+    assert len(cells) >= 400
+    assert {flag for sheet in cells for flag in sheet.flags} == set(FLAGS)
+    assert sum(bool(sheet.flags) for sheet in cells) < len(cells) / 5
