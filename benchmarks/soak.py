@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from stepper import client  # noqa: E402  # the checkout's, wherever this is run from
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
+from tests.ear import Ear  # noqa: E402
 
 BOOKS, HANG_SECONDS, GROWTH = 20, 60.0, 0.10
 CONFIG = "max_cells: 100000\nmax_retries: 1000\nkernel_cwd: notebook\n"
@@ -343,9 +344,10 @@ def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: C
     """Run it; return how often what was done, and the daemon's sizes. Raise DisagreementError."""
     project = Project(folder / "repo")
     project.config(CONFIG)
-    work = Soak(project, seed, books)
+    work, ear = Soak(project, seed, books), Ear(project)
     began, sizes, first = time.monotonic(), dict[str, Any](), 0
     try:
+        ear.__enter__()
         for book in work.books:
             work.plain(book)
         while True:
@@ -368,9 +370,13 @@ def soak(cells: int, seconds: float, seed: int, books: int, folder: Path, say: C
                 say(f"{work.cells} cells, {time.monotonic() - began:.0f} s")
         for book in work.books:
             work.agree(book)
+        time.sleep(3)  # what comes late is written within two
+        must(ear.begun, "what the kernels send is heard")
+        ear.balance()
         sizes["end"] = work.size()
         return {"cells": work.cells, "seconds": time.monotonic() - began, "done": dict(work.done), "sizes": sizes}
     finally:
+        ear.__exit__(None, None, None)
         project.stepper("shutdown", check=None)
         shutil.rmtree(project.paths.runtime, ignore_errors=True)
 

@@ -235,8 +235,13 @@ class Late(Protocol):
         displays: Mapping[str, Sequence[int]],
         missing: LeftOut,
         limit: int,
+        waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Take a message for a cell that shows these displays, and of whose outputs some are missing."""
+        """Take a message for a cell that shows these displays, and of whose outputs some are missing.
+
+        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
+        is taken then.
+        """
 
     def put(self, models: Models | None) -> list[Arrived]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""

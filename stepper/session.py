@@ -244,7 +244,8 @@ class Session:
         shown = self.state.shown.get(target.cell_id, ledger.Shown(""))
         missing, limit = LeftOut(*shown.left_out), self.limits().max_output_bytes
         try:
-            self.late.take(target, message, shown.displays, missing, limit)
+            waiting = self.state.unwritten.get(target.cell_id, {}).get("outputs")
+            self.late.take(target, message, shown.displays, missing, limit, waiting)
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
             self.log({"event": "late", "at": now(), "cell_id": target.cell_id, "source_hash": target.source_hash,
@@ -254,8 +255,9 @@ class Session:
     def put_late(self) -> None:
         """Write what came besides runs; what can't be written now waits for the next time."""
         kernel = self.keeper.kernel
-        models = kernel.models() if kernel is not None and not self.lock.locked() else None
-        if not self.late.pending and models is None:
+        waits = self.lock.locked() or self.state.unwritten
+        models = kernel.models() if kernel is not None and not waits else None
+        if (not self.late.pending and models is None) or self.state.unwritten:  # those are written first
             return
         began = time.monotonic()
         try:

@@ -12,6 +12,7 @@ from typing import Any
 from stepper.core import brief, changes, directive, gate, ledger, plan
 from stepper.core import report as reports
 from stepper.core.model import Cell, Plan, Step, StepStatus, Verdict
+from stepper.core.pages import paged
 from stepper.errors import NotebookError, StepperError, UsageError
 from stepper.keeper import now
 from stepper.ports import Notebook, Progress
@@ -195,7 +196,7 @@ def output(session: Session, name: str, page: int) -> dict[str, Any]:
     if not fits:
         raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
     cell = fits[0]
-    pages = reports.pages(session.file.outputs(cell))
+    pages = paged(session.file.outputs(cell))
     if not 1 <= page <= len(pages):
         raise UsageError(f"the output of {reports.place(cell)} has {len(pages)} page(s)")
     return {"notebook": session.name, "cell_id": cell.id, "page": page, "pages": len(pages), "text": pages[page - 1]}

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,13 +22,14 @@ GAPS = re.compile(r"… .* left out by stepper \(max_output_bytes\) …\n")
 
 
 class Ear:
-    """Counts the characters that each request's streams take. Cells that ran before it listened do not count."""
+    """Counts the characters that each request's streams and errors take. Cells that ran before it listened do not count."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
         self.said: Counter[str] = Counter()  # request → characters
         self.begun: set[str] = set()  # the requests that were heard from their beginning
         self.clients: dict[str, BlockingKernelClient] = {}
+        self.heard = 0  # messages
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._listen, daemon=True)
 
@@ -71,32 +73,55 @@ class Ear:
             while True:
                 parts = client.iopub_channel.socket.recv_multipart(1)  # NOBLOCK
                 header, parent, _, content = map(json.loads, parts[parts.index(b"<IDS|MSG>") + 2 :][:4])
-                request = parent.get("msg_id", "")
+                request, self.heard = parent.get("msg_id", ""), self.heard + 1
                 if header["msg_type"] == "execute_input":
                     self.begun.add(request)
                 elif header["msg_type"] == "stream" and request:
                     self.said[request] += len(content["text"])
+                elif header["msg_type"] == "error" and request:
+                    self.said[request] += len(content["evalue"]) + len("\n".join(content["traceback"]))
 
-    def balance(self, notebook: Notebook) -> None:
-        """Assert that what was sent for cells is on them or said to be left out, to the character."""
-        store = re.sub(r"\W", "_", notebook.path.stem)
-        journals = (self.project.folder / ".stepper" / "journal").glob("*.jsonl")
-        (journal,) = [path for path in journals if re.sub(r"\W", "_", path.stem).endswith(store)]
-        events = [json.loads(line) for line in journal.read_text().splitlines()]
-        cells = {cell["id"]: cell for cell in notebook.raw["cells"]}
-        last = {event["cell_id"]: event for event in events if event["event"] == "run"}
-        left_out = {event["cell_id"]: event.get("left_out") or (0, 0, 0)
-                    for event in events if event["event"] in ("run", "late")}  # fmt: skip
-        heard = {cell_id: run for cell_id, run in last.items() if run["request"] in self.begun and cell_id in cells}
-        assert heard, "nothing was heard"
-        others = sum(count for request, count in self.said.items()
-                     if request not in {event.get("request") for event in events})  # fmt: skip
-        sent = {cell_id: self.said[run["request"]] for cell_id, run in heard.items()}
-        there = {cell_id: shown(cells[cell_id]) + left_out[cell_id][0] for cell_id in heard}
-        differ = {cell_id: (sent[cell_id], there[cell_id]) for cell_id in heard if sent[cell_id] != there[cell_id]}
-        assert sum(sent.values()) + others == sum(there.values()), f"sent, there: {differ}; of no cell {others}"
+    def settled(self) -> None:
+        """Wait until no more comes."""
+        before = -1
+        while before != self.heard:
+            before = self.heard
+            time.sleep(0.3)
+
+    def balance(self, *notebooks: Notebook) -> None:
+        """Assert that what was sent for these notebooks' cells, all by default, is on them or said to be left out.
+
+        To the character: of what was heard from its beginning, and belongs to the last run of a cell that is there.
+        """
+        self.settled()
+        paths = [notebook.path for notebook in notebooks] or [*(self.project.folder / "notebooks").rglob("*.ipynb")]
+        journals = [read(path) for path in (self.project.folder / ".stepper" / "journal").glob("*.jsonl")]
+        known = {event["request"] for events in journals for event in events if event.get("request")}
+        looks = any(event["event"] == "scratch" for events in journals for event in events)
+        others = sum(count for request, count in self.said.items() if request not in known and not looks)
+        sent, there, differ = others, 0, list[Any]()
+        for path in paths:
+            cells = {cell["id"]: cell for cell in json.loads(path.read_text())["cells"] if cell.get("id")}
+            for events in journals:
+                last = {event["cell_id"]: event for event in events if event["event"] == "run"}
+                left_out = {event["cell_id"]: event.get("left_out") or (0, 0, 0)
+                            for event in events if event["event"] in ("run", "late")}  # fmt: skip
+                for cell_id, run in last.items():
+                    if run["request"] in self.begun and cell_id in cells:
+                        said, stands = self.said[run["request"]], shown(cells[cell_id]) + left_out[cell_id][0]
+                        sent, there = sent + said, there + stands
+                        if said != stands:
+                            differ.append((said, stands, run["outcome"], cells[cell_id]))
+        assert sent == there, f"sent, there: {differ}; of no cell {others}"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The events of a journal."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def shown(cell: dict[str, Any]) -> int:
-    """How many characters of streams a cell shows."""
-    return len(GAPS.sub("", GAP.sub("", text_of(cell))))
+    """How many characters of streams and errors a cell shows."""
+    errors = [out for out in cell["outputs"] if out["output_type"] == "error"]
+    texts = [text_of(cell), *(text for out in errors for text in (out["evalue"], "\n".join(out["traceback"])))]
+    return sum(len(GAPS.sub("", GAP.sub("", text))) for text in texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 
 import nbformat
 import psutil
@@ -17,10 +18,23 @@ from nbclient.exceptions import CellExecutionComplete
 
 from stepper.adapters.outputs import ROOM, OutputArea
 from tests.conftest import Notebook, Project, text_of
+from tests.ear import Ear
 
 LIMIT = 1 << 20
 GROWTH = 60 << 20
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Beside each flood: what the kernel sent is on cells, or said to be left out."""
+    if "project" not in request.fixturenames:
+        yield
+        return
+    project = request.getfixturevalue("project")
+    with Ear(project) as ear:
+        yield
+        ear.balance()
 
 
 def run(notebook: Notebook, source: str, status: str = "ok") -> dict:

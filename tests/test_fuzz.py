@@ -26,6 +26,7 @@ from stepper.adapters.plainjson import load_json
 from stepper.core import brief, directive, gate, ledger, plan, report
 from stepper.core.changes import runnable
 from stepper.core.model import Cell
+from stepper.core.pages import paged
 from stepper.errors import NotebookError, UsageError
 from stepper.verbs import arguments
 from tests.conftest import Project, code, scratch
@@ -341,7 +342,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     for cell in runnable(document.cells):
         directive.parse(cell.source)
         assert report.place(cell)
-        report.pages(file.outputs(cell))
+        paged(file.outputs(cell))
         report.outputs_text(file.outputs(cell))
         file.mark(cell, "skip")
     assert path.exists()

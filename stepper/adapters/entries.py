@@ -100,9 +100,16 @@ class Entry:
     @property
     def whole(self) -> LeftOut:
         """What is left out with it."""
-        if self.text is None:
-            return self.cut if self.cut.outputs else LeftOut(self.cut.characters, 1, self.size)
-        return LeftOut(self.text.left_out + self.text.head_size + self.text.tail_size, 1, self.size)
+        if self.cut.outputs:
+            return self.cut
+        texts = [self.text] if self.text is not None else self.of_error()
+        return LeftOut(sum(text.left_out + text.head_size + text.tail_size for text in texts), 1, self.size)
+
+    def of_error(self) -> list[Text]:
+        """Return an error's message and traceback; nothing where it is none."""
+        said = [self.output.get("evalue"), self.output.get("traceback")]
+        texts = [text_of(part) for part in said] if self.output["output_type"] == "error" else []
+        return [Text.of(text, 2 * len(text), bool(self.cut)) for text in texts]
 
     def within(self, limit: int) -> Entry:
         """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
@@ -156,9 +163,7 @@ def shortened(entry: Entry, limit: int) -> Entry:
         made = left_out(", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items()))
         return Entry(made, size(made), None, entry.picture, LeftOut(0, 1, sum(sizes.values())))
     # characters of at most 6 bytes
-    parts = Text(limit // 24), Text(limit // 12)
-    parts[0].add(str(output.get("evalue")))
-    parts[1].add(text_of(output.get("traceback")))
+    parts = [text.within(room) for text, room in zip(entry.of_error(), (limit // 24, limit // 12), strict=True)]
     made = {**output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
     return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
 

@@ -49,13 +49,15 @@ class Late:
         displays: Mapping[str, Sequence[int]],
         missing: LeftOut,
         limit: int,
+        waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
         """Take a message for a cell that shows these displays, and of whose outputs some are missing.
 
-        Raise NotebookError where the notebook can't be read: nothing is taken then.
+        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
+        is taken then.
         """
         if target not in self.cells:
-            outputs = self.file.outputs_of(target)
+            outputs = self.file.outputs_of(target) if waiting is None else waiting
             self.cells[target] = _Cell(OutputArea.of(outputs, displays, missing, limit))
         self.cells[target].take(message)
 

@@ -16,7 +16,6 @@ from stepper.core.model import Cell, Fault, Outcome, Plan, Step, Verdict
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
-PAGE = 8000  # of `stepper output`
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 LINE_LIMIT = 400
@@ -93,7 +92,7 @@ def words(text: str) -> str:
 
 def quote(text: str, limit: int) -> str:
     """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
-    text = clean("\n".join(map(_last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
+    text = clean("\n".join(map(last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
     lines = folded([_cut_line(line) for line in text.split("\n")])
     if sum(len(line) - 1 for line in lines) <= limit:
         return "\n".join(lines)
@@ -124,7 +123,7 @@ def folded(lines: Sequence[str]) -> list[str]:
     return found
 
 
-def _last_state(line: str) -> str:
+def last_state(line: str) -> str:
     """Return what is left of a line that carriage returns overwrote."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
@@ -295,14 +294,15 @@ def outputs_text(
 def texts_of(output: Mapping[str, Any]) -> list[str]:
     """Return the text of an output, in a list; a picture's own words for itself tell nothing."""
     if output.get("output_type") == "stream":
-        return [_joined(output.get("text", ""))]
+        return [whole(output.get("text", ""))]
     data = output.get("data") or {}
     if "text/plain" in data and not any(mime.startswith("image/") for mime in data):
-        return [_joined(data["text/plain"]) + "\n"]
+        return [whole(data["text/plain"]) + "\n"]
     return []
 
 
-def _joined(value: Any, between: str = "") -> str:
+def whole(value: Any, between: str = "") -> str:
+    """Return a text that may be stored as lines."""
     return value if isinstance(value, str) else between.join(str(item) for item in value)
 
 
@@ -348,31 +348,6 @@ def of_scratch(
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
             parts += failing_lines(fault, source, {})
     return bounded("\n".join([*parts, *outputs_text(outputs, EVAL_LIMIT)]))
-
-
-def pages(outputs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
-    told: list[str] = []
-    for output in outputs:
-        if output.get("output_type") == "error":
-            said = output.get("traceback") or f"{output.get('ename')}: {output.get('evalue')}"
-            told.append(_joined(said, "\n") + "\n")
-        told += texts_of(output)
-    text = "".join(told).replace("\r\n", "\n")
-    lines = [
-        f"| {line[at : at + PAGE // 2]}"
-        for line in clean("\n".join(map(_last_state, text.split("\n")))).rstrip("\n").split("\n")
-        for at in range(0, max(1, len(line)), PAGE // 2)
-    ]
-    found: list[list[str]] = [[]]
-    room = PAGE
-    for line in lines:
-        if len(line) + 1 > room and found[-1]:
-            found.append([])
-            room = PAGE
-        found[-1].append(line)
-        room -= len(line) + 1
-    return ["\n".join(page) for page in found] if lines != ["| "] else ["(no text output)"]
 
 
 def bounded(text: str) -> str:

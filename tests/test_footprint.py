@@ -1,0 +1,121 @@
+"""What user code can see of the helper: a plain ipykernel beside ours; each difference is a row of the architecture's table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.conftest import ROOT, Project, text_of
+
+PROBE = r"""
+import asyncio, builtins, concurrent.futures.thread, faulthandler, gc, json, os, resource, signal, sys, threading, warnings, importlib
+shell = get_ipython()
+kernel = shell.kernel
+
+def named(value):
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+def own(value):
+    return sorted(name for name in vars(value) if not name.startswith("_trait"))
+
+seen = {
+    "Thread.start": named(threading.Thread.start), "Thread.run": named(threading.Thread.run),
+    "submit": named(concurrent.futures.thread.ThreadPoolExecutor.submit), "Thread": sorted(vars(threading.Thread)),
+    "stdout": [named(type(sys.stdout)), own(sys.stdout)], "stderr": [named(type(sys.stderr)), own(sys.stderr)],
+    "displayhook": [named(type(sys.displayhook)), own(sys.displayhook)],
+    "display_pub": [named(type(shell.display_pub)), own(shell.display_pub)],
+    "session": [named(type(kernel.session)), own(kernel.session), named(kernel.session.pack)],
+    "kernel": [named(type(kernel)), own(kernel)], "iopub thread": own(kernel.iopub_thread),
+    "formatter": own(shell.display_formatter), "shell": own(shell),
+    "handlers": {str(number): named(signal.getsignal(number)) for number in signal.valid_signals()},
+    "modules": sorted(name for name in sys.modules if not name.startswith(("encodings", "IPython", "jedi", "parso"))),
+    "environment": sorted(os.environ), "threads": sorted(type(one).__name__ + one.name.rstrip("-0123456789 (watch_pipe_fd)") for one in threading.enumerate() if not type(one).__name__.startswith("ParentPoller")),
+    "descriptors": [os.readlink(f"/proc/self/fd/{number}").split(":")[0].split("/")[1 if number > 2 else -1] for number in (1, 2)],
+    "events": {name: [named(one).split(".")[-1] for one in held if "_stepper" in named(one)] for name, held in shell.events.callbacks.items()},
+    "transformers": [named(one) for one in shell.ast_transformers], "exception": [named(sys.excepthook), named(threading.excepthook)],
+    "faulthandler": faulthandler.is_enabled(), "builtins": sorted(vars(builtins)), "finders": list(map(named, sys.meta_path)),
+    "hooks": len(sys.path_hooks), "warnings": [named(warnings.showwarning), len(warnings.filters)], "gc": len(gc.callbacks),
+    "loop": named(type(asyncio.get_running_loop())) if False else "", "path": len(sys.path), "names": sorted(globals()),
+    "oom": open("/proc/self/oom_score_adj").read().strip() if os.path.exists("/proc/self/oom_score_adj") else "",
+    "limits": [resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE)],
+    "trace": [sys.gettrace() is None, sys.getprofile() is None], "recursion": sys.getrecursionlimit(),
+    "history": [len(shell.user_ns["In"]), len(shell.user_ns["Out"])], "count": shell.execution_count,
+    "settings": {name: str(getattr(shell, name)) for name in ("ast_node_interactivity", "autocall", "colors", "xmode")},
+}
+print(json.dumps(seen))
+"""
+# What is seen of the helper → why, in the architecture's words. Nothing else may be.
+EXPECTED = {
+    "environment": "STEPPER_KERNEL",
+    "events": "pre_run_cell",
+    "faulthandler": "faulthandler",
+    "handlers": "SIGURG",
+    "iopub thread": "send_multipart",
+    "modules": "_stepper_helper",
+    "oom": "oom_score_adj",
+    "warnings": "showwarning",
+}
+
+
+def plain(folder: Path) -> dict[str, Any]:
+    """What a kernel shows that nobody changed."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    manager = KernelManager(transport="ipc", ip=str(folder / "k"))
+    manager.start_kernel(env=environ, cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                         extra_arguments=["--HistoryManager.hist_file=:memory:"])  # fmt: skip
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    said: list[str] = []
+    client.execute_interactive("None", timeout=60, silent=True)  # as the helper is set up by a request, too
+    client.execute_interactive(PROBE, timeout=60, output_hook=lambda one: said.append(one["content"].get("text", "")))
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    return json.loads("".join(said))
+
+
+@pytest.fixture
+def both(project: Project, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    notebook = project.new()
+    cell, answer = notebook.insert(PROBE)
+    assert "ran ok" in answer.text, answer.text
+    return plain(tmp_path), json.loads(text_of(notebook.cell(cell)))
+
+
+def test_user_code_sees_nothing_of_the_helper_but_what_the_architecture_names(
+    both: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    theirs, ours = both
+    differ = {name for name in theirs if ours[name] != theirs[name]}
+    assert differ <= set(EXPECTED), {name: (theirs[name], ours[name]) for name in differ - set(EXPECTED)}
+    assert set(ours["environment"]) - set(theirs["environment"]) == {"STEPPER_KERNEL"}
+    assert set(theirs["environment"]) - set(ours["environment"]) <= {"JPY_PARENT_PID", "LINES", "COLUMNS"}
+    assert {name for name in ours["modules"] if "step" in name} == {"_stepper_helper"}
+    more = set(ours["modules"]) - set(theirs["modules"]) - {"_stepper_helper"}
+    assert not [name for name in more if name.partition(".")[0] not in sys.stdlib_module_names | {"_distutils_hack"}], (
+        more
+    )
+    assert {name: held for name, held in ours["events"].items() if held} == {
+        "pre_run_cell": ["on_pre_run"], "post_run_cell": ["on_post_run"],
+    }  # fmt: skip
+    changed = {number for number, handler in ours["handlers"].items() if theirs["handlers"][number] != handler}
+    assert changed <= {str(int(__import__("signal").SIGURG))}
+    assert set(ours["iopub thread"]) - set(theirs["iopub thread"]) == {"send_multipart"}
+    assert (theirs["faulthandler"], ours["faulthandler"]) == (False, True)
+
+
+def test_each_row_of_the_table_stands_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    _, _, table = text.partition("## What the helper changes in the user's kernel\n")
+    assert table, "there is no table"
+    rows = [line for line in table.split("\n## ")[0].splitlines() if line.startswith("| ")]
+    for word in EXPECTED.values():
+        assert any(re.search(re.escape(word), row) for row in rows), word
