@@ -132,6 +132,9 @@ class Kernel(Protocol):
         It has that many seconds left. Raise KernelError where the kernel does not answer.
         """
 
+    async def missed(self, request: str) -> list[dict[str, Any]]:
+        """Return what a request that is over published while no daemon was there, as far as the kernel remembers."""
+
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""
 

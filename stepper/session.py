@@ -30,6 +30,7 @@ from stepper.ports import (
 )
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
+LATE = ("display_data", "update_display_data", "execute_result", "error")
 LATE_SECONDS = 2.0  # between two writes of what comes besides a run
 
 
@@ -114,6 +115,7 @@ class Session:
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
+            await self._take_missed()
         kernel = self.keeper.kernel
         death = self.keeper.found_dead or (await kernel.death() if kernel is not None else None)
         if death is not None:
@@ -239,6 +241,24 @@ class Session:
                 update = {**message, "msg_type": "update_display_data"}
                 self._arrived(Target(cell_id, state.shown[cell_id].source_hash), update)
         return True
+
+    async def _take_missed(self) -> None:
+        """Take what the last run published after its end while no daemon was there, less what the last one had put."""
+        last = self.state.runs[-1] if self.state.runs else {}
+        kernel, request, shown = self.keeper.kernel, last.get("request"), self.state.shown.get(last.get("cell_id", ""))
+        if kernel is None or request not in self.state.requests or shown is None:
+            return
+        characters, others = shown.late_characters, shown.late_others
+        for message in await kernel.missed(request):
+            text = message["content"].get("text")
+            if message["msg_type"] == "stream" and isinstance(text, str):
+                message["content"]["text"], characters = text[characters:], max(0, characters - len(text))
+                if message["content"]["text"]:
+                    self.heard(message, True)
+            elif others > 0 and message["msg_type"] in LATE:
+                others -= 1
+            elif message["msg_type"] in LATE:
+                self.heard(message, True)
 
     def _arrived(self, target: Target, message: dict[str, Any]) -> None:
         shown = self.state.shown.get(target.cell_id, ledger.Shown(""))

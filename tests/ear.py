@@ -27,6 +27,7 @@ class Ear:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.said: Counter[str] = Counter()  # request → characters
+        self.cleared: set[str] = set()  # the requests that took back what they had said
         self.begun: set[str] = set()  # the requests that were heard from their beginning
         self.clients: dict[str, BlockingKernelClient] = {}
         self.heard = 0  # messages
@@ -78,6 +79,8 @@ class Ear:
                     self.begun.add(request)
                 elif header["msg_type"] == "stream" and request:
                     self.said[request] += len(content["text"])
+                elif header["msg_type"] == "clear_output":
+                    self.cleared.add(request)
                 elif header["msg_type"] == "error" and request:
                     self.said[request] += len(content["evalue"]) + len("\n".join(content["traceback"]))
 
@@ -107,7 +110,7 @@ class Ear:
                 left_out = {event["cell_id"]: event.get("left_out") or (0, 0, 0)
                             for event in events if event["event"] in ("run", "late")}  # fmt: skip
                 for cell_id, run in last.items():
-                    if run["request"] in self.begun and cell_id in cells:
+                    if run["request"] in self.begun - self.cleared and cell_id in cells:
                         said, stands = self.said[run["request"]], shown(cells[cell_id]) + left_out[cell_id][0]
                         sent, there = sent + said, there + stands
                         if said != stands:

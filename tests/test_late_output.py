@@ -214,6 +214,16 @@ def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) ->
     assert "got 5 characters" in answer.text
 
 
+def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(notebook: Notebook) -> None:
+    cell, _ = notebook.insert("import threading\nfor n in range(40): threading.Timer(0.1 * n, print, [n]).start()")
+    until(lambda: "10\n" in text_of(notebook.cell(cell)))
+    notebook.project.kill_daemon()
+    time.sleep(2.5)
+    notebook.project.stepper("eval", "0")
+    until(lambda: "39\n" in text_of(notebook.cell(cell)))
+    assert sorted(map(int, text_of(notebook.cell(cell)).split())) == [*range(40)], "once each"
+
+
 def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     cell, answer = notebook.insert(
         "import threading\nprint('a')\nthread = threading.Thread(target=print, args=['b'])\nthread.start()\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from jupyter_client import KernelClient
@@ -135,20 +135,17 @@ class Running:
                     break
         return await self.ended()
 
-    async def again(self, area: OutputArea, request: str, record: dict[str, Any]) -> Execution:
+    async def again(self, area: OutputArea, request: str, told: dict[str, Any]) -> Execution:
         """Return what came of a request that ran while nobody listened, from the helper's record of it."""
         self.of_cell = True
         self.area, self.msg_id, self.reply, self.replied_at, self.error, self.facts = area, request, None, 0.0, None, {}
-        frames = iter(record["frames"])
-        last: dict[str, Any] = {"header": {}}
-        for count in record["counts"]:
-            message = read([next(frames) for _ in range(count)])
-            if message is not None:
-                self.take(message)
-                last = message if message["msg_type"] == "status" else last
+        record, header = told["record"], dict[str, Any]()
+        for message in recorded(told):
+            self.take(message)
+            header = message["header"] if message["msg_type"] == "status" else header
         failed = self.error is not None or "fault" in self.facts
-        told = {"status": "error" if failed else "ok", "payload": record["payload"]}
-        self.take({"msg_type": "execute_reply", "header": last["header"], "parent_header": {}, "content": told})
+        reply = {"status": "error" if failed else "ok", "payload": record["payload"]}
+        self.take({"msg_type": "execute_reply", "header": header, "parent_header": {}, "content": reply})
         ended = await self.ended()
         if record["lost"]:
             ended.notes.append(f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them")
@@ -289,6 +286,15 @@ class Running:
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
         shown = "fault" in self.facts and self.error is not None
         return Outcome.OK if status == "ok" and not shown else Outcome.ERROR
+
+
+def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the messages of the helper's record, as far as they can be read."""
+    frames = iter(told.get("frames") or [])
+    for count in (told.get("record") or {}).get("counts", []):
+        message = read([next(frames) for _ in range(count)])
+        if message is not None:
+            yield message
 
 
 def next_inputs(payload: list[dict[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from jupyter_client import BlockingKernelClient, KernelClient
 
 from stepper import private
 from stepper.adapters import helper, launch, process
-from stepper.adapters.execution import GRACE_SECONDS, Running, without_escapes
+from stepper.adapters.execution import GRACE_SECONDS, Running, recorded, without_escapes
 from stepper.adapters.launch import GONE, Files, KernelProcess
 from stepper.adapters.memory import Guard, OomKills, usage
 from stepper.adapters.messages import Inbox
@@ -33,6 +34,7 @@ STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrot
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
+HEARD = 5000  # messages; more come from no kernel's memory
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
 
@@ -58,6 +60,7 @@ class LocalKernel:
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
         self.widgets = Widgets()
         self.limits = Limits()
         self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
@@ -148,6 +151,7 @@ class LocalKernel:
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
         kind = message["msg_type"]
+        self.heard_here.append(message["header"].get("msg_id"))
         if kind.startswith("comm_"):
             self.comm(message)
         elif kind in KINDS:
@@ -232,8 +236,18 @@ class LocalKernel:
         if not record:
             return None
         self.interrupted, self.limits = why, limits
-        area, frames = OutputArea(limits.max_output_bytes), told.facts["frames"]
-        return await waiting.again(area, request, {**record, "frames": frames})
+        return await waiting.again(OutputArea(limits.max_output_bytes), request, told.facts)
+
+    async def missed(self, request: str) -> list[dict[str, Any]]:
+        """Return what a request that is over published while no daemon was there, as far as the kernel remembers.
+
+        Also what a former daemon may have put on its cell; not what was heard here.
+        """
+        told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
+        messages = [*recorded(told.facts)]
+        ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
+        after = messages[ends[0] + 1 :] if ends else []
+        return [message for message in after if message["header"].get("msg_id") not in self.heard_here]
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short, asked of the helper; empty where it does not tell."""

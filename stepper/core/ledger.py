@@ -64,6 +64,8 @@ class Shown:
     source_hash: str
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: tuple[int, int, int] = (0, 0, 0)  # characters, outputs, their bytes
+    late_characters: int = 0  # that came after the run, and messages that were no text
+    late_others: int = 0
 
 
 @dataclass
@@ -289,8 +291,11 @@ def _late(state: State, event: dict[str, Any]) -> None:
     came.outputs += event["shows"]
     came.updates += event["updates"]
     came.left_out, came.lost = left_out, not event["there"]
-    if event["there"] and cell_id in state.shown:
-        state.shown[cell_id].displays, state.shown[cell_id].left_out = event["displays"], left_out
+    shown = state.shown.get(cell_id)
+    if shown is not None and event["there"]:
+        shown.displays, shown.left_out = event["displays"], left_out
+        shown.late_characters += event["characters"]
+        shown.late_others += event["shows"] + event["updates"]
 
 
 def _left_out(event: dict[str, Any]) -> tuple[int, int, int]:
