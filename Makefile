@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest lower-bounds env benchmarks faults reliability fuzz clean
+.PHONY: test lint pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
 
 test: lint pytest
 
@@ -26,6 +26,10 @@ lint: env
 pytest: env
 	$(BIN)/python -m pytest -n 2 --dist loadfile \
 	  || { [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+
+# What is slow by nature: every cell three times beside nbclient, for races.
+nightly: env
+	ORACLE_TIMES=3 $(BIN)/python -m pytest -n 2 --dist loadfile tests/oracle tests/test_late_output.py
 
 # The same engine on the lowest versions that pyproject.toml allows, PYTHON=python3.10 for the lowest Python too.
 lower-bounds:

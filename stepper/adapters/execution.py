@@ -93,6 +93,7 @@ class Running:
         self.kernel, self.area, self.deadline, self.watch = kernel, area, deadline, watch
         self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
         self.captured = OutputArea(area.limit)  # what went into Output widgets
+        self.caught = False  # an error did
         self.guard: Guard | None = None
         self.memory = self.stack = self.msg_id = ""
         self.idle = self.insisted = False
@@ -181,6 +182,7 @@ class Running:
         elif kind in KINDS and kind != UPDATE and (widget := self.kernel.widgets.takes(self.msg_id)):
             widget.take(message)
             self.captured.take(message)
+            self.caught = self.caught or kind == "error"
         elif kind == helper.MESSAGE:
             self.facts = {**content, "frames": message["buffers"]} if "record" in content else content
             if isinstance(content.get("namespace"), dict):
@@ -284,8 +286,8 @@ class Running:
         if self.died is not None:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
-        shown = "fault" in self.facts and self.error is not None
-        return Outcome.OK if status == "ok" and not shown else Outcome.ERROR
+        fails = "fault" in self.facts and (self.error is not None or not self.caught)
+        return Outcome.OK if status == "ok" and not fails else Outcome.ERROR
 
 
 def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from stepper.adapters.widgets import STATE
-from tests.conftest import Notebook
+from tests.conftest import ROOT, Notebook
 from tests.oracle import run
 from tests.oracle.compare import differs, plain
 from tests.oracle.sheets import FLAGS, NAMES, sheets
@@ -102,3 +102,11 @@ def test_there_are_cells_enough_and_each_flag_is_needed() -> None:
     assert len(cells) >= 400
     assert {flag for sheet in cells for flag in sheet.flags} == set(FLAGS)
     assert sum(bool(sheet.flags) for sheet in cells) < len(cells) / 5
+
+
+def test_the_differences_are_those_of_the_documentation() -> None:
+    cells = [sheet for name in NAMES for sheet in sheets(name)]
+    text = (ROOT / "docs" / "outputs.md").read_text()
+    assert f"Seven notebooks of {len(cells)} cells" in text and len(NAMES) == 7
+    for flag, why in FLAGS.items():
+        assert f"| {flag} | {sum(flag in sheet.flags for sheet in cells)} | {why} |" in text
