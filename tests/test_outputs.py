@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepper.adapters import messages
 from stepper.adapters.outputs import OutputArea, Text, size
 from stepper.ports import LeftOut
 from tests.conftest import Project, text_of
@@ -24,6 +29,19 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
 def capped(outputs: list[dict], limit: int) -> list[dict]:
     """What is left of outputs within a limit."""
     return OutputArea.of(outputs, {}, LeftOut(), limit).outputs()
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "\\", "\n", '"', "é", "日", "😀", "\x01", "\\u0041", "\ud83d"]), max_size=60), st.integers(32, 50),
+       st.booleans())  # fmt: skip
+def test_a_long_text_is_read_in_pieces(said: list[str], piece: int, ascii_only: bool) -> None:
+    text = "".join(said)
+    content = json.dumps({"name": "stdout", "text": text}, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "PIECE", piece)
+        found = [*messages.pieces(content)]
+    assert "".join(found) == json.loads(content)["text"] and len(found) >= len(text) / piece
+    assert list(messages.pieces(b'{"text": "x", "name": "stdout"}')) == ["x"]
 
 
 def stream(text: str) -> dict:

@@ -22,6 +22,9 @@ from jupyter_client.session import DELIM
 
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
+LARGE, PIECE = 1 << 20, 1 << 18  # bytes of a stream's text that are read in pieces: fresh memory is dearer than reading
+STREAM = re.compile(rb'\{"name": ?"(stdout|stderr)", ?"text": ?"')
+HIGH = re.compile(rb"\\u[dD][89abAB]")
 NESTED = ("display_data", "update_display_data", "execute_result", "comm_open", "comm_msg")  # they may hold JSON
 log = logging.getLogger("stepper")
 
@@ -81,23 +84,28 @@ class Inbox:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            message = self._message(parts[parts.index(DELIM) + 1 :]) if DELIM in parts else None
+            signature, *frames = parts[parts.index(DELIM) + 1 :] if DELIM in parts else [b""]
+            message = self._message(signature, frames)
             if message is None:
                 self.unread += 1
                 log.warning("a message of the kernel's could not be read: %d bytes", sum(map(len, parts)))
-            else:
+            elif len(frames) > 4 or len(frames[3]) <= LARGE or message["msg_type"] != "stream":
                 yield message
+            else:
+                yield from ({**message, "content": {**message["content"], "text": text}} for text in pieces(frames[3]))
 
-    def _message(self, parts: list[bytes]) -> dict[str, Any] | None:
-        signature, *parts = parts
-        return read(parts) if hmac.compare_digest(signature, self.session.sign(parts[:4])) else None
+    def _message(self, signature: bytes, frames: list[bytes]) -> dict[str, Any] | None:
+        right = len(frames) >= 4 and hmac.compare_digest(signature, self.session.sign(frames[:4]))
+        return read(frames) if right else None
 
 
 def read(parts: list[bytes]) -> dict[str, Any] | None:
     """Return a message from its frames (header, parent, metadata, content, buffers), None where they say nothing."""
     try:
-        header, parent, content = loads(parts[0]), loads(parts[1]), loads(parts[3])
+        header, parent = loads(parts[0]), loads(parts[1])
         kind = header["msg_type"]
+        stream = STREAM.match(parts[3]) if kind == "stream" and len(parts[3]) > LARGE else None
+        content = {"name": stream[1].decode(), "text": ""} if stream else loads(parts[3])
         if kind in NESTED and not _is_text(content) and LONG_INTEGER.search(parts[3]):
             content = json.loads(parts[3].decode("utf-8", "replace"))  # orjson makes floats of them
         size = len(parts[3]) + sum(map(len, parts[4:]))
@@ -111,6 +119,29 @@ def _is_text(content: dict[str, Any]) -> bool:
     """Whether what is shown is text or a picture alone: most is."""
     data = content.get("data")
     return isinstance(data, dict) and all(isinstance(part, str) for part in data.values())
+
+
+def pieces(content: bytes) -> Iterator[str]:
+    """Yield the text of a stream's content, as JSON, in pieces: no escape and no character is cut in two."""
+    stream = STREAM.match(content)
+    if stream is None:
+        yield loads(content)["text"]
+        return
+    at, end = stream.end(), content.rindex(b'"')
+    while at < end:
+        cut = min(at + PIECE, end)
+        if cut < end:
+            slash = content.rfind(b"\\", cut - 6, cut)
+            if slash >= 0:
+                run = 1
+                while content[slash - run : slash - run + 1] == b"\\":
+                    run += 1
+                cut = slash if run % 2 else slash + 1  # an escape begins there, or one has just ended
+                cut -= 6 * bool(HIGH.match(content, cut - 6))
+            while content[cut] & 0xC0 == 0x80:
+                cut -= 1
+        yield loads(b'"' + content[at:cut] + b'"')
+        at = cut
 
 
 def loads(data: bytes) -> Any:
