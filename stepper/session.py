@@ -59,6 +59,7 @@ class Session:
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser
         self.late, self.late_at = late, 0.0  # what comes besides a run, and when it may be written next
+        self.known_limits = Limits()
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -159,7 +160,7 @@ class Session:
 
     def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
         """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
-        limits, models = self.limits(), execution.widgets
+        limits, models = self._limits(), execution.widgets
         if not limits.record_timing:
             execution.timings = {}
         if execution.left_out:
@@ -180,6 +181,12 @@ class Session:
                 " they wait in the journal and are written when that is possible"
             )
         return [*execution.notes, why] if why else list(execution.notes)
+
+    def _limits(self) -> Limits:
+        """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
+        with contextlib.suppress(StepperError):
+            self.known_limits = self.limits()
+        return self.known_limits
 
     def _keep_waiting(self, cell: Cell, execution: Execution, step: int | None, run: int) -> None:
         self.log(
@@ -221,9 +228,10 @@ class Session:
         With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
         """
         state, running = self.state, self.state.running or {}
-        request = message["parent_header"].get("msg_id")
-        mark = (message["content"].get("transient") or {}).get("display_id") or ""
-        own = state.requests.get(request or "")
+        request = str(message["parent_header"].get("msg_id") or "")
+        transient = message["content"].get("transient")
+        mark = str(transient.get("display_id") or "") if isinstance(transient, dict) else ""
+        own = state.requests.get(request)
         if late:
             if not request or request == running.get("request"):
                 return True  # the kernel's own words; what its record holds
@@ -262,7 +270,7 @@ class Session:
 
     def _arrived(self, target: Target, message: dict[str, Any]) -> None:
         shown = self.state.shown.get(target.cell_id, ledger.Shown(""))
-        missing, limit = LeftOut(*shown.left_out), self.limits().max_output_bytes
+        missing, limit = LeftOut(*shown.left_out), self._limits().max_output_bytes
         try:
             waiting = self.state.unwritten.get(target.cell_id, {}).get("outputs")
             self.late.take(target, message, shown.displays, missing, limit, waiting)

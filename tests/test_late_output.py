@@ -306,3 +306,30 @@ def test_a_helper_of_another_version_takes_over(notebook: Notebook) -> None:
             "done = subprocess.run(['echo', 'c'])"
         )
         assert sorted(text_of(notebook.cell(cell)).split()) == ["a", "b", "c"], answer.text
+
+
+ODD = """
+session, socket, parent = get_ipython().kernel.session, get_ipython().kernel.iopub_socket, {{"header": {{"msg_id": {parent}}}}}
+for kind in ("stream", "display_data", "update_display_data", "error", "comm_open", "comm_msg", "clear_output"):
+    for content in ({{}}, {{"data": 5}}, {{"name": [], "text": 5}}, {{"transient": []}}, {{"transient": {{"display_id": []}}}},
+                    {{"comm_id": "c", "data": {{"state": {{"outputs": [5], "msg_id": []}}, "buffer_paths": 5}}}},
+                    {{"comm_id": "c", "target_name": "jupyter.widget", "data": {{"state": {{"_model_name": "OutputModel",
+                     "_model_module": "@jupyter-widgets/output"}}}}}}):
+        session.send(socket, kind, content, parent=parent)
+print("sent")
+"""
+
+
+@pytest.mark.parametrize("parent", ["'nobody'", "[]", "None", "5"])
+def test_messages_that_make_no_sense_stop_nothing(notebook: Notebook, parent: str) -> None:
+    notebook.insert("x = 1")
+    cell, answer = notebook.insert(ODD.format(parent=parent))
+    assert "ran ok" in answer.text and "sent" in text_of(notebook.cell(cell))
+    _, answer = notebook.insert("x + 1")
+    assert "ran ok" in answer.text and "| 2" in answer.text
+
+
+def test_a_configuration_that_becomes_wrong_meanwhile_costs_no_output(notebook: Notebook) -> None:
+    source = "import pathlib\npathlib.Path('../.stepper/config.yaml').write_text('wrong: key')\nprint('said')"
+    cell, _ = notebook.insert(source)
+    assert text_of(notebook.cell(cell)) == "said\n"

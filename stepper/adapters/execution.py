@@ -294,7 +294,7 @@ def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the messages of the helper's record, as far as they can be read."""
     frames = iter(told.get("frames") or [])
     for count in (told.get("record") or {}).get("counts", []):
-        message = read([next(frames) for _ in range(count)])
+        message = read([frame for _, frame in zip(range(count), frames, strict=False)])
         if message is not None:
             yield message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import re
 import signal
@@ -34,6 +35,8 @@ STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrot
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
+ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
+log = logging.getLogger("stepper")
 HEARD = 5000  # messages; more come from no kernel's memory
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
@@ -150,6 +153,14 @@ class LocalKernel:
 
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
+        try:
+            return self._heard(message, area)
+        except ODD as error:  # a cell may send anything
+            log.warning("a message of the kernel's makes no sense: %s", error)
+            self.iopub.unread += 1
+            return True
+
+    def _heard(self, message: dict[str, Any], area: OutputArea | None) -> bool:
         kind = message["msg_type"]
         self.heard_here.append(message["header"].get("msg_id"))
         if kind.startswith("comm_"):
@@ -174,7 +185,10 @@ class LocalKernel:
 
     def comm(self, message: dict[str, Any]) -> None:
         """Take a comm's message."""
-        self.widgets.comm(message, self.limits.max_output_bytes, self.limits.max_widget_state_bytes)
+        try:
+            self.widgets.comm(message, self.limits.max_output_bytes, self.limits.max_widget_state_bytes)
+        except ODD as error:
+            log.warning("a comm's message makes no sense: %s", error)
 
     def sync_widgets(self) -> None:
         """Tell the kernel what its Output widgets hold."""

@@ -111,7 +111,7 @@ def read(parts: list[bytes]) -> dict[str, Any] | None:
         size = len(parts[3]) + sum(map(len, parts[4:]))
         return {"header": header, "msg_type": kind, "parent_header": parent, "content": content,
                 "buffers": parts[4:], "size": size}  # fmt: skip
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
 
 
