@@ -471,3 +471,32 @@ def pictures_in(content: Any) -> list[Block]:
     blocks = content if isinstance(content, list) else []
     inner = [one for block in blocks for one in pictures_in(block.get("content"))]
     return [block for block in blocks if block.get("type") == "image"] + inner
+
+
+def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
+    notebook: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    def next_cell(source: str) -> Callable[[list[Message]], list[Block]]:
+        return lambda messages: [insert(notebook, source, touched(messages))]
+
+    late = "import threading\nthreading.Timer(1, print, ['LATE']).start()\nh = display('one', display_id=True)"
+    pause = [tool("Bash", {"command": "sleep 4", "description": "Wait"}), read(notebook)]
+    model = scripted_model(
+        [read(notebook)],
+        next_cell("%%bash\necho said once"),
+        next_cell("%%bash\necho said again"),
+        next_cell(late),
+        pause,
+        next_cell("h.update('two')"),
+        next_cell("print('next')"),
+        [text("The end.")],
+    )
+    result = claude(model).prompt("Go on with the notebook.")
+    assert (result.returncode, result.text, model.unsaid) == (0, "The end.", 0), result
+    assert [out for _, out in code(notebook)] == ["said once\n", "said again\n", "LATE\n", "", "next\n"]
+    shown = [out["data"]["text/plain"] for cell in cells(notebook) for out in cell.get("outputs", []) if "data" in out]
+    assert shown == [["'two'"]]
+    assert "| said again" in news(model, 3)
+    assert "LATE" in news(model, 5), "the client reads it in the file"
+    assert re.search(r"Note: after its run cell 3 \(id \w+\) got 5 characters and 1 update of a display: they are on it\.",
+                     news(model, 6))  # fmt: skip
