@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import zmq
 from jupyter_client import BlockingKernelClient
 from zmq import Again
 
@@ -63,9 +64,10 @@ class Ear:
                 self._hear(client)
 
     def _client(self, connection: dict[str, Any]) -> BlockingKernelClient:
-        client = BlockingKernelClient()
+        context = zmq.Context()
+        context.setsockopt(zmq.RCVHWM, 0)  # else a flood is not all heard
+        client = BlockingKernelClient(context=context)
         client.load_connection_info(dict(connection, key=connection["key"].encode()))
-        client.iopub_channel.socket.RCVHWM = 0
         client.start_channels(shell=False, stdin=False, hb=False, control=False)
         return client
 

@@ -18,7 +18,7 @@ LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 SPACE = re.compile(r"[ \t\n\r]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
 # A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
-SMALL = re.compile(rb"(?m)(?<= )-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
+SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
 TEXTUAL = ("application/javascript", "image/svg+xml")  # besides text/*: kept as lists of lines
 BOM = b"\xef\xbb\xbf"
 DECODER = json.JSONDecoder()
