@@ -44,6 +44,7 @@ class Ear:
         self.thread.join()
         for client in self.clients.values():
             client.stop_channels()
+            client.context.destroy(linger=0)
 
     def hears(self, kernels: int = 1) -> None:
         """Wait until that many kernels are listened to: what a kernel says before is not heard."""
