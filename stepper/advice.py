@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.core import brief, distributions, doubts, pictures, preflight, report, suggest
+from stepper.core import brief, distributions, preflight, report, suggest
 from stepper.core.around import Around, listed, quoted
 from stepper.core.changes import runnable
 from stepper.core.imports import of_module, relative
 from stepper.core.ledger import State
 from stepper.core.model import Cell, Fault
 from stepper.core.unbound import unbound
+from stepper.diagnosis import doubts, figures, rich
 from stepper.ports import Execution, Pictures, Surroundings
 
 log = logging.getLogger("stepper")
@@ -207,8 +208,8 @@ class Adviser:
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         saved = self.pictures.save(execution.pictures, run)
-        lines = pictures.lines(saved, execution.facts.get("figures") or [])
-        return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
+        facts = execution.facts.get("figures") or []
+        return [*figures.lines(saved, facts), *rich.rich(execution.outputs, facts)]
 
 
 def doubtful(execution: Execution) -> list[str]:

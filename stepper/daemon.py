@@ -18,7 +18,6 @@ from typing import Any
 
 from stepper import __version__, private, steering, wire
 from stepper.adapters import ipython, notebook
-from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.late import Late
@@ -26,6 +25,7 @@ from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.client import peer_uid
+from stepper.diagnosis.copies import Figures
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths

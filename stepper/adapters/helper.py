@@ -1,4 +1,4 @@
-"""The helper that lives in the kernel: `stepper/inkernel/`, as text, and the code that sets it up there.
+"""The helper that lives in the kernel: the files of `ROOMS`, as text, and the code that sets it up there.
 
 It is executed once, silently. Its modules have builtins of their own and leave `sys.modules` again: nothing of it is
 in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines is in its way. The sources
@@ -15,6 +15,8 @@ from typing import Any
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 PARTS = ("tell", "failed", "doubts", "figures")  # the first at once, the others when they are needed
+ROOMS = ("stepper.inkernel", "stepper.diagnosis.inside")  # where the parts lie; in the kernel they are one package
+OF_ROOM = re.compile(rf"^from (?:{'|'.join(map(re.escape, ROOMS))})\.(\w+) import", re.MULTILINE)
 IMPORT = re.compile(r"^from \.(\w*) import (.*)", re.MULTILINE)
 
 SET_UP = """
@@ -53,7 +55,8 @@ if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds 
 
 def sources(name: str, found: dict[str, str]) -> dict[str, str]:
     """Return the sources of a module and of all that it imports, each after what it needs."""
-    text = (files("stepper.inkernel") / f"{name}.py").read_text("utf-8")
+    path = next(path for room in ROOMS if (path := files(room) / f"{name}.py").is_file())
+    text = OF_ROOM.sub(r"from .\1 import", path.read_text("utf-8"))
     for module, names in IMPORT.findall(text):
         for needed in [module] if module else names.split(", "):
             if needed not in found:

@@ -20,7 +20,6 @@ import yaml
 
 from stepper import demo
 from stepper.adapters import ipython
-from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.late import Late
@@ -30,6 +29,7 @@ from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.core.model import CellEdit, Limits, Outcome
 from stepper.core.report import Report
+from stepper.diagnosis.copies import Figures
 from stepper.engine import edited
 from stepper.ports import Execution, Kernel, KernelPlace
 from stepper.recovery import settle

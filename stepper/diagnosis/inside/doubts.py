@@ -1,0 +1,162 @@
+"""Doubts about a run that ended well: warnings, swallowed errors, what became of the frames that the cell names.
+
+Each run is watched by itself: after it `warnings.showwarning` and IPython's `ast_transformers` are as they were.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from stepper.inkernel.base import clock, files, guarded, name_of, shell
+from stepper.inkernel.cells import TIMED, cell_magic, now, place, raw_lines
+
+from .compared import compare
+from .frames import Seen, look
+from .statements import Cell
+from .swallowed import HELPER, listen, message, start, stop, swallowed
+
+FACTS, WARNINGS = 50, 20
+BEFORE, AFTER = 0.1, 0.15  # seconds
+Fact = dict[str, Any]
+
+
+class Run:
+    """What is noticed while a cell runs."""
+
+    def __init__(self, raw: str) -> None:
+        self.raw = raw
+        self.trees: list[ast.Module] = []
+        self.warnings: dict[tuple[str, str], list[Any]] = {}  # (category, message) → file, line, count
+        self.frames: dict[str, Seen] = {}
+        self.showing: Any = None
+
+
+watched: list[Run] = []  # the run that is watched; the stand-ins of former ones only pass on
+
+
+class Reader(ast.NodeTransformer):
+    """IPython hands it the tree of the cell, and those of what the cell's magics run.
+
+    It is the last in IPython's list and leaves it at once: no cell sees it, and IPython does not go over the tree once
+    more, as it does where transformers are left. Before a cell magic it stays.
+    """
+
+    def visit(self, tree: Any) -> Any:
+        guarded(read, tree)
+        return tree
+
+
+reader = Reader()
+
+
+def begin() -> None:
+    vars(sys.modules[HELPER])["swallowed"] = swallowed
+
+
+def before(raw: str) -> None:
+    """Begin to watch a run."""
+    if watched:  # its end was not told
+        after(watched[0].raw, False)
+    run = Run(raw)
+    start()
+    pandas = "pandas" in sys.modules
+    if pandas:
+        run.frames = guarded(look, raw, clock() + BEFORE) or {}
+    if pandas or "except" in raw or "pandas" in raw:
+        shell.ast_transformers.append(reader)
+    run.showing = listening(unwrapped(warnings.showwarning), run)
+    watched[:] = [run]
+    vars(warnings)["showwarning"] = run.showing
+
+
+def after(raw: str, ok: bool) -> list[Fact]:
+    """End it; the facts where the run ended well, the weightiest first."""
+    if not watched or raw != watched[0].raw:  # what a cell runs ends before the cell
+        return []
+    run = watched.pop()
+    leave()
+    if warnings.showwarning is run.showing:  # else the user's own stays
+        vars(warnings)["showwarning"] = unwrapped(run.showing)
+    errors = stop()
+    if not ok:
+        return []
+    facts = [guarded(error_fact, *error) for error in errors]
+    facts += guarded(of_frames, run) or []
+    facts += [guarded(warning_fact, *key, *where) for key, where in run.warnings.items()]
+    return [fact for fact in facts if fact is not None][:FACTS]
+
+
+def leave() -> None:
+    if reader in shell.ast_transformers:
+        shell.ast_transformers.remove(reader)
+
+
+def read(tree: ast.Module) -> None:
+    run = watched[0]
+    run.trees.append(tree)
+    if len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw:
+        leave()
+    if "except" in run.raw:
+        listen(tree, run.raw)
+
+
+def of_frames(run: Run) -> list[Fact]:
+    if not run.trees or "pandas" not in sys.modules:
+        return []
+    seen = look(run.raw, clock() + AFTER)
+    odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
+    return compare(run.frames, seen, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
+
+
+def error_fact(filename: str, line: int, head: str, name: str, text: str, count: int) -> Fact | None:
+    own = line_of(filename, line)
+    if own is None or "except" not in raw_lines(now["number"])[own - 1]:
+        return None
+    return {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
+
+
+def warning_fact(category: str, text: str, filename: str, line: int, count: int) -> Fact:
+    own = guarded(line_of, filename, line) or 0
+    return {"kind": "warning", "category": category, "message": text, "count": count, "line": own}
+
+
+def line_of(filename: str, line: int) -> int | None:
+    """The line of the cell as it was written, or None where it is none of this cell's."""
+    if filename in TIMED:
+        magic = cell_magic(now["number"])
+        return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
+    if filename not in files():
+        return None
+    number, line = place(filename, line)
+    return line if number == now["number"] else None
+
+
+def unwrapped(showing: Any) -> Any:
+    return getattr(showing, "__dict__", {}).get("stepper_passes_to", showing)
+
+
+def listening(original: Any, run: Run) -> Callable[..., Any]:
+    """A stand-in for `warnings.showwarning`, which users may keep, call and replace."""
+
+    def showwarning(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: str | None = None
+    ) -> Any:
+        __tracebackhide__ = True
+        if run in watched:
+            guarded(heard, run, message, category, filename, lineno)
+        return original(message, category, filename, lineno, file, line)
+
+    vars(showwarning)["stepper_passes_to"] = original
+    return showwarning
+
+
+def heard(run: Run, given: Any, category: Any, filename: str, line: int) -> None:
+    key = name_of(category), given.split("\n")[0] if type(given) is str else message(given)
+    if key in run.warnings:
+        run.warnings[key][2] += 1
+    elif len(run.warnings) < WARNINGS:
+        run.warnings[key] = [filename, line, 1]

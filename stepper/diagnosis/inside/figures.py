@@ -1,0 +1,260 @@
+"""Facts of matplotlib's figures, taken where they are displayed: when a cell has ended the backend has closed them.
+
+Everything is read from what the draw left behind: no draw call, no formatter, no code of the user's. matplotlib is only
+looked at where a figure of its own was shown, hence no import of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stepper.inkernel.base import class_names, clock, name_of, shell, short
+
+CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
+ARTISTS, VALUES, SECONDS = 2000, 100_000, 0.03
+PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # in the order in which a report takes one
+TEXTUAL = {"FixedFormatter", "FuncFormatter", "StrCategoryFormatter"}  # their ticks say more than numbers
+# What an artist is called: the first of its classes that stands here.
+KINDS = {"Line2D": "line", "PathCollection": "scatter", "QuadMesh": "image", "_ImageBase": "image", "Patch": "patch",
+         "Collection": "other collection", "Text": "text"}  # fmt: skip
+HELD = ("lines", "collections", "patches", "images", "tables", "artists", "texts")  # what axes keep artists in
+POINTS: dict[str, Callable[[Any], Any]] = {
+    "line": lambda line: line.get_xydata(),
+    "scatter": lambda scatter: scatter.get_offsets(),
+    "other collection": lambda held: () if name_of(type(held)) == "TriMesh" else held.get_paths(),
+}
+Fact = dict[str, Any]
+entries: list[Fact] = []
+
+
+def begin() -> None:
+    formatter = shell.display_formatter
+    original = formatter.format
+
+    @functools.wraps(original)
+    def format(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # as IPython calls it
+        result = original(*args, **kwargs)
+        quietly(note, args[0] if args else kwargs.get("obj"), result)
+        return result
+
+    formatter.format = format
+
+
+def end() -> None:
+    """For a helper of another version; a wrapper around ours stays, and calls it."""
+    ours = vars(shell.display_formatter).get("format")
+    if getattr(ours, "__globals__", None) is globals():
+        shell.display_formatter.format = vars(ours)["__wrapped__"]
+
+
+def reset() -> None:
+    entries.clear()
+
+
+def collected() -> list[Fact]:
+    return list(entries)
+
+
+def quietly(make: Callable[..., Any], *given: Any) -> Any:
+    """Unlike `guarded` it lets an interrupt through: this runs in the midst of a cell."""
+    try:
+        return make(*given)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # SystemExit too: whatever the user's figures do
+        return None
+
+
+def note(shown: Any, result: Any) -> None:
+    if "matplotlib.figure" in sys.modules and "matplotlib.figure.Figure" in class_names(type(shown)):
+        key = quietly(print_of, result[0])
+        if key is not None:
+            entries.append({"key": key, **look(shown)})
+            if len(entries) > KEPT:  # an animation: its last pictures are those that stay
+                del entries[KEPT // 2]
+
+
+def print_of(data: dict[str, Any]) -> int | None:
+    """What a picture is found again by in the outputs, which %%capture, clear_output and updates make others of."""
+    content = next((data[kind] for kind in PICTURES if data.get(kind)), None)
+    if content is None:
+        return None
+    text = content if type(content) is str else base64.b64encode(content).decode()
+    return zlib.crc32("".join(text.split()).encode("utf-8", "replace"))
+
+
+def look(figure: Any) -> Fact:
+    until = clock() + SECONDS
+    axes = [each for each in figure.axes if each.get_visible()]
+    bars = [each for each in axes if getattr(each, "_colorbar", None) or each.get_label() == "<colorbar>"]
+    axes = [each for each in axes if not any(each is bar for bar in bars)]
+    title, legends = getattr(figure, "_suptitle", None), figure.legends[:1]
+    looks = [(each, quietly(look_at, each, until) or {}) for each in axes[:AXES] if clock() < until]
+    return {
+        "title": cut(title.get_text()) if title is not None else "",
+        "colour_bars": [cut(bar.get_ylabel() or bar.get_xlabel()) for bar in bars[:AXES]],
+        "legend": names_in(legends[0]) if legends else [],
+        "axes": [fact for each, fact in looks if not fact.pop("off", False) and not covered(each, fact, axes)],
+        "left_out": len(axes) - len(looks),
+    }
+
+
+def covered(own: Any, fact: Fact, axes: list[Any]) -> bool:
+    """Whether it is but the frame of others in its very place: twins, seaborn's diagonals."""
+    place = own.get_position().bounds
+    return fact.get("invisible") == "blank" and any(
+        other is not own and other.get_position().bounds == place and other.has_data() for other in axes
+    )
+
+
+def look_at(axes: Any, until: float) -> Fact:
+    titles = [axes.get_title(loc=where) for where in ("center", "left", "right")]
+    texts = {"title": next(filter(None, titles), ""), "xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel(),
+             "kind": axes.name, "xscale": axes.get_xscale(), "yscale": axes.get_yscale()}  # fmt: skip
+    fact: Fact = {name: cut(text) for name, text in texts.items() if text not in ("", "rectilinear", "linear")}
+    for side, axis, ends in (("xlim", axes.xaxis, axes.get_xlim()), ("ylim", axes.yaxis, axes.get_ylim())):
+        fact[side] = quietly(limits, axis, *ends) or []
+    legend = axes.get_legend()
+    if legend is not None and legend.get_visible():
+        fact["legend"] = names_in(legend)
+    fact.update(artists(axes, until))
+    return {name: value for name, value in fact.items() if value}
+
+
+def artists(axes: Any, until: float) -> Fact:
+    """How many artists there are of each kind and how many points they have, and why none of it can be seen."""
+    own = [(kind_of(each, axes), each) for where in HELD for each in getattr(axes, where) if each.get_visible()]
+    bars = {id(each) for held in axes.containers if type(held).__name__ == "BarContainer" for each in held.patches}
+    own = [("bar" if id(each) in bars else kind, each) for kind, each in own]
+    counts: dict[str, list[int]] = {}
+    empty = 0
+    for kind, each in own:
+        points = len(POINTS[kind](each)) if kind in POINTS else 0
+        if kind in POINTS and not points and name_of(type(each)) != "TriMesh":  # which would make its paths
+            empty += 1
+        elif kind != "image":
+            count = counts.setdefault(kind, [0, 0])
+            count[0], count[1] = count[0] + 1, count[1] + (points if kind in ("line", "scatter") else 0)
+    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES]
+    fact: Fact = {"artists": [[kind, *count] for kind, count in counts.items()], "images": images, "empty": empty}
+    if not counts and not images:
+        fact["invisible"] = "blank"
+        fact["off"] = not axes.axison and not empty  # a place of a grid that was left empty on purpose
+    elif images and all("shape" in each and "max" not in each for each in images) and not set(counts) - {"text"}:
+        fact["invisible"] = "nan"
+    elif axes.name == "rectilinear" and not images and not set(counts) - {"line", "scatter", "bar", "text"}:
+        fact["invisible"] = quietly(unseen, axes, own, until)
+    return fact
+
+
+def kind_of(artist: Any, axes: Any) -> str:
+    kind = next((KINDS[name] for name in map(name_of, type(artist).__mro__) if name in KINDS), "other artist")
+    if kind == "scatter" and not in_data(artist.get_offset_transform(), axes):
+        return "other collection"  # a contour
+    return kind
+
+
+def in_data(transform: Any, axes: Any) -> bool:
+    # `==` compares what they do, and axhline's does the same where the limits are 0 and 1
+    return all(transform.contains_branch_seperately(axes.transData)) and bool(transform == axes.transData)
+
+
+def unseen(axes: Any, own: list[tuple[str, Any]], until: float) -> str | None:
+    """Why none of the data can be seen: "nan", "outside" the limits, "zero" bars; None where some can, or too much."""
+    numpy, room, reasons = sys.modules["numpy"], VALUES, set()
+    view = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+    if sum(kind == "bar" for kind, _ in own) > ARTISTS:
+        return None
+    for kind, spot in spots(axes, own, numpy):
+        room -= spot.size
+        if room < 0 or clock() > until:
+            return None
+        points = spot[numpy.isfinite(spot).all(axis=1)]
+        if not len(points):
+            reasons.add("nan")
+            continue
+        low, high = points.min(axis=0), points.max(axis=0)
+        if kind == "bar" and (low == high).any():
+            reasons.add("zero")
+        elif any(low[side] > view[side][1] or high[side] < view[side][0] for side in (0, 1)):
+            reasons.add("outside")
+        else:
+            return None
+    return "outside" if "outside" in reasons else reasons.pop() if len(reasons) == 1 else None
+
+
+def spots(axes: Any, own: list[tuple[str, Any]], numpy: Any) -> Iterator[tuple[str, Any]]:
+    """The points of each line, scatter and bar; not of lines such as axhline's, which are no data."""
+    for kind, each in own:
+        if kind == "line" and len(each.get_xydata()) and in_data(each.get_transform(), axes):
+            yield kind, each.get_xydata()
+        elif kind == "scatter" and len(each.get_offsets()):
+            yield kind, numpy.ma.filled(numpy.ma.asarray(each.get_offsets(), dtype=float), math.nan)
+        elif kind == "bar":
+            x, y, width, height = each.get_x(), each.get_y(), each.get_width(), each.get_height()
+            gone = not math.isfinite(width * height)  # its foot stands all the same
+            yield kind, numpy.array([[math.nan] * 2] if gone else [[x, y], [x + width, y + height]], dtype=float)
+
+
+def image(artist: Any) -> Fact:
+    """The shape of an image and the range of its values; no range where all are NaN or masked."""
+    numpy, values = sys.modules["numpy"], artist.get_array()
+    mesh = any(name_of(kind) == "QuadMesh" for kind in type(artist).__mro__)
+    shape = [side - 1 for side in artist.get_coordinates().shape[:2]] if mesh else values.shape[:3]
+    fact: Fact = {"shape": [int(side) for side in shape]}
+    if values.size > 10 * VALUES:
+        return {**fact, "max": None}
+    plain, hidden = numpy.ma.getdata(values), numpy.ma.getmaskarray(values)
+    if plain.dtype.kind == "f":
+        hidden = hidden | numpy.isnan(plain)
+    plain = plain[~hidden] if hidden.any() else plain
+    return {**fact, "min": number(plain.min()), "max": number(plain.max())} if plain.size else fact
+
+
+def limits(axis: Any, low: float, high: float) -> list[Any]:
+    """Numbers; for dates and names what stands at the ends."""
+    formatter = axis.get_major_formatter()
+    kinds = class_names(type(formatter))
+    if any(kind.startswith("matplotlib.dates.") for kind in kinds):
+        ends = [sys.modules["matplotlib.dates"].num2date(end).replace(tzinfo=None) for end in (low, high)]
+        finest = "minutes" if abs(high - low) > 0.01 else "seconds"
+        return [str(end.date()) if abs(high - low) > 3 else end.isoformat(" ", finest) for end in ends]
+    if name_of(type(formatter)) == "TimeSeries_DateFormatter":  # pandas: a period's number
+        period = sys.modules["pandas"].Period
+        return [cut(str(period(ordinal=round(end), freq=formatter.freq))) for end in (low, high)]
+    if TEXTUAL.intersection(kind.split(".")[-1] for kind in kinds):
+        texts = tick_texts(axis, *sorted((low, high)))
+        if texts and not (is_number(texts[0]) and is_number(texts[-1])):
+            return [cut(texts[0]), cut(texts[-1])] if low <= high else [cut(texts[-1]), cut(texts[0])]
+    return [number(low), number(high)]
+
+
+def tick_texts(axis: Any, low: float, high: float) -> list[str]:
+    """The labels as they were drawn: asking the axis for them would call the user's formatter again."""
+    ticks = axis.majorTicks[: len(axis.get_majorticklocs())]
+    ticks = sorted((tick for tick in ticks if low <= tick.get_loc() <= high), key=lambda tick: float(tick.get_loc()))
+    return list(filter(None, (tick.label1.get_text().strip() for tick in ticks)))
+
+
+def is_number(text: str) -> bool:
+    return text.replace("−", "-").replace(",", "").replace("-", "", 1).replace(".", "", 1).isdigit()
+
+
+def names_in(legend: Any) -> list[str]:
+    return [cut(text.get_text()) for text in legend.get_texts()[:LEGEND]]
+
+
+def cut(text: Any) -> str:
+    return str(short(str(text), CUT))
+
+
+def number(value: Any) -> float | None:
+    """Four significant digits; None for what JSON can't tell."""
+    value = float(value)
+    return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -1,0 +1,174 @@
+"""Errors that a broad `except` of this cell swallowed.
+
+IPython lets a cell's syntax tree be changed before it is compiled: a call of `swallowed` becomes such a handler's first
+statement. It goes by way of `sys.modules`, so that a function sent to another process, where no helper is, still works;
+and it names neither line nor run, so that the same function is the same code to whoever caches by it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from stepper.inkernel.base import classes_of, is_a, name_of, names_in, one_of, peek, short
+
+MOST, KINDS, MESSAGE = 1000, 50, 160  # of one error in one handler; different ones; characters
+PLAIN = (str, int, float, bool, bytes, type(None))
+# No errors, or expected in so many words: a broad `except` around an import.
+EXPECTED = (ImportError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, StopAsyncIteration,
+            asyncio.CancelledError)  # fmt: skip
+HELPER = "_stepper_helper"
+CALL = f"__import__('sys').modules.get({HELPER!r}) and __import__('sys').modules[{HELPER!r}].swallowed()"
+COMPILED = re.compile(r"\b(numba|njit|jit)\b")  # a compiler would read the call with the function
+
+BROAD = {"Exception", "BaseException"}
+# Calls that show an error to people or look at it; any other takes it on as data.
+SHOWS = {"print", "display", "pprint", "write", "warn", "print_exc", "print_exception", "format_exc"}
+SHOWS |= {"log", "debug", "info", "warning", "error", "exception", "critical"}
+SHOWS |= {"str", "repr", "type", "isinstance", "issubclass", "format", "len", "getattr", "hasattr"}
+BINDS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Yield, ast.NamedExpr)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+Key = tuple[str, int, int]  # file, line of the handler, id of the class
+Error = list[Any]  # name of the class, message, count
+
+ours = {id(kind) for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
+exc_info, caller = sys.exc_info, sys._getframe
+
+
+class Listening:
+    """What one run has swallowed so far."""
+
+    def __init__(self) -> None:
+        self.errors: dict[Key, Error] = {}
+        self.heads: dict[int, str] = {}  # of each handler that is listened to: by its line
+
+
+current: list[Listening] = []  # the run's, where one runs
+
+
+def start() -> None:
+    current[:] = [Listening()]
+
+
+def stop() -> list[tuple[str, int, str, str, str, int]]:
+    """What was swallowed since `start`, other cells' handlers too: [(file, its line, head, class, message, count)]."""
+    ended, current[:] = current[:], []
+    return [
+        (file, line, run.heads.get(line, "except"), *error)
+        for run in ended
+        for (file, line, _), error in run.errors.items()
+    ]
+
+
+def swallowed() -> None:
+    """Called in the user's handlers, maybe thousands of times; an interrupt must pass."""
+    __tracebackhide__ = True
+    if not current:
+        return
+    try:
+        frame, kind, errors = caller(1), exc_info()[0], current[0].errors
+        key = frame.f_code.co_filename, frame.f_lineno, id(kind)
+        known = errors.get(key)
+        if known is not None:
+            known[2] += known[2] < MOST
+        elif len(errors) < KINDS and kind is not None and not issubclass(kind, EXPECTED):
+            errors[key] = [short(name_of(kind)), message(exc_info()[1]), 1]
+    except Exception:  # noqa: BLE001  # whatever the error is, the handler goes on
+        return
+
+
+def message(error: Any) -> str:
+    """The first line of an exception's message, where no code of the user's is needed to get it."""
+    arguments = peek(error, "args")
+    parts = (*arguments, peek(error, "filename") if is_a(error, OSError) else None)
+    if not all(one_of(type(part), PLAIN) for part in parts):
+        return ""
+    made = next(kind for kind in classes_of(type(error)) if "__str__" in names_in(kind))
+    text = str(error) if id(made) in ours else arguments[0] if len(arguments) == 1 else ""
+    lines = text[:2000].splitlines() if type(text) is str else []
+    return short(next((line.strip() for line in lines if line.strip()), ""), MESSAGE)
+
+
+# The syntax tree
+
+
+def listen(tree: ast.Module, words: str) -> None:
+    """Put the calls into the tree of the cell, or of the body of a cell magic."""
+    if current and not COMPILED.search(words):
+        visit(tree.body, False, "numba" not in sys.modules)
+
+
+def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
+    """Go over statements that run in the cell itself or in plain functions."""
+    for node in body:
+        if isinstance(node, FUNCTIONS):
+            # One that calls itself may stand at the limit of recursion: no room for another call.
+            if functions and not node.decorator_list and not any(named(part) == node.name for part in ast.walk(node)):
+                visit(node.body, False, functions)
+        elif not isinstance(node, ast.ClassDef):
+            for part in ("body", "orelse", "finalbody"):
+                visit(getattr(node, part, ()), looped or isinstance(node, LOOPS), functions)
+            for branch in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+                visit(branch.body, looped, functions)
+            if isinstance(node, ast.Try) and not (looped and leaves(node.body + node.orelse)):
+                for handler in node.handlers:
+                    if broad(handler.type) and not deals(handler, node):
+                        mark(handler)
+
+
+def mark(handler: ast.ExceptHandler) -> None:
+    kind = handler.type
+    kind = next(filter(broad, kind.elts)) if isinstance(kind, ast.Tuple) else kind
+    current[0].heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
+    call = ast.parse(CALL).body[0]
+    place = {"lineno": handler.lineno, "end_lineno": handler.lineno, "col_offset": handler.col_offset}
+    for node in ast.walk(call):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            node.__dict__.update(place, end_col_offset=handler.col_offset + 6)
+    handler.body.insert(0, call)
+
+
+def named(node: ast.AST) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def broad(kind: ast.expr | None) -> bool:
+    if isinstance(kind, ast.Tuple):
+        return any(map(broad, kind.elts))
+    return kind is None or named(kind) in BROAD
+
+
+def leaves(body: Sequence[ast.stmt]) -> bool:
+    """Whether these statements may leave the loop around them: then its next turn is another try."""
+    return any(isinstance(node, (ast.Break, ast.Return)) for part in body for node in ast.walk(part))
+
+
+def deals(handler: ast.ExceptHandler, node: ast.Try) -> bool:
+    """Whether a handler does more than go on: raises, asserts, hands the error on as data, answers a question."""
+    inside = [part for statement in handler.body for part in ast.walk(statement)]
+    if any(isinstance(part, (ast.Raise, ast.Assert)) for part in inside):
+        return True
+    if handler.name and any(hands_on(part, handler.name) for part in inside):
+        return True
+    # try: float(x); return True; except Exception: return False
+    return answers(handler.body) and (answers(node.body) or answers(node.orelse))
+
+
+def answers(body: Sequence[ast.stmt]) -> bool:
+    last = body[-1] if body else None
+    return isinstance(last, (ast.Return, ast.Assign)) and type(getattr(last.value, "value", None)) is bool
+
+
+def hands_on(node: ast.AST, name: str) -> bool:
+    given: list[ast.expr | ast.keyword] = []
+    if isinstance(node, BINDS):
+        given = [node.value] if node.value is not None else []
+    elif isinstance(node, ast.Call) and named(node.func) not in SHOWS:
+        given = [*node.args, *node.keywords]
+    return any(isinstance(part, ast.Name) and part.id == name for value in given for part in ast.walk(value))
