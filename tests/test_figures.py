@@ -99,7 +99,7 @@ def test_titles_limits_lines_and_legend(plots: Lab) -> None:
         ("plt.bar(['a', 'b', 'c'], [1, 2, 3])", {"artists": [["bar", 3, 0]], "xlim": ["a", "c"]}),
         ("plt.hist(np.arange(100), bins=7)", {"artists": [["bar", 7, 0]]}),
         ("plt.pie([1, 2, 3], labels=['a', 'b', 'c'])", {"artists": [["patch", 3, 0], ["text", 3, 0]]}),
-        ("plt.fill_between([1, 2], [1, 2])", {"artists": [["other collection", 1, 0]]}),
+        ("plt.fill_between([1, 2], [1, 2])", {"artists": [["other collection", 1, 1]]}),
         ("plt.contour(np.arange(25).reshape(5, 5))", {"invisible": None}),
         ("plt.imshow([[1, 2, 3], [4, 5, 6.5]])", {"images": [{"shape": [2, 3], "min": 1, "max": 6.5}]}),
         ("plt.imshow([[1, np.nan]])", {"images": [{"shape": [1, 2], "min": 1, "max": 1}], "invisible": None}),

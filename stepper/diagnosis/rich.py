@@ -12,20 +12,13 @@ from stepper.diagnosis.figures import LABEL, Figure, by_key, joined, many, quote
 NAMED = 8
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 PLACEHOLDER = re.compile(r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL)
-KINDS = (  # the first that fits names an output
-    ("application/vnd.plotly.", "plotly figure"),
-    ("application/vnd.vega", "Altair/Vega-Lite chart"),
-    ("application/vnd.bokeh", "Bokeh figure"),
-    ("application/vnd.jupyter.widget-view", "widget"),
-    ("image/svg+xml", "SVG"),
-    ("application/pdf", "PDF"),
-    ("video/", "video"),
-    ("audio/", "audio"),
-    ("application/javascript", "JavaScript"),
-    ("text/html", "HTML"),
-    ("text/markdown", "Markdown"),
-    ("text/latex", "LaTeX"),
-)
+# The first that fits names an output.
+KINDS = {
+    "application/vnd.plotly.": "plotly figure", "application/vnd.vega": "Altair/Vega-Lite chart",
+    "application/vnd.bokeh": "Bokeh figure", "application/vnd.jupyter.widget-view": "widget", "image/svg+xml": "SVG",
+    "application/pdf": "PDF", "video/": "video", "audio/": "audio", "application/javascript": "JavaScript",
+    "text/html": "HTML", "text/markdown": "Markdown", "text/latex": "LaTeX",
+}  # fmt: skip
 
 
 def rich(outputs: Iterable[Mapping[str, Any]], facts: Sequence[Any] = ()) -> list[str]:
@@ -42,14 +35,11 @@ def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
     plain = content_text(data["text/plain"]).strip() if "text/plain" in data else ""
     readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
     kinds = [mime for mime in data if mime != "text/plain" and not (readable and mime.startswith("text/"))]
-    for start, name in KINDS:
-        for mime in kinds:
-            if mime.startswith(start):
-                return _named(name, data[mime], figures)
-    if not kinds:
-        return ""
-    mime = kinds[0]
-    return _named(mime if MIME.fullmatch(mime) else f"output of the type {quoted(mime, LABEL)}", data[mime], figures)
+    names = [(name, data[mime]) for start, name in KINDS.items() for mime in kinds if mime.startswith(start)]
+    names += [
+        (mime if MIME.fullmatch(mime) else f"output of the type {quoted(mime, LABEL)}", data[mime]) for mime in kinds
+    ]
+    return _named(*names[0], figures) if names else ""
 
 
 def _named(name: str, content: Any, figures: Mapping[int, Figure]) -> str:

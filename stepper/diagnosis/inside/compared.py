@@ -131,38 +131,32 @@ class View:
         return facts
 
     def lost(self, name: str, label: str) -> bool:
-        """Whether a column without a value was made of others that have some."""
+        """Whether a column without a value was made of others that have some: by a statement, or with the frame."""
         old, bound = self.before.get(name), self.cell.bound.get(name, [])
         if old is not None and (old.blank is None or label in old.blank):
             return False
         values = [column.value for column in self.cell.columns.get(name, []) if label in column.columns]
         values += [value for binding in bound for _, call in calls(binding.value) for value in given(call, label)]
-        if not values:
-            return bool(bound) and self.unfit(bound[-1].value, name, label)
-        known = {**self.after, **self.before}
-        used = {
-            (frame, column) for frame, column in uses(values[-1]) if frame in known and column in known[frame].labels
-        }
-        if (name, label) in used and old is None and not TURNS & {turn for turn, _ in calls(values[-1])}:
-            return False  # it may have been so in its file
-        return bool(used) and all(self.had(frame, column, own=(name, label)) for frame, column in used)
-
-    def had(self, frame: str, column: str, own: tuple[str, str]) -> bool:
-        seen = self.before.get(frame) or (None if (frame, column) == own else self.after.get(frame))
-        return seen is None or column not in (seen.blank or ())
-
-    def unfit(self, value: ast.expr | None, name: str, label: str) -> bool:
-        """Whether nothing fitted: it has values in a frame that this one was merged, mapped or reindexed from."""
-        done, hows = {call for call, _ in calls(value)}, {how for _, how in joins(value)}
-        chosen = done & CHOICES or any(isinstance(part, ast.Compare) for part in inside(value))
-        if chosen or not (hows - {"inner"} or done & {*TURNS, "reindex"}):
+        if not values and not (bound and fits(bound[-1].value)):
             return False
-        frames = [self.before.get(source) if source == name else self.after.get(source, self.before.get(source))
-                  for source in names_of(value)]  # fmt: skip
-        filled = {
-            column for frame in frames if frame and frame.blank is not None for column in {*frame.labels} - frame.blank
-        }
-        return label in filled or re.sub("_[xy]$", "", label) in filled
+        value = values[-1] if values else bound[-1].value
+        whole = {(source, column) for source in names_of(value) for column in (label, re.sub("_[xy]$", "", label))}
+        filled = [self.filled(*source, own=(name, label)) for source in (uses(value) if values else whole)]
+        if (name, label) in uses(value) and old is None:  # else it may have been so in its file
+            return bool(TURNS & {call for call, _ in calls(value)})
+        return True in filled and not (values and False in filled)
+
+    def filled(self, frame: str, column: str, own: tuple[str, str]) -> bool | None:
+        """Whether a column had values when another was made of it; None where that is unknown."""
+        seen = self.before.get(frame) or (None if (frame, column) == own else self.after.get(frame))
+        return None if seen is None or seen.blank is None or column not in seen.labels else column not in seen.blank
+
+
+def fits(value: ast.expr | None) -> bool:
+    """Whether an expression merges, maps or reindexes frames of which it leaves out no rows."""
+    done, hows = {call for call, _ in calls(value)}, {how for _, how in joins(value)}
+    chosen = done & CHOICES or any(isinstance(part, ast.Compare) for part in inside(value))
+    return not chosen and bool(hows - {"inner"} or done & {*TURNS, "reindex"})
 
 
 def hoped_for(value: ast.expr | None) -> bool:

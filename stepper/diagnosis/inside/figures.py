@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import functools
 import math
+import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from stepper.inkernel.base import class_names, clock, name_of, shell, short
@@ -24,10 +25,11 @@ TEXTUAL = {"FixedFormatter", "FuncFormatter", "StrCategoryFormatter"}  # their t
 KINDS = {"Line2D": "line", "PathCollection": "scatter", "QuadMesh": "image", "_ImageBase": "image", "Patch": "patch",
          "Collection": "other collection", "Text": "text"}  # fmt: skip
 HELD = ("lines", "collections", "patches", "images", "tables", "artists", "texts")  # what axes keep artists in
-POINTS: dict[str, Callable[[Any], Any]] = {
+NUMBER = re.compile(r"[-−]?[\d,]*\.?\d*")
+POINTS: dict[str, Callable[[Any], Any]] = {  # of what can be without data
     "line": lambda line: line.get_xydata(),
     "scatter": lambda scatter: scatter.get_offsets(),
-    "other collection": lambda held: () if name_of(type(held)) == "TriMesh" else held.get_paths(),
+    "other collection": lambda held: held.get_paths(),
 }
 Fact = dict[str, Any]
 entries: list[Fact] = []
@@ -129,26 +131,25 @@ def look_at(axes: Any, until: float) -> Fact:
 
 def artists(axes: Any, until: float) -> Fact:
     """How many artists there are of each kind and how many points they have, and why none of it can be seen."""
-    own = [(kind_of(each, axes), each) for where in HELD for each in getattr(axes, where) if each.get_visible()]
     bars = {id(each) for held in axes.containers if type(held).__name__ == "BarContainer" for each in held.patches}
-    own = [("bar" if id(each) in bars else kind, each) for kind, each in own]
+    shown = [each for where in HELD for each in getattr(axes, where) if each.get_visible()]
+    own = [("bar" if id(each) in bars else kind_of(each, axes), each) for each in shown]
     counts: dict[str, list[int]] = {}
-    empty = 0
+    fact: Fact = {"images": [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES], "empty": 0}
     for kind, each in own:
-        points = len(POINTS[kind](each)) if kind in POINTS else 0
-        if kind in POINTS and not points and name_of(type(each)) != "TriMesh":  # which would make its paths
-            empty += 1
-        elif kind != "image":
+        points = len(POINTS[kind](each)) if kind in POINTS else -1
+        fact["empty"] += points == 0
+        if points and kind != "image":
             count = counts.setdefault(kind, [0, 0])
-            count[0], count[1] = count[0] + 1, count[1] + (points if kind in ("line", "scatter") else 0)
-    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES]
-    fact: Fact = {"artists": [[kind, *count] for kind, count in counts.items()], "images": images, "empty": empty}
+            count[0], count[1] = count[0] + 1, count[1] + max(0, points)
+    fact["artists"] = [[kind, *count] for kind, count in counts.items()]
+    others, images = set(counts) - {"text"}, fact["images"]
     if not counts and not images:
         fact["invisible"] = "blank"
-        fact["off"] = not axes.axison and not empty  # a place of a grid that was left empty on purpose
-    elif images and all("shape" in each and "max" not in each for each in images) and not set(counts) - {"text"}:
+        fact["off"] = not axes.axison and not fact["empty"]  # a place of a grid that was left empty on purpose
+    elif images and not others and all("shape" in each and "max" not in each for each in images):
         fact["invisible"] = "nan"
-    elif axes.name == "rectilinear" and not images and not set(counts) - {"line", "scatter", "bar", "text"}:
+    elif axes.name == "rectilinear" and not images and others <= {"line", "scatter", "bar"}:
         fact["invisible"] = quietly(unseen, axes, own, until)
     return fact
 
@@ -169,14 +170,15 @@ def unseen(axes: Any, own: list[tuple[str, Any]], until: float) -> str | None:
     """Why none of the data can be seen: "nan", "outside" the limits, "zero" bars; None where some can, or too much."""
     numpy, room, reasons = sys.modules["numpy"], VALUES, set()
     view = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
-    if sum(kind == "bar" for kind, _ in own) > ARTISTS:
-        return None
-    for kind, spot in spots(axes, own, numpy):
-        room -= spot.size
+    for kind, each in own:
+        spot = numpy.ma.filled(numpy.ma.asarray(spots(kind, each, axes), dtype=float), math.nan).reshape(-1, 2)
+        room -= max(spot.size, VALUES // ARTISTS)
         if room < 0 or clock() > until:
             return None
         points = spot[numpy.isfinite(spot).all(axis=1)]
-        if not len(points):
+        if not len(spot):
+            continue
+        if not len(points) or (kind == "bar" and len(points) < 2):  # its foot stands all the same
             reasons.add("nan")
             continue
         low, high = points.min(axis=0), points.max(axis=0)
@@ -189,17 +191,14 @@ def unseen(axes: Any, own: list[tuple[str, Any]], until: float) -> str | None:
     return "outside" if "outside" in reasons else reasons.pop() if len(reasons) == 1 else None
 
 
-def spots(axes: Any, own: list[tuple[str, Any]], numpy: Any) -> Iterator[tuple[str, Any]]:
-    """The points of each line, scatter and bar; not of lines such as axhline's, which are no data."""
-    for kind, each in own:
-        if kind == "line" and len(each.get_xydata()) and in_data(each.get_transform(), axes):
-            yield kind, each.get_xydata()
-        elif kind == "scatter" and len(each.get_offsets()):
-            yield kind, numpy.ma.filled(numpy.ma.asarray(each.get_offsets(), dtype=float), math.nan)
-        elif kind == "bar":
-            x, y, width, height = each.get_x(), each.get_y(), each.get_width(), each.get_height()
-            gone = not math.isfinite(width * height)  # its foot stands all the same
-            yield kind, numpy.array([[math.nan] * 2] if gone else [[x, y], [x + width, y + height]], dtype=float)
+def spots(kind: str, artist: Any, axes: Any) -> Any:
+    """The points of a line, scatter or bar; not of lines such as axhline's, which are no data."""
+    if kind == "line":
+        return artist.get_xydata() if in_data(artist.get_transform(), axes) else []
+    if kind == "bar":
+        (x, y), width, height = artist.get_xy(), artist.get_width(), artist.get_height()
+        return [[x, y], [x + width, y + height]]
+    return artist.get_offsets() if kind == "scatter" else []
 
 
 def image(artist: Any) -> Fact:
@@ -230,20 +229,16 @@ def limits(axis: Any, low: float, high: float) -> list[Any]:
         return [cut(str(period(ordinal=round(end), freq=formatter.freq))) for end in (low, high)]
     if TEXTUAL.intersection(kind.split(".")[-1] for kind in kinds):
         texts = tick_texts(axis, *sorted((low, high)))
-        if texts and not (is_number(texts[0]) and is_number(texts[-1])):
+        if texts and not (NUMBER.fullmatch(texts[0]) and NUMBER.fullmatch(texts[-1])):
             return [cut(texts[0]), cut(texts[-1])] if low <= high else [cut(texts[-1]), cut(texts[0])]
     return [number(low), number(high)]
 
 
 def tick_texts(axis: Any, low: float, high: float) -> list[str]:
     """The labels as they were drawn: asking the axis for them would call the user's formatter again."""
-    ticks = axis.majorTicks[: len(axis.get_majorticklocs())]
-    ticks = sorted((tick for tick in ticks if low <= tick.get_loc() <= high), key=lambda tick: float(tick.get_loc()))
-    return list(filter(None, (tick.label1.get_text().strip() for tick in ticks)))
-
-
-def is_number(text: str) -> bool:
-    return text.replace("−", "-").replace(",", "").replace("-", "", 1).replace(".", "", 1).isdigit()
+    ticks = [tick for tick in axis.majorTicks[: len(axis.get_majorticklocs())] if low <= tick.get_loc() <= high]
+    texts = [tick.label1.get_text().strip() for tick in sorted(ticks, key=lambda tick: float(tick.get_loc()))]
+    return [text for text in texts if text]
 
 
 def names_in(legend: Any) -> list[str]:
