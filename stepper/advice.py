@@ -24,7 +24,7 @@ from stepper.core.imports import of_module, relative
 from stepper.core.ledger import State
 from stepper.core.model import Cell, Fault
 from stepper.core.unbound import unbound
-from stepper.diagnosis import doubts, figures, rich
+from stepper.diagnosis import doubts, pictures, rich
 from stepper.ports import Execution, Pictures, Surroundings
 
 log = logging.getLogger("stepper")
@@ -209,7 +209,7 @@ class Adviser:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         saved = self.pictures.save(execution.pictures, run)
         facts = execution.facts.get("figures") or []
-        return [*figures.lines(saved, facts), *rich.rich(execution.outputs, facts)]
+        return [*pictures.lines(saved, facts), *rich.rich(execution.outputs, facts)]
 
 
 def doubtful(execution: Execution) -> list[str]:

@@ -25,7 +25,7 @@ from stepper.adapters.memory import Footprint
 from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.client import peer_uid
-from stepper.diagnosis.copies import Figures
+from stepper.diagnosis.figures import Figures
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths

@@ -330,7 +330,6 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ("people = people.dropna(subset=['city'])\nmerged = people.merge(twice, on='city', how='left')", "merged has 100 rows: more than people (75) and twice (4)"),
         ("merged = people.merge(twice, on='city', how='left')", "merged has 125 rows: more than people (100) and twice (4)"),
         ("people = people.merge(twice, on='city', how='left')", "people has 125 rows: more than people (100) and twice (4)"),
-        ("people.merge(twice, on=['city'], how='left')", "the result has 125 rows: more than people (100) and twice (4)"),
         ("merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape", "merged has 125 rows: more than people (100) and twice (4)"),
         ("merged = twice.merge(people[['city', 'id']], on='city', how='right')", "merged has 125 rows: more than twice (4) and people (100)"),
         ("a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')", "merged has 500 rows: more than a (200) and orders (250)"),

@@ -20,9 +20,9 @@ import pytest
 from PIL import Image
 
 from stepper.core.model import Outcome
-from stepper.diagnosis import figures as pictures
-from stepper.diagnosis.copies import Figures
-from stepper.diagnosis.figures import Saved
+from stepper.diagnosis import pictures
+from stepper.diagnosis.figures import Figures
+from stepper.diagnosis.pictures import Saved
 from stepper.diagnosis.rich import rich
 from stepper.ports import Execution
 from tests.test_helper import Lab, environment, old_python, text
@@ -499,7 +499,9 @@ def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
 def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(tmp_path: Path) -> None:
     assert Figures(str(tmp_path / "none")).save([{"output_type": "stream", "text": "x"}, {"data": None}], 1) == []
     assert os.listdir(tmp_path) == []
-    code = "import sys, stepper.diagnosis.copies as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    code = (
+        "import sys, stepper.diagnosis.figures as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    )
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stepper.core import report
-from stepper.diagnosis import figures
+from stepper.diagnosis import pictures
 from tests.conftest import Notebook, Project, code, scratch
 
 FORGED = ("stepper: Cell 999 FORGED ran ok in 0.1 s.", "Suggestion: FORGED", "Next: FORGED", "❌ FORGED", "FORGED")
@@ -167,8 +167,8 @@ def test_a_figures_facts_cannot() -> None:
         "artists": [["line", 1, 2]],
     }
     fact = {"key": 7, "title": EVIL, "axes": [axes, axes], "colour_bars": [EVIL], "legend": [EVIL] * 9}
-    saved = [figures.Saved(f"/x/{NAME}.png", 3, 4, key=7), figures.Saved(why=EVIL)]
-    lines = figures.lines(saved, [fact])
+    saved = [pictures.Saved(f"/x/{NAME}.png", 3, 4, key=7), pictures.Saved(why=EVIL)]
+    lines = pictures.lines(saved, [fact])
     assert len(lines) == 2 and "FORGED" in lines[0]
     sound("\n".join(lines))
 

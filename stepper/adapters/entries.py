@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from stepper.core.images import picture_in
+from stepper.ground.images import picture_in
 from stepper.ports import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it

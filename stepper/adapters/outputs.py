@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stepper.adapters.entries import EACH, GAPS, RESULT, Entry, Text, left_out, number, shortened, size, text_of
-from stepper.core.images import LOOKED_AT, key, picture_in
+from stepper.ground.images import LOOKED_AT, key, picture_in
 from stepper.ports import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go

@@ -53,35 +53,31 @@ def _warning(doubt: Doubt) -> str:
 
 
 def _multiplied(doubt: Doubt) -> str:
-    return f"{_name(doubt)} has {doubt.rows:,} rows: more than {_sides(doubt)}"
+    return f"{_cut(doubt.name)} has {doubt.rows:,} rows: more than {_sides(doubt)}"
 
 
 def _emptied(doubt: Doubt) -> str:
-    return f"{_name(doubt)} has 0 rows: nothing matched in the merge of {_sides(doubt)}"
+    return f"{_cut(doubt.name)} has 0 rows: nothing matched in the merge of {_sides(doubt)}"
 
 
 def _empty(doubt: Doubt) -> str:
     if [name for name, _ in doubt.operands] == [doubt.name]:
-        return f"{_name(doubt)} has 0 rows now; before: {doubt.operands[0][1]:,}"
+        return f"{_cut(doubt.name)} has 0 rows now; before: {doubt.operands[0][1]:,}"
     sources = ", ".join(f"{_cut(name)} has {rows:,}" for name, rows in doubt.operands[:3])
-    return f"{_name(doubt)} has 0 rows" + (f"; {sources}" if sources else "")
+    return f"{_cut(doubt.name)} has 0 rows" + (f"; {sources}" if sources else "")
 
 
 def _blank(doubt: Doubt) -> str:
     if not doubt.columns:
-        return f"{_name(doubt)} is all NaN now"
+        return f"{_cut(doubt.name)} is all NaN now"
     left = doubt.count - len(doubt.columns)
     listed = ", ".join(f'"{_cut(column)}"' for column in doubt.columns) + (f" and {left} more" if left > 0 else "")
     single = len(doubt.columns) == 1 and left <= 0
-    return f"column{'' if single else 's'} {listed} of {_name(doubt)} {'is' if single else 'are'} all NaN now"
+    return f"column{'' if single else 's'} {listed} of {_cut(doubt.name)} {'is' if single else 'are'} all NaN now"
 
 
 def _cut(text: str) -> str:
     return one_line(text, NAME)
-
-
-def _name(doubt: Doubt) -> str:
-    return _cut(doubt.name) or "the result"
 
 
 def _message(doubt: Doubt) -> str:

@@ -1,200 +1,135 @@
-"""A run's pictures in words: where the agent's copy lies, and what matplotlib's figure holds.
+"""The agent's copies of a run's pictures: PNG files in a folder of the notebook's own, small enough to be read.
 
-Titles, labels and names come from the user's figure: they stand in double quotes, on one line, cut.
+Pillow is imported with the first picture: a daemon that sees none does not pay for it.
 """
 
 from __future__ import annotations
 
+import base64
+import io
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from stepper.core.report import clean, one_line
-from stepper.diagnosis.reading import read_all
+from stepper import private
+from stepper.diagnosis.pictures import MANY, Saved
+from stepper.ground.images import LOOKED_AT, key, picture_in
 
-LIMIT = 1800  # characters of all lines
-FIGURE_LIMIT = 420  # … and of one figure's
-TITLE, LABEL, NAMED = 80, 40, 8
-MANY = "one of too many"  # why a picture was not even looked at
-SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
-SCALE = re.compile(r"log|symlog|logit|asinh|function")
-# How many of what axes hold, in the order of a line: the word for one and, where it has its own, that for more.
-KINDS = {
-    "line": "",
-    "scatter": "",
-    "bar": "",
-    "patch": "patches",
-    "other collection": "",
-    "other artist": "",
-    "text": "",
-}
-POINTED = ("line", "scatter")
-UNSEEN = {
-    "blank": "blank: the axes hold no data",
-    "nan": "all values are NaN",
-    "outside": "all data lie outside the limits",
-    "zero": "all bars are 0 high",
-}
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+KEPT = 200  # files of a notebook
+LONG_EDGE = 1568  # pixels: the client would make it smaller than this anyway
+LARGEST = 50_000_000  # pixels; unpacked they take 200 MB
+COUNTED = 20_000_000  # pixels of a picture whose colours are looked at
+OURS = re.compile(r"\d{4,}-\d+\.png")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
 
 
-@dataclass(frozen=True)
-class Saved:
-    """One picture of a run's outputs: the agent's copy, or why there is none. Sizes are the notebook's own."""
-
-    path: str = ""
-    width: int = 0
-    height: int = 0
-    single_colour: bool = False
-    why: str = ""
-    key: int = 0  # `images.key` of its text
+class UnreadableError(Exception):
+    """A picture that can't be shown, and why."""
 
 
-@dataclass(frozen=True)
-class Image:
-    """An image on axes: its shape, the range of its values where there are some."""
+class Figures:
+    """The pictures of one notebook, in its folder under `.stepper/figures/`."""
 
-    shape: tuple[int, ...] = ()
-    min: float | None = None
-    max: float | None = None
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
 
+    def save(self, outputs: Sequence[Mapping[str, Any]], run: int) -> list[Saved]:
+        """Save the first eight pictures of a run's outputs; return what became of each, never raise for one.
 
-@dataclass(frozen=True)
-class Axes:
-    """What axes show."""
+        A picture that is shown again is the same `Saved` again.
+        """
+        seen: dict[int, Saved] = {}
+        saved = []
+        for text in filter(None, map(picture_in, outputs)):
+            mark = key(text)
+            if mark not in seen and len(seen) >= LOOKED_AT:
+                saved.append(Saved(why=MANY, key=mark))
+                continue
+            if mark not in seen:
+                seen[mark] = self._one(text, mark, f"{run:04d}-{len(seen) + 1}.png")
+            saved.append(seen[mark])
+        if seen:
+            with suppress(OSError):
+                self._prune()
+        return saved
 
-    title: str = ""
-    kind: str = ""  # where they are not rectilinear
-    xlabel: str = ""
-    ylabel: str = ""
-    xlim: tuple[str | float | None, ...] = ()
-    ylim: tuple[str | float | None, ...] = ()
-    xscale: str = ""  # where it is not linear
-    yscale: str = ""
-    legend: tuple[str, ...] = ()
-    artists: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, with how many points)
-    images: tuple[Image, ...] = ()
-    empty: int = 0  # artists without data
-    invisible: str = ""  # one of UNSEEN where nothing can be seen
+    def _one(self, text: str, mark: int, name: str) -> Saved:
+        try:
+            width, height, single, content = looked_at(decoded(text))
+        except UnreadableError as error:
+            return Saved(why=str(error), key=mark)
+        try:
+            private.replace(os.path.join(self.folder, name), content)
+        except OSError as error:
+            return Saved("", width, height, single, f"it can't be written: {error.strerror}", mark)
+        return Saved(os.path.join(self.folder, name), width, height, single, "", mark)
 
-
-@dataclass(frozen=True)
-class Figure:
-    """What the helper tells of a figure; `key` is that of its picture."""
-
-    key: int
-    title: str = ""
-    colour_bars: tuple[str, ...] = ()
-    legend: tuple[str, ...] = ()
-    axes: tuple[Axes, ...] = ()
-    left_out: int = 0  # axes
-
-
-def by_key(facts: list[Any]) -> dict[int, Figure]:
-    """Return the figures that the helper told of, by the key of their picture."""
-    return {figure.key: figure for figure in read_all(Figure, facts)}
-
-
-def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
-    """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
-    figures = by_key(facts)
-    looked = [picture for picture in saved if picture.why != MANY]
-    distinct = list(dict.fromkeys(looked))
-    room = min(FIGURE_LIMIT, (LIMIT - 120) // max(1, len(distinct)))
-    texts: list[str] = []
-    for number, picture in enumerate(distinct, 1):
-        text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
-        if sum(map(len, texts)) + len(text) + 120 > LIMIT:
-            texts.append(f"… and {many(len(distinct) - len(texts), 'picture')} in the same folder")
-            break
-        texts.append(text)
-    past = len(saved) - len(looked)
-    return texts + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
+    def _prune(self) -> None:
+        now = time.time_ns()
+        found = [(about.st_mtime_ns, name) for name, about in private.files(self.folder) if OURS.fullmatch(name)]
+        # What is of the future was saved before the clock was set back.
+        for _, name in sorted((when if when <= now else 0, name) for when, name in found)[:-KEPT]:
+            private.remove(os.path.join(self.folder, name))
 
 
-def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
-    if not picture.path:
-        return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
-    path = clean(picture.path).replace("\n", "")
-    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else quoted(path, len(path))}"
-    head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
-    return joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
+def decoded(text: str) -> bytes:
+    """Return a picture's bytes; raise UnreadableError."""
+    try:
+        return base64.b64decode(text)
+    except ValueError as error:
+        raise UnreadableError("it is not base64") from error
 
 
-def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = FIGURE_LIMIT) -> str:
-    """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
-    text = ": ".join([head, *filter(None, ["; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])])])
-    for part in _held(figure) if figure else ():
-        if len(text) + len(part) + 4 > room:
-            return text + " …"
-        text += (": " if text == head else ". " if part.startswith("Axes ") else "; ") + part
-    return text + "."
+def looked_at(data: bytes) -> tuple[int, int, bool, bytes]:
+    """Return a picture's size, whether it is of one colour, and the PNG for the agent; raise UnreadableError."""
+    from PIL import Image
+
+    if data.startswith(b"RIFF"):  # Image.open knows the others' decoders
+        from PIL import WebPImagePlugin  # noqa: F401
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > LARGEST:
+            raise UnreadableError("too large to look at")
+        image.load()  # all of it: a client that is given a broken picture stops
+        single = width * height <= COUNTED and is_single_coloured(image)
+        small = max(width, height) <= LONG_EDGE
+        return width, height, single, data if small and image.format == "PNG" else as_png(image)
+    except UnreadableError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise UnreadableError("too large to look at") from error
+    except Exception as error:  # the decoders raise whatever they stumble over
+        raise UnreadableError(f"it can't be decoded ({type(error).__name__})") from error
 
 
-def _wrong(axes: Sequence[Axes]) -> list[str]:
-    texts = []
-    for why, text in UNSEEN.items():
-        which = [str(number) for number, each in enumerate(axes, 1) if each.invisible == why]
-        if which:
-            texts.append(text if len(axes) == 1 else f"{text} (axes {', '.join(which)})")
-    return texts
+def is_single_coloured(image: Image) -> bool:
+    """Whether every pixel has the same colour, or none can be seen."""
+    extremes: Any = image.convert("RGBA").getextrema()
+    return extremes[3][1] == 0 or all(low == high for low, high in extremes)
 
 
-def _held(figure: Figure) -> list[str]:
-    total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
-    parts = [f"title {quoted(figure.title, TITLE)}"] if figure.title else []
-    parts += [f"{total:,} axes"] if total > 1 else []
-    named = [quoted(bar, LABEL) for bar in bars[:3] if bar]
-    parts += [" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named])] if bars else []
-    parts += _legend(figure.legend)
-    for number, axes in enumerate(figure.axes, 1):
-        parts += _shown(axes, f"Axes {number}" if total > 1 else "")
-    return parts
+def as_png(image: Image) -> bytes:
+    """Return a picture as PNG, at most LONG_EDGE pixels on its long edge."""
+    from PIL.Image import Resampling
 
-
-def _shown(axes: Axes, name: str) -> list[str]:
-    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel or axes.empty):
-        return []  # that it is blank is said
-    names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
-    sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
-    held = []
-    for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
-        if kind in KINDS:
-            held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
-    if axes.empty and axes.invisible == "blank":  # seaborn's legends have such
-        held.append(many(axes.empty, "artist without data", "artists without data"))
-    held += map(_image, axes.images[:2])
-    parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
-    return [*filter(None, parts), *_legend(axes.legend)]
-
-
-def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
-    words = [quoted(label, LABEL)] if label else []
-    words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-    words += [f"({scale if SCALE.fullmatch(scale) else quoted(scale, LABEL)})"] if scale else []
-    return " ".join([letter, *words]) if words else ""
-
-
-def _end(end: str | float | None) -> str:
-    return "?" if end is None else quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
-
-
-def _image(image: Image) -> str:
-    words, low, high = "image " + " × ".join(f"{side:,}" for side in image.shape), image.min, image.max
-    if low is None or high is None:
-        return words
-    return f"{words}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
-
-
-def _legend(names: Sequence[str]) -> list[str]:
-    return [f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}"] if names else []
-
-
-def many(count: int, word: str, plural: str = "") -> str:
-    """Return a number of things in words."""
-    return f"{count:,} {word if count == 1 else plural or word + 's'}"
-
-
-def quoted(value: Any, limit: int) -> str:
-    """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
-    return '"' + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'") + '"'
+    if image.mode.startswith("I"):  # 16 bits, which a mere conversion would clip
+        image = image.convert("I").point(lambda value: value / 256).convert("L")
+    elif image.mode not in ("L", "RGB", "RGBA"):
+        image = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
+    scale = LONG_EDGE / max(image.size)
+    if scale < 1:
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height), Resampling.LANCZOS)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepper.core.images import RASTER, content_text, key
-from stepper.diagnosis.figures import LABEL, Figure, by_key, joined, many, quoted
+from stepper.diagnosis.pictures import LABEL, Figure, by_key, joined, many, quoted
+from stepper.ground.images import RASTER, content_text, key
 
 NAMED = 8
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")

@@ -29,7 +29,7 @@ from stepper.adapters.surroundings import Surroundings
 from stepper.advice import Adviser
 from stepper.core.model import CellEdit, Limits, Outcome
 from stepper.core.report import Report
-from stepper.diagnosis.copies import Figures
+from stepper.diagnosis.figures import Figures
 from stepper.engine import edited
 from stepper.ports import Execution, Kernel, KernelPlace
 from stepper.recovery import settle

@@ -8,14 +8,22 @@ from __future__ import annotations
 import ast
 import math
 import re
-import sys
 from typing import Any
 
+from stepper.diagnosis.inside.frames import Seen, many_to_many
+from stepper.diagnosis.inside.statements import (
+    Binding,
+    Cell,
+    calls,
+    constants,
+    given,
+    inside,
+    joins,
+    name_of,
+    names_of,
+    uses,
+)
 from stepper.inkernel.base import guarded, shell
-from stepper.inkernel.cells import now
-
-from .frames import Seen, many_to_many
-from .statements import Cell, calls, constants, given, inside, joins, name_of, names_of, uses
 
 # Names of what one hopes to be empty: first how they begin, then whole words.
 PROBLEMS = re.compile(
@@ -64,16 +72,13 @@ class View:
 
     def multiplied(self) -> list[Fact]:
         """The merges that have more rows than either side."""
-        bound = [(name, bindings[-1]) for name, bindings in self.cell.bound.items() if name in self.after]
-        results = [(name, shell.user_ns.get(name), last.value, last.order) for name, last in bound if not last.looped]
-        shown = (shell.user_ns.get("_oh") or {}).get(now["number"])
-        if type(shown) is vars(sys.modules["pandas"]).get("DataFrame"):
-            results.append(("", shown, self.cell.last, self.cell.order + 1))
-        facts = [self.merged(*result) for result in results if joins(result[2])]
+        last = {name: bound[-1] for name, bound in self.cell.bound.items() if name in self.after}
+        facts = [self.merged(name, bound) for name, bound in last.items() if joins(bound.value) and not bound.looped]
         return [fact for fact in facts if fact is not None]
 
-    def merged(self, name: str, result: Any, value: ast.expr | None, order: int) -> Fact | None:
-        operands, made = self.operands(value, order, name), joins(value)
+    def merged(self, name: str, bound: Binding) -> Fact | None:
+        value, result = bound.value, shell.user_ns.get(name)
+        operands, made = self.operands(value, bound.order, name), joins(value)
         counts, hows = [count for count in operands.values() if count is not None], {how for _, how in made}
         if len(counts) < max(2, len(operands)) or len(result) <= max(counts) or "cross" in hows:
             return None

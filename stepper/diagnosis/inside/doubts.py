@@ -11,13 +11,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from stepper.diagnosis.inside.compared import compare
+from stepper.diagnosis.inside.frames import Seen, look
+from stepper.diagnosis.inside.statements import Cell
+from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
 from stepper.inkernel.base import clock, files, guarded, name_of, shell
 from stepper.inkernel.cells import TIMED, cell_magic, now, place, raw_lines
-
-from .compared import compare
-from .frames import Seen, look
-from .statements import Cell
-from .swallowed import HELPER, listen, message, start, stop, swallowed
 
 FACTS, WARNINGS = 50, 20
 BEFORE, AFTER = 0.1, 0.15  # seconds

@@ -48,10 +48,8 @@ class Cell:
                 self.bind(node.target, ast.BinOp(node.target, node.op, node.value), looped)
             elif isinstance(node, (ast.For, ast.AsyncFor)):
                 self.targets |= names_of(node.target)
-            for part in ("body", "orelse", "finalbody"):
-                self.read(getattr(node, part, ()), looped or isinstance(node, LOOPS))
-            for branch in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-                self.read(branch.body, looped)
+            for block in blocks(node):
+                self.read(block, looped or isinstance(node, LOOPS))
 
     def bind(self, target: ast.expr, value: ast.expr | None, looped: bool) -> None:
         name, columns = columns_of(target)
@@ -73,6 +71,12 @@ class Cell:
             elif isinstance(node, ast.Assert):
                 names |= names_of(node)
         return names - {""}
+
+
+def blocks(node: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks of a compound statement."""
+    branches = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+    return [getattr(node, part, []) for part in ("body", "orelse", "finalbody")] + [part.body for part in branches]
 
 
 def inside(node: ast.AST | None) -> list[ast.AST]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from stepper.diagnosis.inside.statements import LOOPS, blocks, names_of
 from stepper.inkernel.base import classes_of, is_a, name_of, names_in, one_of, peek, short
 
 MOST, KINDS, MESSAGE = 1000, 50, 160  # of one error in one handler; different ones; characters
@@ -33,7 +34,6 @@ SHOWS |= {"log", "debug", "info", "warning", "error", "exception", "critical"}
 SHOWS |= {"str", "repr", "type", "isinstance", "issubclass", "format", "len", "getattr", "hasattr"}
 BINDS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Yield, ast.NamedExpr)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Key = tuple[str, int, int]  # file, line of the handler, id of the class
 Error = list[Any]  # name of the class, message, count
 
@@ -42,37 +42,30 @@ exc_info, caller = sys.exc_info, sys._getframe
 
 
 class Listening:
-    """What one run has swallowed so far."""
+    """What the run has swallowed so far, where one runs."""
 
-    def __init__(self) -> None:
-        self.errors: dict[Key, Error] = {}
-        self.heads: dict[int, str] = {}  # of each handler that is listened to: by its line
-
-
-current: list[Listening] = []  # the run's, where one runs
+    on = False
+    errors: dict[Key, Error]
+    heads: dict[int, str]  # of each handler that is listened to: by its line
 
 
 def start() -> None:
-    current[:] = [Listening()]
+    Listening.on, Listening.errors, Listening.heads = True, {}, {}
 
 
 def stop() -> list[tuple[str, int, str, str, str, int]]:
     """What was swallowed since `start`, other cells' handlers too: [(file, its line, head, class, message, count)]."""
-    ended, current[:] = current[:], []
-    return [
-        (file, line, run.heads.get(line, "except"), *error)
-        for run in ended
-        for (file, line, _), error in run.errors.items()
-    ]
+    Listening.on, heads = False, Listening.heads
+    return [(file, line, heads.get(line, "except"), *error) for (file, line, _), error in Listening.errors.items()]
 
 
 def swallowed() -> None:
     """Called in the user's handlers, maybe thousands of times; an interrupt must pass."""
     __tracebackhide__ = True
-    if not current:
+    if not Listening.on:
         return
     try:
-        frame, kind, errors = caller(1), exc_info()[0], current[0].errors
+        frame, kind, errors = caller(1), exc_info()[0], Listening.errors
         key = frame.f_code.co_filename, frame.f_lineno, id(kind)
         known = errors.get(key)
         if known is not None:
@@ -100,7 +93,7 @@ def message(error: Any) -> str:
 
 def listen(tree: ast.Module, words: str) -> None:
     """Put the calls into the tree of the cell, or of the body of a cell magic."""
-    if current and not COMPILED.search(words):
+    if Listening.on and not COMPILED.search(words):
         visit(tree.body, False, "numba" not in sys.modules)
 
 
@@ -112,10 +105,8 @@ def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
             if functions and not node.decorator_list and not any(named(part) == node.name for part in ast.walk(node)):
                 visit(node.body, False, functions)
         elif not isinstance(node, ast.ClassDef):
-            for part in ("body", "orelse", "finalbody"):
-                visit(getattr(node, part, ()), looped or isinstance(node, LOOPS), functions)
-            for branch in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-                visit(branch.body, looped, functions)
+            for block in blocks(node):
+                visit(block, looped or isinstance(node, LOOPS), functions)
             if isinstance(node, ast.Try) and not (looped and leaves(node.body + node.orelse)):
                 for handler in node.handlers:
                     if broad(handler.type) and not deals(handler, node):
@@ -125,7 +116,7 @@ def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
 def mark(handler: ast.ExceptHandler) -> None:
     kind = handler.type
     kind = next(filter(broad, kind.elts)) if isinstance(kind, ast.Tuple) else kind
-    current[0].heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
+    Listening.heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
     call = ast.parse(CALL).body[0]
     place = {"lineno": handler.lineno, "end_lineno": handler.lineno, "col_offset": handler.col_offset}
     for node in ast.walk(call):
@@ -171,4 +162,4 @@ def hands_on(node: ast.AST, name: str) -> bool:
         given = [node.value] if node.value is not None else []
     elif isinstance(node, ast.Call) and named(node.func) not in SHOWS:
         given = [*node.args, *node.keywords]
-    return any(isinstance(part, ast.Name) and part.id == name for value in given for part in ast.walk(value))
+    return any(name in names_of(value) for value in given)

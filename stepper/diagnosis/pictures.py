@@ -1,0 +1,200 @@
+"""A run's pictures in words: where the agent's copy lies, and what matplotlib's figure holds.
+
+Titles, labels and names come from the user's figure: they stand in double quotes, on one line, cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepper.core.report import clean, one_line
+from stepper.diagnosis.reading import read_all
+
+LIMIT = 1800  # characters of all lines
+FIGURE_LIMIT = 420  # … and of one figure's
+TITLE, LABEL, NAMED = 80, 40, 8
+MANY = "one of too many"  # why a picture was not even looked at
+SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
+SCALE = re.compile(r"log|symlog|logit|asinh|function")
+# How many of what axes hold, in the order of a line: the word for one and, where it has its own, that for more.
+KINDS = {
+    "line": "",
+    "scatter": "",
+    "bar": "",
+    "patch": "patches",
+    "other collection": "",
+    "other artist": "",
+    "text": "",
+}
+POINTED = ("line", "scatter")
+UNSEEN = {
+    "blank": "blank: the axes hold no data",
+    "nan": "all values are NaN",
+    "outside": "all data lie outside the limits",
+    "zero": "all bars are 0 high",
+}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One picture of a run's outputs: the agent's copy, or why there is none. Sizes are the notebook's own."""
+
+    path: str = ""
+    width: int = 0
+    height: int = 0
+    single_colour: bool = False
+    why: str = ""
+    key: int = 0  # `images.key` of its text
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image on axes: its shape, the range of its values where there are some."""
+
+    shape: tuple[int, ...] = ()
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What axes show."""
+
+    title: str = ""
+    kind: str = ""  # where they are not rectilinear
+    xlabel: str = ""
+    ylabel: str = ""
+    xlim: tuple[str | float | None, ...] = ()
+    ylim: tuple[str | float | None, ...] = ()
+    xscale: str = ""  # where it is not linear
+    yscale: str = ""
+    legend: tuple[str, ...] = ()
+    artists: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, with how many points)
+    images: tuple[Image, ...] = ()
+    empty: int = 0  # artists without data
+    invisible: str = ""  # one of UNSEEN where nothing can be seen
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the helper tells of a figure; `key` is that of its picture."""
+
+    key: int
+    title: str = ""
+    colour_bars: tuple[str, ...] = ()
+    legend: tuple[str, ...] = ()
+    axes: tuple[Axes, ...] = ()
+    left_out: int = 0  # axes
+
+
+def by_key(facts: list[Any]) -> dict[int, Figure]:
+    """Return the figures that the helper told of, by the key of their picture."""
+    return {figure.key: figure for figure in read_all(Figure, facts)}
+
+
+def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
+    """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
+    figures = by_key(facts)
+    looked = [picture for picture in saved if picture.why != MANY]
+    distinct = list(dict.fromkeys(looked))
+    room = min(FIGURE_LIMIT, (LIMIT - 120) // max(1, len(distinct)))
+    texts: list[str] = []
+    for number, picture in enumerate(distinct, 1):
+        text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
+        if sum(map(len, texts)) + len(text) + 120 > LIMIT:
+            texts.append(f"… and {many(len(distinct) - len(texts), 'picture')} in the same folder")
+            break
+        texts.append(text)
+    past = len(saved) - len(looked)
+    return texts + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
+
+
+def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
+    if not picture.path:
+        return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
+    path = clean(picture.path).replace("\n", "")
+    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else quoted(path, len(path))}"
+    head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
+    return joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
+
+
+def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = FIGURE_LIMIT) -> str:
+    """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
+    text = ": ".join([head, *filter(None, ["; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])])])
+    for part in _held(figure) if figure else ():
+        if len(text) + len(part) + 4 > room:
+            return text + " …"
+        text += (": " if text == head else ". " if part.startswith("Axes ") else "; ") + part
+    return text + "."
+
+
+def _wrong(axes: Sequence[Axes]) -> list[str]:
+    texts = []
+    for why, text in UNSEEN.items():
+        which = [str(number) for number, each in enumerate(axes, 1) if each.invisible == why]
+        if which:
+            texts.append(text if len(axes) == 1 else f"{text} (axes {', '.join(which)})")
+    return texts
+
+
+def _held(figure: Figure) -> list[str]:
+    total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
+    parts = [f"title {quoted(figure.title, TITLE)}"] if figure.title else []
+    parts += [f"{total:,} axes"] if total > 1 else []
+    named = [quoted(bar, LABEL) for bar in bars[:3] if bar]
+    parts += [" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named])] if bars else []
+    parts += _legend(figure.legend)
+    for number, axes in enumerate(figure.axes, 1):
+        parts += _shown(axes, f"Axes {number}" if total > 1 else "")
+    return parts
+
+
+def _shown(axes: Axes, name: str) -> list[str]:
+    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel or axes.empty):
+        return []  # that it is blank is said
+    names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
+    sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
+    held = []
+    for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
+        if kind in KINDS:
+            held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
+    if axes.empty and axes.invisible == "blank":  # seaborn's legends have such
+        held.append(many(axes.empty, "artist without data", "artists without data"))
+    held += map(_image, axes.images[:2])
+    parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
+    return [*filter(None, parts), *_legend(axes.legend)]
+
+
+def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
+    words = [quoted(label, LABEL)] if label else []
+    words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
+    words += [f"({scale if SCALE.fullmatch(scale) else quoted(scale, LABEL)})"] if scale else []
+    return " ".join([letter, *words]) if words else ""
+
+
+def _end(end: str | float | None) -> str:
+    return "?" if end is None else quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
+
+
+def _image(image: Image) -> str:
+    words, low, high = "image " + " × ".join(f"{side:,}" for side in image.shape), image.min, image.max
+    if low is None or high is None:
+        return words
+    return f"{words}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
+
+
+def _legend(names: Sequence[str]) -> list[str]:
+    return [f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}"] if names else []
+
+
+def many(count: int, word: str, plural: str = "") -> str:
+    """Return a number of things in words."""
+    return f"{count:,} {word if count == 1 else plural or word + 's'}"
+
+
+def quoted(value: Any, limit: int) -> str:
+    """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
+    return '"' + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'") + '"'
