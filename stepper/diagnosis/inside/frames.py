@@ -11,7 +11,7 @@ from typing import Any
 
 from stepper.inkernel.base import clock, guarded, one_of, shell, short, top_module
 
-CELLS, COLUMNS, ROWS, HEAD, CHUNK, LABEL = 5_000_000, 2000, 500_000, 50, 200_000, 60
+CELLS, COLUMNS, ROWS, HEAD, LABEL = 5_000_000, 2000, 500_000, 50, 60
 PLAIN = (str, int, float, bool, type(None))
 COMPARABLE = ("string", "integer", "boolean", "date", "empty")  # as pandas infers what a column of objects holds
 
@@ -34,16 +34,14 @@ class Seen:
         if not known or not all(map(plain, labels)) or len({*map(written, labels)}) < len(labels):
             return
         self.labels = tuple(map(written, labels))
-        rest, start, count = list(range(len(labels))), 0, HEAD
-        while rest and start < self.rows:  # the first rows tell of nearly all columns
+        head = value.iloc[:HEAD].notna().to_numpy().any(axis=0)  # the first rows tell of nearly all columns
+        blank = set()
+        for index, some in enumerate(head.tolist() if self.framed else [head]):
             if clock() > deadline:
                 return
-            part = value.iloc[start : start + count]
-            part = part if len(rest) == len(labels) else part.iloc[:, rest]
-            filled = part.notna().to_numpy().any(axis=0)
-            rest = [index for index, some in zip(rest, filled.tolist() if self.framed else [filled]) if not some]
-            start, count = start + count, max(1000, CHUNK // (len(rest) or 1))
-        self.blank = {self.labels[index] for index in rest} if self.rows else set()
+            if not some and not (value.iloc[:, index] if self.framed else value).notna().any():
+                blank.add(self.labels[index])
+        self.blank = blank if self.rows else set()
 
 
 def plain(label: Any) -> bool:
