@@ -467,8 +467,10 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
         "m = big.merge(people, left_on='x', right_on='id', how='left')",
     ):
         began = time.monotonic()
-        assert told(clean, code) == []
-        assert time.monotonic() - began < 3
+        timed = f"import time\n_began = time.monotonic()\n{code}\n_took = time.monotonic() - _began"
+        assert told(clean, timed) == []
+        spent = time.monotonic() - began
+        assert spent - clean.value("_took") < 1.5  # pandas takes its own
     clean.ok("del big, wide, huge, m")
 
 
