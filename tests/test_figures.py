@@ -146,17 +146,10 @@ def test_a_fact_of_the_axes(plots: Lab, code: str, facts: dict[str, Any]) -> Non
         ("plt.imshow(np.full((3, 3), np.nan))", "nan"),
         ("plt.imshow(np.zeros((3, 3)))", None),
         ("plt.plot([np.nan] * 200_000)", None),  # too many to look at: nothing is claimed
-        ("plt.plot([1, 2], [3, 4]); plt.xlim(10, 20)", "outside"),
-        ("plt.plot([1, 2], [3, 4]); plt.xlim(20, 10)", "outside"),
         ("plt.plot([1, 20], [3, 4]); plt.xlim(10, 15)", None),  # the line crosses
-        ("plt.scatter([1, 2], [3, 4]); plt.ylim(-5, -1)", "outside"),
         ("plt.scatter([1, 2], [3, 4]); plt.ylim(3.5, 5)", None),
         ("plt.scatter([0.5], [0.5], transform=plt.gca().transAxes); plt.ylim(3.5, 5)", None),
-        ("plt.bar([1, 2], [3, 4]); plt.xlim(10, 20)", "outside"),
         ("plt.axhline(3); plt.ylim(0, 1)", None),
-        ("plt.plot([1, 2], [-3, -4]); plt.yscale('log'); plt.ylim(1, 10)", "outside"),
-        ("plt.hist([])", "zero"),
-        ("plt.bar([1, 2], [0, 0])", "zero"),
         ("plt.bar([1, 2], [0, 1])", None),
         ("plt.bar([1, 2], [0, 0]); plt.plot([1, 2], [0, 1])", None),
     ],

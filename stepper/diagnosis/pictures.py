@@ -33,8 +33,6 @@ POINTED = ("line", "scatter")
 UNSEEN = {
     "blank": "blank: the axes hold no data",
     "nan": "all values are NaN",
-    "outside": "all data lie outside the limits",
-    "zero": "all bars are 0 high",
 }
 
 
@@ -74,7 +72,6 @@ class Axes:
     legend: tuple[str, ...] = ()
     artists: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, with how many points)
     images: tuple[Image, ...] = ()
-    empty: int = 0  # artists without data
     invisible: str = ""  # one of UNSEEN where nothing can be seen
 
 
@@ -153,7 +150,7 @@ def _held(figure: Figure) -> list[str]:
 
 
 def _shown(axes: Axes, name: str) -> list[str]:
-    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel or axes.empty):
+    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel):
         return []  # that it is blank is said
     names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
     sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
@@ -161,8 +158,6 @@ def _shown(axes: Axes, name: str) -> list[str]:
     for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
         if kind in KINDS:
             held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
-    if axes.empty and axes.invisible == "blank":  # seaborn's legends have such
-        held.append(many(axes.empty, "artist without data", "artists without data"))
     held += map(_image, axes.images[:2])
     parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
     return [*filter(None, parts), *_legend(axes.legend)]

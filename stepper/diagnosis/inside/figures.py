@@ -18,7 +18,7 @@ from typing import Any
 from stepper.inkernel.base import class_names, clock, name_of, shell, short
 
 CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
-ARTISTS, VALUES, SECONDS = 2000, 100_000, 0.03
+VALUES, SECONDS = 100_000, 0.03
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # in the order in which a report takes one
 TEXTUAL = {"FixedFormatter", "FuncFormatter", "StrCategoryFormatter"}  # their ticks say more than numbers
 # What an artist is called: the first of its classes that stands here.
@@ -134,23 +134,21 @@ def artists(axes: Any, until: float) -> Fact:
     bars = {id(each) for held in axes.containers if type(held).__name__ == "BarContainer" for each in held.patches}
     shown = [each for where in HELD for each in getattr(axes, where) if each.get_visible()]
     own = [("bar" if id(each) in bars else kind_of(each, axes), each) for each in shown]
+    images = [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES]
     counts: dict[str, list[int]] = {}
-    fact: Fact = {"images": [quietly(image, each) or {} for kind, each in own if kind == "image"][:AXES], "empty": 0}
     for kind, each in own:
         points = len(POINTS[kind](each)) if kind in POINTS else -1
-        fact["empty"] += points == 0
         if points and kind != "image":
             count = counts.setdefault(kind, [0, 0])
             count[0], count[1] = count[0] + 1, count[1] + max(0, points)
-    fact["artists"] = [[kind, *count] for kind, count in counts.items()]
-    others, images = set(counts) - {"text"}, fact["images"]
+    fact: Fact = {"artists": [[kind, *count] for kind, count in counts.items()], "images": images}
+    others = set(counts) - {"text"}
     if not counts and not images:
-        fact["invisible"] = "blank"
-        fact["off"] = not axes.axison and not fact["empty"]  # a place of a grid that was left empty on purpose
-    elif images and not others and all("shape" in each and "max" not in each for each in images):
-        fact["invisible"] = "nan"
-    elif axes.name == "rectilinear" and not images and others <= {"line", "scatter", "bar"}:
-        fact["invisible"] = quietly(unseen, axes, own, until)
+        fact.update(invisible="blank", off=not axes.axison)  # a place of a grid that was left empty on purpose
+    elif images and not others:
+        fact["invisible"] = "nan" if all("shape" in each and "max" not in each for each in images) else ""
+    elif others <= {"line", "scatter", "bar"} and not images and axes.name == "rectilinear":
+        fact["invisible"] = "nan" if quietly(all_nan, axes, own, until) else ""
     return fact
 
 
@@ -166,39 +164,21 @@ def in_data(transform: Any, axes: Any) -> bool:
     return all(transform.contains_branch_seperately(axes.transData)) and bool(transform == axes.transData)
 
 
-def unseen(axes: Any, own: list[tuple[str, Any]], until: float) -> str | None:
-    """Why none of the data can be seen: "nan", "outside" the limits, "zero" bars; None where some can, or too much."""
-    numpy, room, reasons = sys.modules["numpy"], VALUES, set()
-    view = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+def all_nan(axes: Any, own: list[tuple[str, Any]], until: float) -> bool:
+    """Whether no point of the lines, scatters and bars can be drawn; lines such as axhline's are no data."""
+    numpy, room, seen = sys.modules["numpy"], VALUES, False
     for kind, each in own:
-        spot = numpy.ma.filled(numpy.ma.asarray(spots(kind, each, axes), dtype=float), math.nan).reshape(-1, 2)
-        room -= max(spot.size, VALUES // ARTISTS)
-        if room < 0 or clock() > until:
-            return None
-        points = spot[numpy.isfinite(spot).all(axis=1)]
-        if not len(spot):
-            continue
-        if not len(points) or (kind == "bar" and len(points) < 2):  # its foot stands all the same
-            reasons.add("nan")
-            continue
-        low, high = points.min(axis=0), points.max(axis=0)
-        if kind == "bar" and (low == high).any():
-            reasons.add("zero")
-        elif any(low[side] > view[side][1] or high[side] < view[side][0] for side in (0, 1)):
-            reasons.add("outside")
-        else:
-            return None
-    return "outside" if "outside" in reasons else reasons.pop() if len(reasons) == 1 else None
-
-
-def spots(kind: str, artist: Any, axes: Any) -> Any:
-    """The points of a line, scatter or bar; not of lines such as axhline's, which are no data."""
-    if kind == "line":
-        return artist.get_xydata() if in_data(artist.get_transform(), axes) else []
-    if kind == "bar":
-        (x, y), width, height = artist.get_xy(), artist.get_width(), artist.get_height()
-        return [[x, y], [x + width, y + height]]
-    return artist.get_offsets() if kind == "scatter" else []
+        spot: Any = []
+        if kind == "bar":
+            spot = [[each.get_width(), each.get_height()]]
+        elif kind == "scatter" or (kind == "line" and in_data(each.get_transform(), axes)):
+            spot = POINTS[kind](each)
+        values = numpy.ma.filled(numpy.ma.asarray(spot, dtype=float), math.nan).reshape(-1, 2)
+        room -= values.size
+        if room < 0 or clock() > until or numpy.isfinite(values).all(axis=1).any():
+            return False
+        seen = seen or len(values) > 0
+    return seen
 
 
 def image(artist: Any) -> Fact:
