@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stepper.core.model import Outcome
 from stepper.diagnosis import pictures
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.pictures import Saved
 from stepper.diagnosis.rich import rich
-from stepper.ports import Execution
+from stepper.policy.model import Outcome
+from stepper.session.ports import Execution
 from tests.test_helper import Lab, environment, old_python, text
 
 OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "matplotlib==3.5.3", "matplotlib-inline==0.1.6", "numpy<2",

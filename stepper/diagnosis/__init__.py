@@ -1,1 +1,1 @@
-"""What a report adds to how a run ended: doubts on a run that ended well, its figures in words."""
+"""Finds the fact behind a fault or a doubt. It can be taken out: only the server hands it in."""

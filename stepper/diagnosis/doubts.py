@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.core.report import one_line
 from stepper.diagnosis.reading import read_all
+from stepper.ground.text import one_line
 
 SHOWN, LINE, NAME, MANY = 3, 160, 40, 1000
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from stepper import private
 from stepper.diagnosis.pictures import MANY, Saved
-from stepper.ground.images import LOOKED_AT, key, picture_in
+from stepper.ground import private
+from stepper.kernel.pictures import LOOKED_AT, key, picture_in
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.core.report import clean, one_line
 from stepper.diagnosis.reading import read_all
+from stepper.ground.text import clean, one_line
 
 LIMIT = 1800  # characters of all lines
 FIGURE_LIMIT = 420  # … and of one figure's
@@ -45,7 +45,7 @@ class Saved:
     height: int = 0
     single_colour: bool = False
     why: str = ""
-    key: int = 0  # `images.key` of its text
+    key: int = 0  # `kernel.pictures.key` of its text
 
 
 @dataclass(frozen=True)

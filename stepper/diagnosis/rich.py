@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepper.diagnosis.pictures import LABEL, Figure, by_key, joined, many, quoted
-from stepper.ground.images import RASTER, content_text, key
+from stepper.kernel.pictures import RASTER, content_text, key
 
 NAMED = 8
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")

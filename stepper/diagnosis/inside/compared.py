@@ -23,7 +23,7 @@ from stepper.diagnosis.inside.statements import (
     names_of,
     uses,
 )
-from stepper.inkernel.base import guarded, shell
+from stepper.kernel.inside.base import guarded, shell
 
 # Names of what one hopes to be empty: first how they begin, then whole words.
 PROBLEMS = re.compile(

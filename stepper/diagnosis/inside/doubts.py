@@ -15,8 +15,8 @@ from stepper.diagnosis.inside.compared import compare
 from stepper.diagnosis.inside.frames import Seen, look
 from stepper.diagnosis.inside.statements import Cell
 from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
-from stepper.inkernel.base import clock, files, guarded, name_of, shell
-from stepper.inkernel.cells import TIMED, cell_magic, now, place, raw_lines
+from stepper.kernel.inside.base import clock, files, guarded, name_of, shell
+from stepper.kernel.inside.cells import TIMED, cell_magic, now, place, raw_lines
 
 FACTS, WARNINGS = 50, 20
 BEFORE, AFTER = 0.1, 0.15  # seconds

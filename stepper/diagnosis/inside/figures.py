@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from stepper.inkernel.base import class_names, clock, name_of, shell, short
+from stepper.kernel.inside.base import class_names, clock, name_of, shell, short
 
 CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
 VALUES, SECONDS = 100_000, 0.03
@@ -69,7 +69,7 @@ def quietly(make: Callable[..., Any], *given: Any) -> Any:
         return make(*given)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001  # SystemExit too: whatever the user's figures do
+    except BaseException:  # SystemExit too: whatever the user's figures do
         return None
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any
 
-from stepper.inkernel.base import clock, guarded, one_of, shell, short, top_module
+from stepper.kernel.inside.base import clock, guarded, one_of, shell, short, top_module
 
 CELLS, COLUMNS, ROWS, HEAD, LABEL = 5_000_000, 2000, 500_000, 50, 60
 PLAIN = (str, int, float, bool, type(None))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepper.diagnosis.inside.statements import LOOPS, blocks, names_of
-from stepper.inkernel.base import classes_of, is_a, name_of, names_in, one_of, peek, short
+from stepper.kernel.inside.base import classes_of, is_a, name_of, names_in, one_of, peek, short
 
 MOST, KINDS, MESSAGE = 1000, 50, 160  # of one error in one handler; different ones; characters
 PLAIN = (str, int, float, bool, bytes, type(None))
@@ -72,7 +72,7 @@ def swallowed() -> None:
             known[2] += known[2] < MOST
         elif len(errors) < KINDS and kind is not None and not issubclass(kind, EXPECTED):
             errors[key] = [short(name_of(kind)), message(exc_info()[1]), 1]
-    except Exception:  # noqa: BLE001  # whatever the error is, the handler goes on
+    except Exception:  # whatever the error is, the handler goes on
         return
 
 
