@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.core import brief, distributions, doubts, pictures, preflight, report, suggest
+from stepper.core import brief, distributions, doubts, pictures, report, suggest
 from stepper.core.around import Around, listed, quoted
 from stepper.core.changes import runnable
 from stepper.core.imports import of_module, relative
 from stepper.core.ledger import State
 from stepper.core.model import Cell, Fault
 from stepper.core.unbound import unbound
+from stepper.diagnosis import before, syntax
 from stepper.ports import Execution, Pictures, Surroundings
 
 log = logging.getLogger("stepper")
@@ -60,13 +61,13 @@ class Adviser:
     def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
         magics = facts.get("magics")
-        known = preflight.Known(
+        known = before.Known(
             frozenset(facts.get("names") or ()),
             frozenset({"input"} if facts.get("own_input") else ()),
             tuple(facts.get("python") or (0, 0)),
             None if magics is None else frozenset(magics),
         )
-        return preflight.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
+        return before.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
 
     def _findable(self, name: str, facts: Mapping[str, Any]) -> bool:
         """Whether a module may be there; what is not known may be."""
@@ -98,7 +99,9 @@ class Adviser:
                 around = self._around_module(around, fault, name, facts.get("path") or (), python)
             elif classes.intersection(FILES):
                 around = self._around_path(around, fault, look)
-        return replace(fault, suggestion=report.one_line(suggest.hint(fault, look, around), suggest.LONGEST))
+        told = suggest.hint(fault, look, around) if "SyntaxError" not in classes else ""
+        told = told if "SyntaxError" not in classes else syntax.suggestion(cell.source, fault, self.transform)
+        return replace(fault, suggestion=report.one_line(told, suggest.LONGEST))
 
     def _around_name(self, around: Around, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> Around:
         """Where a name would come from, or where it went."""

@@ -16,7 +16,6 @@ from stepper.core.suggest_files import file_not_found
 from stepper.core.suggest_members import attribute_error, index_error
 from stepper.core.suggest_names import import_error, key_error, module_not_found, name_error
 from stepper.core.suggest_values import operands, type_error, unicode_error, value_error
-from stepper.core.syntax import syntax_error
 
 LONGEST, ROOM = 420, 330
 
@@ -92,6 +91,5 @@ ROWS: tuple[tuple[str, Callable[[Fault, Facts, Around], str]], ...] = (
     ("IsADirectoryError", file_not_found),
     ("TypeError", type_error),
     ("UnicodeError", unicode_error),
-    ("SyntaxError", syntax_error),
     ("ValueError", value_error),
 )

@@ -142,7 +142,7 @@ def _judge(source: str, known: Known, findable: Callable[[str], bool], transform
         code = transform(source)  # it raises IndentationError itself
         if _may_be_a_magic(code, known):
             return None
-        tree = _read(code)
+        tree = compiled(code)
     except SyntaxError as error:
         return _unreadable(error, source, code) if (3,) < known.python <= sys.version_info[:2] else None
     found: list[Finding] = [*_missing_modules(tree, findable), *_missing_values(tree, known)]
@@ -155,7 +155,7 @@ def _judge(source: str, known: Known, findable: Callable[[str], bool], transform
 # --- reading ---
 
 
-def _read(code: str) -> ast.Module:
+def compiled(code: str) -> ast.Module:
     """Parse and compile, statement by statement as IPython does: a whole module must not have a late `__future__`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,0 +1,141 @@
+"""Source that may be broken, as tokens and statements: what `tokenize` and `ast` refuse to give for it."""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import re
+from typing import NamedTuple
+
+PAIRS = {")": "(", "]": "[", "}": "{"}
+CLOSER = {opener: closer for closer, opener in PAIRS.items()}
+QUOTE = r"\"\"\"|'''|\"|'"
+# IPython's own lines are no Python: `!echo "it's`, `%run x`, `files = !ls 'a`.
+MAGIC_LINE = re.compile(r"(?:[\w, \t]*=)?[ \t]*[%!?].*")
+TOKEN = re.compile(
+    rf"(?P<blank>[ \t\f\r]+|\\\n)|(?P<comment>#[^\n]*)|(?P<newline>\n)"
+    rf"|(?P<string>(?:\b(?i:[rbuft]|[ft]r|r[bft]|br))?(?P<quote>{QUOTE}))"
+    r"|(?P<number>(?:\d|\.\d)[\w.]*)|(?P<name>[^\W\d]\w*)|(?P<op>\*\*|//|==|!=|<=|>=|->|:=|[-+*/%&|^]=|.)"
+)
+REST = {  # of a string, from its quote on
+    mark: re.compile(rf"(?:\\.|[^\\{'' if len(mark) == 3 else mark + chr(10)}])*?{mark}", re.DOTALL)
+    for mark in ('"""', "'''", '"', "'")
+}
+DEEPEST = 50  # brackets within brackets that a closing bracket is looked for in
+
+
+class Token(NamedTuple):
+    """A piece of source; lines and columns from 1. `kind` is name, number, string, op – or `open`: a text without end.
+
+    `depth` is the number of brackets around it.
+    """
+
+    kind: str
+    text: str
+    at: int
+    line: int
+    column: int
+    depth: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends in the source."""
+        return self.at + len(self.text)
+
+    @property
+    def last_line(self) -> int:
+        """The line on which it ends."""
+        return self.line + self.text.count("\n")
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is a value by itself."""
+        word = self.kind == "name" and (not keyword.iskeyword(self.text) or self.text in ("None", "True", "False"))
+        return word or self.kind in ("number", "string")
+
+
+class Statement(NamedTuple):
+    """A logical line: how it is indented, what it is made of."""
+
+    indent: str
+    tokens: tuple[Token, ...]
+
+    @property
+    def line(self) -> int:
+        """The line on which it begins."""
+        return self.tokens[0].line
+
+    @property
+    def first(self) -> str:
+        """The word it begins with; of `async for` the second."""
+        return self.tokens[min(len(self.tokens) - 1, int(self.tokens[0].text == "async"))].text
+
+    @property
+    def width(self) -> int:
+        """How far it is indented, in columns."""
+        return len(self.indent.expandtabs(8))
+
+    @property
+    def opens_block(self) -> bool:
+        """Whether it ends with a colon."""
+        return self.tokens[-1].text == ":"
+
+
+@functools.lru_cache(maxsize=4)
+def tokens(source: str) -> tuple[Token, ...]:
+    """Return the tokens of a source, without blanks and comments; line breaks that end a statement are left in."""
+    found: list[Token] = []
+    opened: list[str] = []  # a bracket that lacks its end is let go where the one around it is closed
+    at, line, head = 0, 1, 0
+    while at < len(source):
+        magic = MAGIC_LINE.match(source, at) if not opened and at == head else None
+        match = magic or TOKEN.match(source, at)
+        if match is None:  # a lone line separator, say
+            at += 1
+            continue
+        kind, text = "magic" if magic else match.lastgroup or "", match[0]
+        if not magic and match["quote"]:
+            rest = REST[match["quote"]].match(source, match.end())
+            line_end = source.find("\n", at) if len(match["quote"]) == 1 else -1
+            kind = "string" if rest else "open"
+            text = source[at : rest.end() if rest else line_end if line_end >= 0 else len(source)]
+        if text in PAIRS and PAIRS[text] in (near := opened[-DEEPEST:]):
+            del opened[-1 - near[::-1].index(PAIRS[text]) :]
+        if kind not in ("blank", "comment") and not (kind == "newline" and opened):
+            lead = len(text) - len(text.lstrip()) if magic else 0
+            found.append(Token(kind, text[lead:], at + lead, line, at - head + lead + 1, len(opened)))
+        if text in CLOSER:
+            opened.append(text)
+        line += text.count("\n")
+        at += len(text)
+        head = source.rfind("\n", 0, at) + 1 if "\n" in text else head
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4)
+def statements(source: str) -> tuple[Statement, ...]:
+    """Return the logical lines of a source."""
+    found: list[Statement] = []
+    held: list[Token] = []
+    for token in (*tokens(source), Token("newline", "\n", len(source), 0, 0, 0)):
+        if token.kind != "newline":
+            held.append(token)
+        elif held:
+            head = source.rfind("\n", 0, held[0].at) + 1
+            indent = source[head : held[0].at]
+            found.append(Statement(indent, tuple(held)))
+            held = []
+    return tuple(found)
+
+
+def mate(source: str, at: int) -> Token | None:
+    """Return the bracket that the closing one at this place closes."""
+    opened: list[Token] = []
+    for token in tokens(source):
+        if token.kind == "op" and token.text in CLOSER:
+            opened.append(token)
+        elif token.kind == "op" and token.text in PAIRS and opened:
+            opener = opened.pop()
+            if token.at == at:
+                return opener
+    return None
