@@ -6,7 +6,6 @@ change in a few lines) the whole source compiles, as IPython reads it. Where no 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -16,7 +15,7 @@ from stepper.diagnosis.repairs import ROWS, Broken, Edit
 from stepper.diagnosis.tokens import tokens
 
 LONGEST = 20_000  # characters of a source that is looked at
-MOST = 60  # changes tried of one kind
+EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
 EFFORT = 600_000  # characters that are read in all: some tenths of a second
 
 
@@ -29,17 +28,19 @@ def suggestion(source: str, fault: Fault, transform: Callable[[str], str]) -> st
     line = line if isinstance(line, int) else fault.line
     if not isinstance(line, int):
         return ""
+    if re.search(EXACT, fault.evalue):
+        return _place(line, 0, text or "".join(source.split("\n")[line - 1 : line]))
     offset = fault.attributes.get("offset")
     column = offset if isinstance(offset, int) and offset > 0 else 0
     own = _line_in_cell(line, text, fault, source)
     if own:
-        body = re.sub(r"\A\s*%%.*", "", source)  # a cell magic hands on the lines below it
-        help_ = _repaired(Broken(body, own, column), transform)
+        body = re.sub(r"\A%%.*", "", source)  # a cell magic hands on the lines below it
+        help_ = _repaired(Broken(body, own), transform)
         return f"the cell reads with {help_}" if help_ else _place(own, column, [*source.split("\n"), ""][own - 1])
     name = str(fault.attributes.get("filename") or "")
     query = re.search(r"\.(?:query|eval)\(", source) is not None
     of = f" of {re.sub(r'[^/]+/[.][.]/', '', name)}" if _is_file(name) else " of the text that was parsed"
-    help_ = _repaired(Broken(text.strip(), 1, column, query), transform)
+    help_ = _repaired(Broken(text.strip(), 1, query), transform)
     return _place(line, column, text, of) + (f"; this line reads with {help_}" if help_ else "")
 
 
@@ -52,7 +53,7 @@ def _line_in_cell(line: int, text: str, fault: Fault, source: str) -> int | None
             return number
     if fault.frames and not (magic and not text.strip()):
         return None
-    return None if _is_file(str(fault.attributes.get("filename") or "")) else min(line + magic, len(lines))
+    return None if _is_file(str(fault.attributes.get("filename") or "")) else min(max(line + magic, 1), len(lines))
 
 
 def _is_file(name: str) -> bool:
@@ -66,9 +67,11 @@ def _place(line: int, column: int, text: str, of: str = "") -> str:
 
 def _repaired(broken: Broken, transform: Callable[[str], str]) -> str:
     """Return the first change with which the source reads, in words; '' where there is none."""
-    left = EFFORT if len(broken.source) <= LONGEST else 0
+    if len(broken.source) > LONGEST or _reads(broken.source, transform):  # another Python refused it
+        return ""
+    left = EFFORT
     for row, together in ROWS:
-        edits = [*itertools.islice(row(broken), MOST)]
+        edits = [*row(broken)]
         for tried in (*([edit] for edit in edits), *(_groups(edits) if together else ())):
             left -= len(broken.source)
             if left < 0:

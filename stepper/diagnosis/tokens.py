@@ -8,7 +8,6 @@ import re
 from typing import NamedTuple
 
 PAIRS = {")": "(", "]": "[", "}": "{"}
-CLOSER = {opener: closer for closer, opener in PAIRS.items()}
 QUOTE = r"\"\"\"|'''|\"|'"
 # IPython's own lines are no Python: `!echo "it's`, `%run x`, `files = !ls 'a`.
 MAGIC_LINE = re.compile(r"(?:[\w, \t]*=)?[ \t]*[%!?].*")
@@ -25,10 +24,7 @@ DEEPEST = 50  # brackets within brackets that a closing bracket is looked for in
 
 
 class Token(NamedTuple):
-    """A piece of source; lines and columns from 1. `kind` is name, number, string, op – or `open`: a text without end.
-
-    `depth` is the number of brackets around it.
-    """
+    """A piece of source, with `depth` brackets around it. `kind` `open` is a text without end."""
 
     kind: str
     text: str
@@ -66,11 +62,6 @@ class Statement(NamedTuple):
         return self.tokens[0].line
 
     @property
-    def first(self) -> str:
-        """The word it begins with; of `async for` the second."""
-        return self.tokens[min(len(self.tokens) - 1, int(self.tokens[0].text == "async"))].text
-
-    @property
     def width(self) -> int:
         """How far it is indented, in columns."""
         return len(self.indent.expandtabs(8))
@@ -104,7 +95,7 @@ def tokens(source: str) -> tuple[Token, ...]:
         if kind not in ("blank", "comment") and not (kind == "newline" and opened):
             lead = len(text) - len(text.lstrip()) if magic else 0
             found.append(Token(kind, text[lead:], at + lead, line, at - head + lead + 1, len(opened)))
-        if text in CLOSER:
+        if text in PAIRS.values():
             opened.append(text)
         line += text.count("\n")
         at += len(text)
@@ -121,21 +112,6 @@ def statements(source: str) -> tuple[Statement, ...]:
         if token.kind != "newline":
             held.append(token)
         elif held:
-            head = source.rfind("\n", 0, held[0].at) + 1
-            indent = source[head : held[0].at]
-            found.append(Statement(indent, tuple(held)))
+            found.append(Statement(source[source.rfind("\n", 0, held[0].at) + 1 : held[0].at], tuple(held)))
             held = []
     return tuple(found)
-
-
-def mate(source: str, at: int) -> Token | None:
-    """Return the bracket that the closing one at this place closes."""
-    opened: list[Token] = []
-    for token in tokens(source):
-        if token.kind == "op" and token.text in CLOSER:
-            opened.append(token)
-        elif token.kind == "op" and token.text in PAIRS and opened:
-            opener = opened.pop()
-            if token.at == at:
-                return opener
-    return None
