@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stepper.diagnosis.tokens import PAIRS, Statement, Token, statements, tokens
 
+NEAR = 500  # tokens around the place where Python stopped; statements above it: a tenth
 HEADS = ("if", "elif", "else", "for", "while", "def", "class", "with", "try", "except", "finally", "match", "case")
 COMMAND = re.compile(  # of the shell; IPython has magics for those that change the kernel's environment
     r"(?:(?P<magic>pip|conda|mamba|uv)|apt|apt-get|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|unzip|wget)"
@@ -30,7 +31,7 @@ WORDS = (  # of other languages, of escaped or pretty-printed text → Python's,
     (r"&&", " and ", ""),
     (r"\|\|", " or ", ""),
     (r"!(?!=)", "not ", ""),
-    (r"([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", ""),
+    (r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", ""),
     (r"!==|<>", "!=", ""),
     (r"===", "==", ""),
     (r"=>", ">=", ""),
@@ -73,7 +74,7 @@ class Broken:
         """Each token with the one after it, those nearest to where Python stopped first."""
         found = [token for token in tokens(self.source) if token.kind not in ("newline", "magic")]
         pairs = itertools.zip_longest(found, found[1:])
-        return sorted(pairs, key=lambda pair: abs(pair[0].line - self.line))
+        return sorted(pairs, key=lambda pair: abs(pair[0].line - self.line))[:NEAR]
 
     @property
     def above(self) -> list[Statement]:
@@ -114,7 +115,7 @@ def command(broken: Broken) -> Iterator[Edit]:
 def marks(broken: Broken) -> Iterator[Edit]:
     """A colon, a closing bracket, a comma: at a line's end, before what stands on the line where Python stopped."""
     width = [0, *(len(line) - len(line.lstrip()) for line in broken.source.split("\n"))]
-    ops = [token.text for token, _ in broken.code if token.kind == "op"]
+    ops = [token.text for token in tokens(broken.source) if token.kind == "op"]
     lacking = [closer for closer, opener in PAIRS.items() if ops.count(opener) > ops.count(closer)]
     ends = [(last, after) for last, after in broken.code if not after or after.line > last.last_line]
 
@@ -194,8 +195,8 @@ def tabs(broken: Broken) -> Iterator[Edit]:
 def indentation(broken: Broken) -> Iterator[Edit]:
     """Lines moved into a block around them: the one where Python stopped, those with it, those above it."""
     whole, end = statements(broken.source), len(broken.above)
-    for first in range(end - 1, 0, -1):
-        above, now = whole[:first], whole[first].width
+    for first in range(end - 1, max(0, end - NEAR // 10), -1):
+        above, now = whole[max(0, first - NEAR) : first], whole[first].width
         widths = {above[-1].width} if above[-1].width > now else set()
         if first == end - 1:
             widths = {line.width for line in above} | {above[-1].width + 4 * above[-1].opens_block}
@@ -220,7 +221,7 @@ def _moved(lines: tuple[Statement, ...], width: int, above: tuple[Statement, ...
 def bodies(broken: Broken) -> Iterator[Edit]:
     """What a block lacks: a statement, a handler."""
     whole = statements(broken.source)
-    for number, head in reversed([*enumerate(whole)]):
+    for number, head in [*enumerate(whole[: len(broken.above) + 1])][: -NEAR // 10 : -1]:
         after = next((line for line in whole[number + 1 :] if line.width <= head.width), None)
         if head.opens_block and (after is None or after is whole[number + 1]):
             text = f"\n{head.indent}    pass"

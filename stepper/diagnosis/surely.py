@@ -70,9 +70,8 @@ def missing_values(tree: ast.Module, known: Known, judged: bool) -> Iterator[tup
     if not known.names or any(map(ANYTHING.fullmatch, _words(tree))) or "*" in bound:
         return
     defined = known.names | bound | vars(builtins).keys()
-    ends = min(
-        (getattr(node, "lineno", 0) for node in ast.walk(tree) if ENDS.fullmatch(_name(node))), default=sys.maxsize
-    )
+    ended = [getattr(node, "lineno", 0) for node in ast.walk(tree) if ENDS.fullmatch(_name(node))]
+    ends = min(ended, default=sys.maxsize)
     for node in _surely(tree):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.While) and isinstance(node.test, ast.Constant)):
             return

@@ -6,17 +6,19 @@ change in a few lines) the whole source compiles, as IPython reads it. Where no 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
 from stepper.core.model import Fault
 from stepper.diagnosis.before import compiled
 from stepper.diagnosis.repairs import ROWS, Broken, Edit
-from stepper.diagnosis.tokens import tokens
 
-LONGEST = 20_000  # characters of a source that is looked at
 EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
-EFFORT = 600_000  # characters that are read in all: some tenths of a second
+MAGIC = re.compile(r"^[ \t]*[%!?]|=[ \t]*[%!]|\?[ \t]*$", re.MULTILINE)  # what IPython may take for its own
+LONGEST = 20_000  # characters of a source that is looked at, each magic another time: so IPython reads it
+MOST = 80  # changes tried of one kind
+EFFORT = 400_000  # characters that are read in all: some tenths of a second
 
 
 def suggestion(source: str, fault: Fault, transform: Callable[[str], str]) -> str:
@@ -67,13 +69,13 @@ def _place(line: int, column: int, text: str, of: str = "") -> str:
 
 def _repaired(broken: Broken, transform: Callable[[str], str]) -> str:
     """Return the first change with which the source reads, in words; '' where there is none."""
-    if len(broken.source) > LONGEST or _reads(broken.source, transform):  # another Python refused it
+    left, cost = EFFORT, len(broken.source) * (1 + len(MAGIC.findall(broken.source)))
+    if cost > LONGEST or _reads(broken.source, transform):  # another Python refused it
         return ""
-    left = EFFORT
     for row, together in ROWS:
-        edits = [*row(broken)]
+        edits = [*itertools.islice(row(broken), MOST)]
         for tried in (*([edit] for edit in edits), *(_groups(edits) if together else ())):
-            left -= len(broken.source)
+            left -= cost
             if left < 0:
                 return ""
             if _reads(_changed(broken.source, tried), transform):
@@ -98,9 +100,9 @@ def _changed(source: str, edits: list[Edit]) -> str:
 
 
 def _reads(source: str, transform: Callable[[str], str]) -> bool:
-    """Whether Python reads a source; IPython is asked only where a line may be its own."""
+    """Whether Python reads a source; IPython, which is slow, is asked only where a line may be its own."""
     try:
-        compiled(transform(source) if any(token.kind == "magic" for token in tokens(source)) else source)
+        compiled(transform(source) if MAGIC.search(source) else source)
     except Exception:  # noqa: BLE001  # too deep, a null byte, a transformer's own fault: it tells nothing
         return False
     return True
