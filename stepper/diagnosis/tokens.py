@@ -24,24 +24,16 @@ DEEPEST = 50  # brackets within brackets that a closing bracket is looked for in
 
 
 class Token(NamedTuple):
-    """A piece of source, with `depth` brackets around it. `kind` `open` is a text without end."""
+    """A piece of source, with `depth` brackets around it. `kind` `open` is a text without end; `at` to `end`: where."""
 
     kind: str
     text: str
     at: int
+    end: int
     line: int
+    last_line: int
     column: int
     depth: int
-
-    @property
-    def end(self) -> int:
-        """Where it ends in the source."""
-        return self.at + len(self.text)
-
-    @property
-    def last_line(self) -> int:
-        """The line on which it ends."""
-        return self.line + self.text.count("\n")
 
     @property
     def is_value(self) -> bool:
@@ -51,25 +43,13 @@ class Token(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A logical line: how it is indented, what it is made of."""
+    """A logical line: how it is indented (`width` columns), what it is made of."""
 
+    line: int
     indent: str
+    width: int
+    opens_block: bool
     tokens: tuple[Token, ...]
-
-    @property
-    def line(self) -> int:
-        """The line on which it begins."""
-        return self.tokens[0].line
-
-    @property
-    def width(self) -> int:
-        """How far it is indented, in columns."""
-        return len(self.indent.expandtabs(8))
-
-    @property
-    def opens_block(self) -> bool:
-        """Whether it ends with a colon."""
-        return self.tokens[-1].text == ":"
 
 
 @functools.lru_cache(maxsize=4)
@@ -94,7 +74,8 @@ def tokens(source: str) -> tuple[Token, ...]:
             del opened[-1 - near[::-1].index(PAIRS[text]) :]
         if kind not in ("blank", "comment") and not (kind == "newline" and opened):
             lead = len(text) - len(text.lstrip()) if magic else 0
-            found.append(Token(kind, text[lead:], at + lead, line, at - head + lead + 1, len(opened)))
+            last, column = line + text.count("\n"), at - head + lead + 1
+            found.append(Token(kind, text[lead:], at + lead, at + len(text), line, last, column, len(opened)))
         if text in PAIRS.values():
             opened.append(text)
         line += text.count("\n")
@@ -108,10 +89,12 @@ def statements(source: str) -> tuple[Statement, ...]:
     """Return the logical lines of a source."""
     found: list[Statement] = []
     held: list[Token] = []
-    for token in (*tokens(source), Token("newline", "\n", len(source), 0, 0, 0)):
-        if token.kind != "newline":
+    for token in (*tokens(source), None):
+        if token and token.kind != "newline":
             held.append(token)
         elif held:
-            found.append(Statement(source[source.rfind("\n", 0, held[0].at) + 1 : held[0].at], tuple(held)))
+            indent = source[source.rfind("\n", 0, held[0].at) + 1 : held[0].at]
+            width, opens = len(indent.expandtabs(8)), held[-1].text == ":"
+            found.append(Statement(held[0].line, indent, width, opens, tuple(held)))
             held = []
     return tuple(found)
