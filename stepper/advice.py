@@ -99,8 +99,8 @@ class Adviser:
                 around = self._around_module(around, fault, name, facts.get("path") or (), python)
             elif classes.intersection(FILES):
                 around = self._around_path(around, fault, look)
-        told = suggest.hint(fault, look, around) if "SyntaxError" not in classes else ""
-        told = told if "SyntaxError" not in classes else syntax.suggestion(cell.source, fault, self.transform)
+        told = syntax.suggestion(cell.source, fault, self.transform) if "SyntaxError" in classes else ""
+        told = told or suggest.hint(fault, look, around)
         return replace(fault, suggestion=report.one_line(told, suggest.LONGEST))
 
     def _around_name(self, around: Around, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> Around:

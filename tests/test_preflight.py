@@ -97,6 +97,8 @@ FOUND = [
     ("name = input('Your name? ')", 1, "StdinNotImplementedError", "raw_input was called, but this frontend"),
     ("x = 1\nage = int(input())", 2, "StdinNotImplementedError", "raw_input was called"),
     ("!ls\nx = input()", 2, "StdinNotImplementedError", "raw_input was called"),
+    ("import getpass\nkey = getpass.getpass('key')", 2, "StdinNotImplementedError", "getpass was called"),
+    ("from getpass import getpass as ask\nkey = ask()", 2, "StdinNotImplementedError", "getpass was called"),
     # syntax
     ("x = 1\nprint(x", 2, "SyntaxError", "'(' was never closed"),
     ("\n\nx = = 1", 3, "SyntaxError", "invalid syntax"),

@@ -6,6 +6,7 @@ import ast
 import builtins
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,10 +67,11 @@ class Known:
 
 def missing_values(tree: ast.Module, known: Known, judged: bool) -> Iterator[tuple[ast.stmt | ast.expr, Fault]]:
     """Yield the names that are not there, where they are `judged`, and the calls of `input()`."""
-    bound = {*_bound(tree)}
+    bound = Counter(_bound(tree))
     if not known.names or any(map(ANYTHING.fullmatch, _words(tree))) or "*" in bound:
         return
-    defined = known.names | bound | vars(builtins).keys()
+    defined = known.names | bound.keys() | vars(builtins).keys()
+    prompts = _prompts(tree, known, bound)
     ended = [getattr(node, "lineno", 0) for node in ast.walk(tree) if ENDS.fullmatch(_name(node))]
     ends = min(ended, default=sys.maxsize)
     for node in _surely(tree):
@@ -78,8 +80,8 @@ def missing_values(tree: ast.Module, known: Known, judged: bool) -> Iterator[tup
         if not isinstance(node, (ast.Call, ast.Name)) or node.lineno >= ends:
             continue
         if isinstance(node, ast.Call):
-            if dotted(node.func) == "input" and "input" not in known.own | bound:
-                said = "raw_input was called, but this frontend does not support input requests."
+            if asks := prompts.get(dotted(node.func)):
+                said = f"{asks} was called, but this frontend does not support input requests."
                 yield node, Fault("StdinNotImplementedError", said, NO_INPUT)
         elif judged and node.id not in defined and not AUTOMATIC.fullmatch(node.id):
             said = f"name {node.id!r} is not defined"
@@ -109,17 +111,31 @@ def _words(tree: ast.AST) -> set[str]:
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:
-    """Yield each name that something in the cell, in whatever scope, binds or deletes."""
+    """Yield each name as often as something in the cell, in whatever scope, binds or deletes it; attributes as `.x`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
+        if isinstance(node, (ast.Name, ast.Attribute)):
             if not isinstance(node.ctx, ast.Load):
-                yield node.id
+                yield node.id if isinstance(node, ast.Name) else f".{node.attr}"
         elif isinstance(node, ast.alias):
             yield (node.asname or node.name).split(".")[0]
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             yield from node.names
         elif not isinstance(node, ast.keyword):  # def, class, type parameters; arguments; `case {**rest}`
             yield from (getattr(node, field, None) or "" for field in ("name", "arg", "rest"))
+
+
+def _prompts(tree: ast.Module, known: Known, bound: Counter[str]) -> dict[str, str]:
+    """Return what asks for input, as it is called here, and its name in the kernel; nothing else may have its name."""
+    found = {} if "input" in known.own or "input" in bound else {"input": "raw_input"}
+    for statement in tree.body if ".getpass" not in bound else ():
+        if isinstance(statement, ast.Import) or (
+            isinstance(statement, ast.ImportFrom) and statement.module == "getpass"
+        ):
+            for alias in statement.names:
+                name = alias.asname or alias.name
+                if alias.name == "getpass" and bound[name] == 1:
+                    found[name if isinstance(statement, ast.ImportFrom) else f"{name}.getpass"] = "getpass"
+    return found
 
 
 def _opens_files(node: ast.With) -> bool:
