@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from stepper.adapters import ipython
-from stepper.core.model import Fault, Frame
+from stepper.diagnosis import ipython
 from stepper.diagnosis.repairs import ROWS, Broken
 from stepper.diagnosis.syntax import suggestion
 from stepper.diagnosis.tokens import statements, tokens
+from stepper.policy.model import Fault, Frame
 
 TRANSFORM = ipython.transformer()
 

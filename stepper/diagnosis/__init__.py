@@ -1,1 +1,1 @@
-"""What is said of a fault besides the fault: a room that can be taken out."""
+"""Finds the fact behind a fault or a doubt. It can be taken out: only the server hands it in."""

@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from stepper.core.model import Fault
 from stepper.diagnosis.surely import Known, dotted, missing_values
+from stepper.policy.model import Fault
 
 __all__ = ["Known", "check", "compiled"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.core.model import Fault
+from stepper.policy.model import Fault
 
 # Who mentions one of these may bind, replace or catch anything: neither names nor input() are judged in such a cell.
 # The last line: SymPy, dill, icecream, snoop, gettext and enum bind names for their caller.

@@ -10,9 +10,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 
-from stepper.core.model import Fault
 from stepper.diagnosis.before import compiled
 from stepper.diagnosis.repairs import ROWS, Broken, Edit
+from stepper.policy.model import Fault
 
 EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
 MAGIC = re.compile(r"^[ \t]*[%!?]|=[ \t]*[%!]|\?[ \t]*$", re.MULTILINE)  # what IPython may take for its own
