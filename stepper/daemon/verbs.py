@@ -13,7 +13,7 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate
 from stepper.policy import plan as plans
-from stepper.session import answers, steering
+from stepper.session import answers, standing, steering
 from stepper.session.ports import Progress
 from stepper.session.session import Caller, Session
 
@@ -102,10 +102,10 @@ async def new(request: Request, told: commands.New) -> answers.Made:
 @serves(commands.Status)
 async def status(request: Request, told: commands.Status) -> answers.Status:
     """Return notebook, state, steps, kernel and daemon; an empty standing where no notebook was made yet."""
-    standing = answers.Status()
+    stands = answers.Status()
     if told.notebook or request.workspace.current(request.owner):
-        standing = await steering.status(request.session(told.notebook))
-    return replace(standing, daemon=request.about)
+        stands = await standing.status(request.session(told.notebook))
+    return replace(stands, daemon=request.about)
 
 
 @serves(commands.Run)
@@ -123,13 +123,13 @@ async def restore(request: Request, told: commands.Restore) -> answers.Restored:
 @serves(commands.History)
 async def history(request: Request, told: commands.History) -> list[answers.PastRun]:
     """Return every run."""
-    return steering.history(request.session(told.notebook))
+    return standing.history(request.session(told.notebook))
 
 
 @serves(commands.Report)
 async def report(request: Request, told: commands.Report) -> answers.Report:
     """Return a run with the report that the agent read."""
-    return steering.report(request.session(told.notebook), told.run)
+    return standing.report(request.session(told.notebook), told.run)
 
 
 @serves(commands.Interrupt)
@@ -154,7 +154,7 @@ async def evaluate(request: Request, told: commands.Eval) -> answers.Evaluated:
 @serves(commands.Output)
 async def output(request: Request, told: commands.Output) -> answers.Page:
     """Return a page of a cell's output."""
-    return steering.output(request.session(told.notebook), told.cell, told.page)
+    return standing.output(request.session(told.notebook), told.cell, told.page)
 
 
 @serves(commands.Restart)
@@ -189,14 +189,14 @@ async def skip(request: Request, told: commands.Skip) -> answers.Said:
 async def context(request: Request, told: commands.Context) -> answers.Context:
     """Return what another agent needs to go on."""
     if request.workspace.current(request.owner):
-        return await steering.context(request.session(None))
+        return await standing.context(request.session(None))
     return answers.Context()
 
 
 @serves(commands.Plan)
 async def plan(request: Request, told: commands.Plan) -> answers.Planned:
     """Return the plan."""
-    return steering.planned(request.session(told.notebook))
+    return standing.planned(request.session(told.notebook))
 
 
 @serves(commands.PlanAdd)

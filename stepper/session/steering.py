@@ -1,4 +1,4 @@
-"""What a person steers with: status, plan, continue, fix, skip, restart, reports. Each works on one session."""
+"""What a person steers with: run, restore, eval, continue, fix, skip, restart, a plan's changes. Each on one session."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
-from stepper.ground.text import clean
 from stepper.policy import changes, directive, gate, ledger, plan
-from stepper.policy.model import Cell, Plan, Step, StepStatus, Verdict
-from stepper.session import answers
+from stepper.policy.model import Cell, Plan, StepStatus, Verdict
+from stepper.session import answers, standing
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook, Progress
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
 from stepper.words import report as reports
-from stepper.words.pages import paged
 
 
 async def create(session: Session, made: Plan) -> None:
@@ -29,50 +27,6 @@ async def create(session: Session, made: Plan) -> None:
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log({"event": "created", "at": now()})
         session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
-
-
-async def status(session: Session) -> answers.Status:
-    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
-    await session.keeper.find()
-    steps = [_step(session, step) for step in session.state.plan.steps]
-    kernel = answers.KernelStatus(**await session.keeper.status())
-    return answers.Status(session.name, session.state.name, steps, kernel)
-
-
-def _step(session: Session, step: Step) -> answers.StepStatus:
-    progress = session.state.of(step.id)
-    running = (session.state.running or {}).get("key") == step.id
-    status = "running" if running else progress.status.value
-    return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
-
-
-def history(session: Session) -> list[answers.PastRun]:
-    """Return every run, oldest first."""
-    return [
-        answers.PastRun(
-            notebook=session.name,
-            run=run["run"],
-            cell_id=run["cell_id"],
-            step=run.get("step"),
-            started_at=run["started_at"],
-            duration_s=run["duration_s"],
-            outcome=run["outcome"],
-        )
-        for run in session.state.runs
-    ]
-
-
-def report(session: Session, number: int | None) -> answers.Report:
-    """Return a run with the report that the agent read, the last one by default; raise UsageError."""
-    state = session.state
-    number = state.last_report if number is None else number
-    if number and number not in state.reports:  # an old one: the journal has it
-        state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
-    run: dict[str, Any] = next((run for run in state.runs if run["run"] == number), {})
-    if not run and (number is None or number not in state.reports):
-        raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
-    text = reports.bounded(clean(state.reports.get(number or 0, "")))
-    return answers.Report(**{key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}, text=text)
 
 
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> answers.Ran:
@@ -188,19 +142,6 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         return answers.Evaluated(session.name, **told, text=text)
 
 
-def output(session: Session, name: str, page: int) -> answers.Page:
-    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
-    cells = session.file.read().cells
-    fits = [cell for cell in cells if cell.is_code and name in (cell.id, str(cell.number))]
-    if not fits:
-        raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
-    cell = fits[0]
-    pages = paged(session.file.outputs(cell))
-    if not 1 <= page <= len(pages):
-        raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
-    return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])
-
-
 async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one."""
     await session.interrupt()
@@ -224,7 +165,7 @@ async def go_on(session: Session) -> str:
     lifted = session.state.stop is not None
     if lifted:
         session.log({"event": "continue", "at": now()})
-    facts, alive = await namespace(session)
+    facts, alive = await standing.namespace(session)
     return brief.after_continue(session.name, session.state, facts, alive, lifted)
 
 
@@ -272,41 +213,6 @@ def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
     return None
 
 
-async def namespace(session: Session) -> tuple[dict[str, Any], bool]:
-    """Return the kernel's namespace in short, and whether the kernel is alive."""
-    kernel = await session.keeper.find()
-    if kernel is None or await kernel.death() is not None:
-        return {}, False
-    if not session.facts and not session.lock.locked():
-        async with session.turn():
-            kernel = session.keeper.kernel
-            session.facts = session.facts or (await kernel.facts() if kernel else {})
-    return session.facts, kernel is not None
-
-
-async def context(session: Session) -> answers.Context:
-    """Return what another agent needs to go on, and the same as text."""
-    facts, alive = await namespace(session)
-    return answers.Context(
-        session.name,
-        facts.get("modules") or {},
-        facts.get("functions") or {},
-        {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()},
-        planned(session).steps,
-        brief.context(session.name, session.state, facts, alive),
-    )
-
-
-def planned(session: Session) -> answers.Planned:
-    """Return the plan's steps with their statuses."""
-    steps = []
-    for step in session.state.plan.steps:
-        progress = session.state.of(step.id)
-        told = (step.id, step.title, step.criterion, step.kind.value, progress.status.value, progress.reason)
-        steps.append(answers.PlannedStep(*told))
-    return answers.Planned(session.name, steps)
-
-
 async def change_plan(session: Session, change: Callable[[ledger.State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     async with session.turn():
@@ -316,4 +222,4 @@ async def change_plan(session: Session, change: Callable[[ledger.State], Plan]) 
             raise UsageError(str(error), "stepper plan  # shows the steps") from None
         session.log({"event": "plan", "at": now(), "plan": plan.to_json(changed)})
         session.file.set_plan(changed)
-    return planned(session)
+    return standing.planned(session)
