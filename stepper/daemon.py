@@ -16,16 +16,17 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from stepper import __version__, private, steering, wire
-from stepper.adapters import ipython, notebook
+from stepper import __version__, diagnosis, private, steering, wire
+from stepper.adapters import notebook
 from stepper.adapters.figures import Figures
 from stepper.adapters.journal import JsonLines
 from stepper.adapters.kernels import LocalKernels
 from stepper.adapters.late import Late
 from stepper.adapters.memory import Footprint
-from stepper.adapters.surroundings import Surroundings
-from stepper.advice import Adviser
 from stepper.client import peer_uid
+from stepper.diagnosis import ipython
+from stepper.diagnosis.adviser import Adviser
+from stepper.diagnosis.surroundings import Surroundings
 from stepper.errors import StepperError
 from stepper.events import hook
 from stepper.paths import Paths
@@ -64,7 +65,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
+            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
             Adviser(

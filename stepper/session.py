@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from stepper.advice import Adviser
 from stepper.core import brief, ledger, plan
 from stepper.core.model import Cell, Limits
 from stepper.core.report import Ended, Report, left_out, place
@@ -17,6 +16,7 @@ from stepper.errors import NotebookError, StepperError
 from stepper.keeper import Keeper, now
 from stepper.ports import (
     Death,
+    Diagnosis,
     Execution,
     Journal,
     Kernel,
@@ -54,7 +54,7 @@ class Session:
         kernels: KernelProvider,
         limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str]], KernelPlace],
-        adviser: Adviser,
+        adviser: Diagnosis,
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser

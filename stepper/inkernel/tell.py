@@ -15,7 +15,7 @@ import types
 import zmq
 
 from . import children, record
-from .base import clock, guarded, is_error, shell
+from .base import clock, guarded, is_error, shell, swallowed
 from .cells import now, remember, scratch
 from .kept import keep
 from .namespace import namespace
@@ -25,7 +25,7 @@ SECONDS = 1.0
 WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
 SHOWN = ("_", "__", "___")
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
-parts = {"load": None}  # how a part is loaded; the parts that are
+parts = {"load": None, "names": ()}  # how a part is loaded, which there are; the parts that are loaded
 
 
 def parent():
@@ -41,7 +41,7 @@ def before_run(info):
         if is_scratch():
             now["outputs"] = outputs()
         for name, words in WORTH.items():
-            if name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
+            if name in parts["names"] and name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
                 part(name)
         if "figures" in parts:
             parts["figures"].reset()
@@ -100,10 +100,14 @@ def tell(error=None, **facts):
     began = clock()
     message = parent()
     if error is not None:
-        facts.update(guarded(lambda: part("failed").facts(error)) or {})
+        facts["fault"] = guarded(lambda: part("fault").fault(error))
+        facts.update(guarded(lambda: part("failed").facts(error)) or {} if "failed" in parts["names"] else {})
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
     facts["seconds"] = round(clock() - began, 4)
+    if swallowed:
+        facts["swallowed"] = dict(swallowed)
+        swallowed.clear()
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
@@ -138,8 +142,8 @@ def on_post_run(result):
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
 
 
-def begin(version, stack, load):
-    parts["load"] = load
+def begin(version, stack, load, names):
+    parts.update(load=load, names=names)
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 
 import click
 
@@ -62,7 +63,11 @@ def main(classes: tuple[str, ...], folder: str, misses: bool, show: str, no_pref
     for one in found:
         for doubt in one.doubts:
             print(f"  {one.case.name}: {doubt}")
+    failures = [f"{one.case.name}: {text}" for one in found for text in one.swallowed]
+    print(f"Failures of the helper's own that it kept quiet: {len(failures)}", *failures, sep="\n  ")
     print("Missed: " + (", ".join(one.case.name for one in found if not one.holds) or "none"))
+    if failures:
+        sys.exit(1)
 
 
 def bench_of(case: Case) -> Seen:

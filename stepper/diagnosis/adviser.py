@@ -1,0 +1,199 @@
+"""What a report adds to a run's end: the suggestion, what was bound and written before a failure, doubts, pictures.
+
+The facts come from the kernel's helper, the notebook's other cells, the project's files and its environment; the words
+are core's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from stepper.core import brief, doubts, pictures, preflight, report
+from stepper.core.around import Around
+from stepper.core.ledger import State
+from stepper.core.model import Cell, Fault
+from stepper.core.syntax import syntax_error
+from stepper.diagnosis import facts as reader
+from stepper.diagnosis.facts import Bound, Look
+from stepper.diagnosis.inside.near import listed
+from stepper.diagnosis.missing import file_error
+from stepper.diagnosis.names import Notebook, module_error, name_error
+from stepper.ports import Execution, Pictures, Surroundings
+
+log = logging.getLogger("stepper")
+FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+LONGEST, ROOM = 420, 330
+MORE_TIME = "a first line `# stepper: timeout=10m` gives a cell more time"
+
+
+def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a method log what goes wrong in it and return `otherwise`: advice must never cost a run its report."""
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def advise(self: Adviser, *given: Any) -> Any:
+            try:
+                return method(self, *given)
+            except Exception:
+                log.exception("advice failed: %s", method.__name__)
+                return otherwise(*given)
+
+        return advise
+
+    return wrap
+
+
+@dataclass
+class Adviser:
+    """Advises on the cells of one notebook. `path` is the notebook's, which stepper itself writes."""
+
+    path: str
+    surroundings: Surroundings
+    pictures: Pictures
+    transform: Callable[[str], str]
+
+    @harmless(lambda cell, facts: None)
+    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+        """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
+        magics = facts.get("magics")
+        known = preflight.Known(
+            frozenset(facts.get("names") or ()),
+            frozenset({"input"} if facts.get("own_input") else ()),
+            tuple(facts.get("python") or (0, 0)),
+            None if magics is None else frozenset(magics),
+        )
+        return preflight.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
+
+    def _findable(self, name: str, facts: Mapping[str, Any]) -> bool:
+        """Whether a module may be there; what is not known may be."""
+        path = facts.get("path")
+        if not path or facts.get("other_finders") or name in facts.get("imported", ()):
+            return True
+        return self.surroundings.findable(name, path, facts["cwd"])
+
+    @harmless(lambda fault, *others: fault)
+    def suggested(
+        self, fault: Fault, look: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
+        facts: Mapping[str, Any], python: str,
+    ) -> Fault:  # fmt: skip
+        """Return the fault with its suggestion."""
+        read, notebook = reader.look(look), Notebook(cell, cells, state, facts, self.transform)
+        classes = set(fault.mro or (fault.ename,))
+        said: Sequence[str] = []
+        with contextlib.suppress(OSError):  # a folder that went away: the report matters more
+            if "NameError" in classes:
+                said = told(read, notebook) or name_error(fault, read, notebook, self.surroundings)
+            elif "ImportError" in classes:
+                said = module_error(fault, read, notebook, self.surroundings, python)
+            elif classes.intersection(FILES):
+                said = file_error(fault, read, self.surroundings, str(facts.get("cwd") or ""))
+            elif "SyntaxError" in classes:
+                said = [syntax_error(fault, {}, Around(cell.source, cwd=facts.get("cwd") or ""))]
+            elif fault.ename == "MemoryLimit":
+                said = brief.largest(dict(facts))
+            elif fault.ename == "KernelDied":
+                said = running(fault, notebook)
+            elif fault.ename == "Timeout":
+                line = running(fault, notebook) or ["which line was running is not known"]
+                said = [*line, *told(read, notebook)[:2], MORE_TIME]
+        said = said or told(read, notebook) or documented(fault)
+        return replace(fault, suggestion=report.one_line(joined(said), LONGEST))
+
+    @harmless(lambda changed, since_ns: [])
+    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+        """Return what a failed cell had bound and written before it failed: a retry begins with that."""
+        read = reader.changed(changed)
+        rebound = [f"`{name}`: {old} → {new}" for name, old, new in read.rebound]
+        in_place = [f"`{name}` (line {line})" for name, line in read.in_place]
+        bound = [f"`{name}`" for name in read.bound]
+        written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
+        parts = [
+            "rebound " + listed(rebound, 300) if rebound else "",
+            "changed in place " + listed(in_place, 200) if in_place else "",
+            "bound " + listed(bound, 120) if bound else "",
+            "wrote " + listed(written, 200) if written else "",
+        ]
+        line = "; ".join(filter(None, parts))
+        return [report.one_line(f"before failing, this cell {line}", 600)] if line else []
+
+    @harmless(lambda run, facts: True)
+    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+        """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
+        began = datetime.fromisoformat(str(run["started_at"]).replace("Z", "+00:00")).timestamp()
+        missing = (run["fault"]["attributes"] or {}).get("filename")
+        if missing and os.path.lexists(os.path.join(str(facts.get("cwd") or ""), str(missing))):
+            return True  # it may lie where the walk does not look
+        ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
+        if ended > time.time_ns():  # the clock was set back: times tell nothing
+            return True
+        return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
+
+    @harmless(lambda execution: [])
+    def doubtful(self, execution: Execution) -> list[str]:
+        """Return the doubts on a run that ended well."""
+        return doubts.lines(execution.facts.get("doubts") or [])
+
+    @harmless(lambda execution, run: [])
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Save the pictures of a run; return the lines on them and on other rich outputs."""
+        if execution.facts.get("swallowed"):
+            log.warning("the look into the kernel went wrong: %s", str(execution.facts["swallowed"])[:400])
+        saved = self.pictures.save(execution.pictures, run)
+        lines = pictures.lines(saved, execution.facts.get("figures") or [])
+        return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
+
+
+def told(look: Look, notebook: Notebook) -> list[str]:
+    """Return the findings as sentences, each with the place where its subject was bound."""
+    return [finding.text + where(finding.bound, notebook) for finding in look.findings]
+
+
+def where(bound: Bound | None, notebook: Notebook) -> str:
+    """Return where something was bound last, with the text of that line; '' where it is not known."""
+    if bound is None:
+        return ""
+    line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
+    return f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
+
+
+def place(cell: int, file: str, notebook: Notebook) -> str:
+    """Return how a report names a place: a file, or a cell by its execution count."""
+    if file:
+        return report.one_line(file, 200)
+    name = notebook.state.counts.get(cell)
+    other = next((other for other in notebook.cells if other.id == name), None)
+    return report.place(other) if other else "this cell" if name is None else "a cell that is gone"
+
+
+def running(fault: Fault, notebook: Notebook) -> list[str]:
+    """Return the line that was running, nothing where it is not known."""
+    if not fault.frames:
+        return []
+    inner = fault.frames[-1]
+    text = next((text for number, text in inner.context if number == inner.line), "").strip()
+    text = text or "".join(notebook.cell.source.split("\n")[inner.line - 1 : inner.line]).strip()  # a sample has none
+    return [f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"]
+
+
+def documented(fault: Fault) -> list[str]:
+    """Return the first line of the class's docstring, as its words; nothing where it has none."""
+    return [f'its class says: "{report.one_line(fault.doc, 300)}"'] if fault.doc else []
+
+
+def joined(said: Sequence[str]) -> str:
+    """Return the sentences in one line: the first, and of the others those for which there is room."""
+    line = ""
+    for part in said:
+        both = f"{line}; {part}" if line else part
+        if not line or (len(both) <= ROOM and part not in line):
+            line = both
+    line = " ".join(line.split("\n"))
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -1,0 +1,99 @@
+"""What the kernel's part of the diagnosis tells, as values: one reader, which leaves out what is not so.
+
+A cell can publish any message it likes: what comes from a kernel is read as a stranger's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST, MOST = 2000, 400
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A line that bound something last, or (`argument`) gave it: in a cell, by its execution count, or in a file."""
+
+    cell: int
+    file: str
+    line: int
+    text: str
+    argument: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence, and where that was bound last of which it speaks."""
+
+    text: str
+    bound: Bound | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the kernel's values tell of a fault. `fits`: live names that have the attributes used, with their class."""
+
+    findings: tuple[Finding, ...] = ()
+    path: str = ""
+    program: bool = False
+    locals: tuple[str, ...] = ()
+    fits: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a failed cell had bound before it failed: names with before and after, new ones, those written into."""
+
+    rebound: tuple[tuple[str, str, str], ...] = ()
+    bound: tuple[str, ...] = ()
+    in_place: tuple[tuple[str, int], ...] = ()
+
+
+def look(told: Any) -> Look:
+    """Read what was looked up for a fault."""
+    told = told if isinstance(told, Mapping) else {}
+    findings = [_finding(item) for item in _items(told.get("findings"))]
+    return Look(
+        tuple(finding for finding in findings if finding),
+        _text(told.get("path")),
+        told.get("program") is True,
+        tuple(filter(None, map(_text, _items(told.get("locals"))))),
+        tuple((row[0], row[1]) for row in _rows(told.get("fits"), str, str)),
+    )
+
+
+def changed(told: Any) -> Changed:
+    """Read what a cell had changed."""
+    told = told if isinstance(told, Mapping) else {}
+    return Changed(
+        tuple((row[0], row[1], row[2]) for row in _rows(told.get("rebound"), str, str, str)),
+        tuple(filter(None, map(_text, _items(told.get("bound"))))),
+        tuple((row[0], row[1]) for row in _rows(told.get("in_place"), str, int)),
+    )
+
+
+def _finding(told: Any) -> Finding | None:
+    if not isinstance(told, Mapping) or not _text(told.get("text")):
+        return None
+    return Finding(_text(told.get("text")), _bound(told.get("bound")))
+
+
+def _bound(told: Any) -> Bound | None:
+    if not isinstance(told, Mapping) or not isinstance(told.get("line"), int) or not isinstance(told.get("cell"), int):
+        return None
+    return Bound(told["cell"], _text(told.get("file")), told["line"], _text(told.get("text")), told.get("argument") is True)
+
+
+def _items(told: Any) -> list[Any]:
+    return list(told[:MOST]) if isinstance(told, list | tuple) else []
+
+
+def _rows(told: Any, *kinds: type) -> list[Any]:
+    rows = [row for row in _items(told) if isinstance(row, list | tuple) and len(row) == len(kinds)]
+    return [row for row in rows if all(isinstance(item, kind) for item, kind in zip(row, kinds, strict=True))]
+
+
+def _text(told: Any) -> str:
+    return told[:LONGEST] if isinstance(told, str) else ""
