@@ -17,7 +17,9 @@ from typing import Any
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
 OWN = {"tell": "stepper.inkernel", "fault": "stepper.inkernel"}  # the first at once, the others when they are needed
-ACROSS = re.compile(r"^from stepper(?:\.\w+)*?\.(inkernel|inside)\.(\w+) import", re.MULTILINE)  # there they are one package
+ACROSS = re.compile(
+    r"^from stepper(?:\.\w+)*?\.(inkernel|inside)\.(\w+) import", re.MULTILINE
+)  # there they are one package
 IMPORT = re.compile(r"^from \.(\w*) import (.*)", re.MULTILINE)
 
 SET_UP = """
@@ -60,7 +62,7 @@ class Helper:
     The kernel tells how a run ended and what the namespace holds without any of them.
     """
 
-    def __init__(self, parts: Mapping[str, str] = {}) -> None:  # noqa: B006  # only read
+    def __init__(self, parts: Mapping[str, str] = {}) -> None:  # only read
         rooms = {**OWN, **parts}
         self.folders = list(dict.fromkeys(rooms.values()))
         found = {part: self._sources(part, {}) for part in rooms}

@@ -63,7 +63,7 @@ class LocalKernel:
         connection: dict[str, Any],
         found: KernelProcess,
         files: Files,
-        parts: Mapping[str, str] = {},  # noqa: B006  # only read
+        parts: Mapping[str, str] = {},  # only read
     ) -> None:
         self.id, self.python, self.process, self.files = name, python, found, files
         self.pid, self.runtime = found.pid, os.path.dirname(connection["ip"])

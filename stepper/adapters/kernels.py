@@ -32,7 +32,7 @@ class LocalKernels:
     `parts` are what its helper may load besides its own: name → package.
     """
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # noqa: B006  # only read
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.files = Files.beside(record)
         self.runtime, self.parts = runtime, parts
 

@@ -33,13 +33,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Look:
-    """What the kernel's values tell of a fault. `fits`: live names that have the attributes used, with their class."""
+    """What the kernel's values tell of a fault, and what is needed to look on: a path, the function's names."""
 
     findings: tuple[Finding, ...] = ()
     path: str = ""
     program: bool = False
     locals: tuple[str, ...] = ()
-    fits: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ def look(told: Any) -> Look:
         _text(told.get("path")),
         told.get("program") is True,
         tuple(filter(None, map(_text, _items(told.get("locals"))))),
-        tuple((row[0], row[1]) for row in _rows(told.get("fits"), str, str)),
     )
 
 
@@ -83,7 +81,8 @@ def _finding(told: Any) -> Finding | None:
 def _bound(told: Any) -> Bound | None:
     if not isinstance(told, Mapping) or not isinstance(told.get("line"), int) or not isinstance(told.get("cell"), int):
         return None
-    return Bound(told["cell"], _text(told.get("file")), told["line"], _text(told.get("text")), told.get("argument") is True)
+    argument = told.get("argument") is True
+    return Bound(told["cell"], _text(told.get("file")), told["line"], _text(told.get("text")), argument)
 
 
 def _items(told: Any) -> list[Any]:

@@ -41,14 +41,16 @@ class Notebook:
 
     def others(self, ran: bool) -> list[Cell]:
         """Return the cells beside it that ran in the present kernel, or those that did not."""
-        return [other for other in runnable(self.cells) if other.id != self.cell.id and (other.id in self.state.ran) is ran]
+        beside = [cell for cell in runnable(self.cells) if cell.id != self.cell.id]
+        return [cell for cell in beside if (cell.id in self.state.ran) is ran]
 
     def line(self, cell: Cell, number: int) -> str:
+        """Return a line of a cell, as it is quoted."""
         return report.one_line(cell.source.split("\n")[number - 1].strip(), 100)
 
 
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
-    """Where a name is defined, was deleted or can't be seen; what fits by use; the closest live names."""
+    """Where a name is defined, was deleted or can't be seen; the closest live names."""
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
     live = live_names(notebook.facts)
     near = [other for other in closest(name, [*(n for n in look.locals if n != name), *live]) if meant(other, name)]
@@ -66,9 +68,6 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
         for cell, line in unrun[:2]
     ]
     said += gone + [f"line {line} of {path} defines `{name}`" for path, line, _ in files[:2]]
-    if look.fits and not near:
-        fits = ", ".join(f"`{other}` ({kind})" for other, kind in look.fits)
-        said.append(f"live and with the attributes used: {fits}")
     if near and name not in WRITTEN:
         shown = [f"`{other}`" + (f" ({live[other]})" if live.get(other) else "") for other in near]
         said.append(f"closest live names: {', '.join(shown)}")
@@ -104,7 +103,8 @@ def others(name: str, live: Mapping[str, str], source: str) -> list[str]:
         free = [other for other in free if live[other].split()[0].rstrip(",") not in PRIMITIVE]
     elif len(free) > FEW or name.isupper():
         return []
-    return [f"other live variables: {listed([f'`{other}` ({live[other]})' for other in reversed(free)])}"] if free else []
+    shown = [f"`{other}` ({live[other]})" for other in reversed(free)]
+    return [f"other live variables: {listed(shown)}"] if free else []
 
 
 def binds(notebook: Notebook, cell: Cell, name: str) -> int | None:
@@ -147,7 +147,8 @@ def module_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Sur
         f"{local[0][0]} is a module of that name; its folder, {local[0][1]!r} from the kernel's,"
         f" {'is' if on_path else 'is not'} on sys.path"
     ] if local else []  # fmt: skip
-    defined = [f"line {n} of {path} defines `{what}`" for path, n, what in ([] if local else surroundings.defining(names))]
+    places = [] if local else surroundings.defining(names)
+    defined = [f"line {number} of {file} defines `{what}`" for file, number, what in places]
     if in_no_package:
         return ["a notebook's cell is in no package: `.` means nothing in it", *(place or defined[:2])]
     hides = [text for text in inside if "no package" in text]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepper.diagnosis.definitions import defining, missing_folder
-from stepper.diagnosis.tree import ENTRIES, SECONDS, TURN, Tree, distance, entries, likeness, walk
 from stepper.diagnosis.distributions import CONDA
+from stepper.diagnosis.tree import ENTRIES, SECONDS, TURN, Tree, distance, entries, likeness, walk
 
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
 FOUND, WRITTEN = 3, 20  # answers to a question

@@ -39,7 +39,7 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
 
 def origin(trace: types.TracebackType | None) -> str:
     """The innermost line of the helper's own on the way to an error."""
-    own = [entry for entry in traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False)]
+    own = list(traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False))
     mine = [entry for entry in own if entry.filename.startswith("<stepper helper")] or own
     return f"{mine[-1].filename} line {mine[-1].lineno}, {mine[-1].name}" if mine else ""
 

@@ -41,7 +41,8 @@ def before_run(info):
         if is_scratch():
             now["outputs"] = outputs()
         for name, words in WORTH.items():
-            if name in parts["names"] and name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
+            worth = any(word in info.raw_cell or word in sys.modules for word in words)
+            if worth and name in parts["names"] and name not in parts:
                 part(name)
         if "figures" in parts:
             parts["figures"].reset()

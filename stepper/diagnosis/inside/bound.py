@@ -37,7 +37,7 @@ def last(nodes: Iterable[Any], before: int) -> Any:
 def earlier(wanted: str, own: Any) -> Bound | None:
     """The last binding in the cells that ran before this one; what stands below a failing line has not run."""
     for number in [number for number in list(sources)[-CELLS_BACK:] if number != own][::-1]:
-        if wanted.split(".")[0] not in sources[number]:
+        if wanted.split(".", maxsplit=1)[0] not in sources[number]:
             continue
         text = transformed(sources[number])
         nearest = last(binders(parsed(text).body, wanted), BELOW)
@@ -55,7 +55,7 @@ def transformed(source: str) -> str:
 
 def binders(body: Iterable[Any], wanted: str) -> list[Any]:
     """The nodes of these statements that bind what is wanted, not looking into functions for plain names."""
-    binding, todo = [], list(body)
+    binding, todo = list[Any](), list(body)
     while todo:
         node = todo.pop()
         if getattr(node, "name", None) == wanted and isinstance(node, (*FUNCTIONS[:2], ast.ClassDef)):

@@ -9,21 +9,20 @@ import types
 from typing import Any
 
 from stepper.diagnosis.inside.lacks import Finding, finding, first
-from stepper.diagnosis.inside.near import closest, listed
+from stepper.diagnosis.inside.near import closest
 from stepper.diagnosis.inside.reach import attribute
 from stepper.diagnosis.inside.spots import Spot
 from stepper.inkernel.base import classes_of, is_a, missing, names_in, own_names, short
-from stepper.inkernel.cells import is_own
 from stepper.inkernel.fault import message
 from stepper.inkernel.signatures import of_callable, standard
 
 # What is said of arguments that the function has not, or has too few of; not of what kind they are.
 COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
-UNEXPECTED = r"unexpected keyword argument '([^']+)'|has no property '([^']+)'"
+UNEXPECTED = r"unexpected keyword argument '([^']+)'"
 
 
 def called(error: BaseException, places: list[Spot]) -> Finding | None:
-    """The signature of the function; the parameter, or the function beside it, that is nearest to the one given."""
+    """The signature of the function; the parameter that is nearest to the one given."""
     said = message(error)
     named = re.match(r"([\w.<>]+)\(\)", said)
     name = named[1].replace("<locals>.", "") if named else ""
@@ -64,21 +63,9 @@ def told(name: str, thing: Any, said: str) -> Finding | None:
     wrong = re.search(UNEXPECTED, said)
     close = ""
     if wrong:
-        near, wanted = closest(wrong[1] or wrong[2], signature[1]), short(wrong[1] or wrong[2], 80)
-        beside = kin(thing) if not near else []
-        close = f"; closest to `{wanted}`: {', '.join(near)}" if near else ""
-        close = f"; beside it: {listed(beside, 120)}" if beside else close
+        near = closest(wrong[1], signature[1])
+        close = f"; closest to `{short(wrong[1], 80)}`: {', '.join(near)}" if near else ""
     return finding(f"{short(name, 80)}{short(signature[0], 300)}{close}")
-
-
-def kin(function: Any) -> list[str]:
-    """The functions beside a library's function whose names hold its own: one may have taken over a part of it."""
-    if type(function) is not types.FunctionType or not standard(function):
-        return []
-    beside = vars(sys.modules[function.__module__])
-    return [short(name, 60) for name, value in beside.items()
-            if function.__name__ in name and name != function.__name__ and not name.startswith("_")
-            and type(value) is types.FunctionType and value.__module__ == function.__module__][:4]  # fmt: skip
 
 
 def by_name(name: str, said: str) -> Finding | None:
@@ -96,18 +83,3 @@ def by_name(name: str, said: str) -> Finding | None:
         if finding:
             return finding
     return None
-
-
-def passed(error: BaseException, places: list[Spot]) -> Finding | None:
-    """For a keyword that a library's function hands on to others: the nearest parameters on the way."""
-    wrong, trace = re.search(UNEXPECTED, message(error)), error.__traceback__
-    parameters: dict[str, str] = {}
-    while wrong and trace is not None:
-        code = trace.tb_frame.f_code
-        if not is_own(code.co_filename):
-            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                parameters.setdefault(name, short(code.co_name, 60))
-        trace = trace.tb_next
-    wanted = (wrong[1] or wrong[2]) if wrong else ""
-    near = [f"`{name}` (of {parameters[name]})" for name in closest(wanted, parameters)] if wanted else []
-    return finding(f"closest parameters to `{short(wanted, 80)}`: {', '.join(near)}") if near else None

@@ -4,8 +4,7 @@ notebooks."""
 from __future__ import annotations
 
 import ast
-
-from typing import Any
+from typing import Any, Iterable
 
 from stepper.diagnosis.inside.spots import FUNCTIONS, spots
 from stepper.inkernel.base import files, guarded
@@ -35,10 +34,12 @@ def in_place(error: BaseException) -> list[tuple[str, int]]:
     if spot is None or files()[spot.filename] != now["number"]:
         return []
     found: dict[str, int] = {}
-    for statement in spot.tree.body:
+    body: list[Any] = spot.tree.body
+    for statement in body:
         if statement.lineno >= spot.line:
             break
-        for node in ast.walk(statement) if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)) else ():
+        nodes: Iterable[Any] = ast.walk(statement)
+        for node in nodes if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)) else ():
             name = written(node)
             if name and node.lineno < spot.line:
                 found[name] = place(spot.filename, node.lineno)[1]
@@ -46,7 +47,9 @@ def in_place(error: BaseException) -> list[tuple[str, int]]:
 
 
 def written(node: Any) -> str:
-    if isinstance(node, ast.AugAssign) or (isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)):
+    if isinstance(node, ast.AugAssign) or (
+        isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
+    ):
         return root(node.target if isinstance(node, ast.AugAssign) else node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         inplace = any(one.arg == "inplace" and getattr(one.value, "value", None) is True for one in node.keywords)

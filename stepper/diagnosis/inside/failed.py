@@ -9,30 +9,31 @@ import os
 import re
 from typing import Any, Callable, Iterable
 
-from stepper.diagnosis.inside.calls import called, passed
+from stepper.diagnosis.inside.calls import called
 from stepper.diagnosis.inside.changed import changes
 from stepper.diagnosis.inside.imports import imported, submodules
 from stepper.diagnosis.inside.lacks import Finding, as_it_was, attribute, finding, key, place
-from stepper.diagnosis.inside.near import closest
-from stepper.diagnosis.inside.scopes import fits, hidden, local_names
+from stepper.diagnosis.inside.scopes import hidden, local_names
 from stepper.diagnosis.inside.spots import Spot, spots
 from stepper.diagnosis.inside.table import at_hand, held, rows, telling, unpacked
 from stepper.diagnosis.inside.texts import path_of, texts
 from stepper.inkernel.base import class_names, clock, guarded, peek, short
 from stepper.inkernel.fault import message
 
-SECONDS, FINDINGS, PROGRAMS = 0.6, 12, 20_000
+SECONDS, FINDINGS = 0.6, 12
 Ask = Callable[[BaseException, "list[Spot]"], Any]
 ASKS: tuple[tuple[str, tuple[Ask, ...]], ...] = (
     ("NameError", (hidden,)),
     ("ModuleNotFoundError", (submodules,)),
     ("ImportError", (imported,)),
     ("KeyError", (key,)),
-    ("AttributeError", (passed, attribute)),
+    ("AttributeError", (attribute,)),
     ("IndexError", (place,)),
     ("TypeError", (called, as_it_was)),
 )
-ALONE = ("NameError", "ImportError", "KeyError", "AttributeError", "IndexError", "OSError", "SyntaxError")
+# Of these nothing else is told than what was asked, of the second nothing where that found something.
+ALONE = ("NameError", "ImportError", "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "SyntaxError")
+ENOUGH = ("KeyError", "AttributeError", "IndexError")
 
 
 def facts(error: BaseException) -> dict[str, Any]:
@@ -49,21 +50,22 @@ def look(error: BaseException) -> dict[str, Any]:
             told = [guarded(ask, error, places) for ask in asks if places or name != "NameError"]
             findings += [one for one in told if one][:1] if name == "AttributeError" else [one for one in told if one]
             break
-    if not findings or not known.intersection(ALONE):
+    if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
         findings += general(error, places, until, known)
-    more = {"locals": local_names(places), "fits": guarded(fits, error, places) if places else []}
-    told_of = {"findings": findings[:FINDINGS], **(more if "NameError" in known else {})}
-    return {**told_of, **(guarded(missing_file, error, places) or {})} if "OSError" in known else told_of
+    told_of = {"findings": findings[:FINDINGS], "locals": local_names(places) if "NameError" in known else []}
+    return {**told_of, **(guarded(missing_file, error, places) or {})} if known.intersection(ALONE[2:5]) else told_of
 
 
 def general(error: BaseException, places: list[Spot], until: float, known: set[str]) -> list[Finding]:
     """What the texts, the table of values and the arguments tell, as far as there is time."""
-    table = guarded(rows, places) or []
+    table = guarded(rows, places, message(error)) or []
     readings: list[Callable[[], Iterable[Any]]] = [
         lambda: [finding(text) for text in texts(error, places)],
         lambda: unpacked(error, places) if "ValueError" in known else (),
         lambda: telling(error, table),
-        lambda: [told for told in [key(error, places)] if told and "not" in message(error)] if "ValueError" in known else (),
+        lambda: (
+            [told for told in [key(error, places)] if told and "not" in message(error)] if "ValueError" in known else ()
+        ),
         lambda: held(table),
         lambda: at_hand(places),
     ]
@@ -96,9 +98,4 @@ def program(name: str) -> str:
         return f"{name!r} is there, but the program that its first line (`#!`) names is not"
     if re.search(r"\s", name):
         return f"a program of the name {name!r} was sought, blanks and all; its arguments are given apart, as a list"
-    known: set[str] = set()
-    for folder in os.environ.get("PATH", "").split(os.pathsep)[:40] if "/" not in name else ():
-        known.update(os.listdir(folder)[: PROGRAMS - len(known)] if os.path.isdir(folder) else ())
-    near = closest(name, [other for other in known if abs(len(other) - len(name)) < 3])
-    there = f"; closest there: {', '.join(near)}" if near else ""
-    return f"{name!r} was sought as a program{'' if '/' in name else ' on PATH'} and is not there{there}"
+    return f"{name!r} was sought as a program{'' if '/' in name else ' on PATH'} and is not there"

@@ -16,7 +16,7 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
-from stepper.inkernel.base import clock, is_a, missing, own_names, peek, short
+from stepper.inkernel.base import clock, missing, own_names, peek, short
 from stepper.inkernel.cells import is_own
 from stepper.inkernel.fault import message
 
@@ -40,7 +40,7 @@ def imported(error: BaseException, places: list[Spot]) -> dict[str, Any] | None:
     said, names = [module + version(module)], [*map(str, own_names(found)), *submodules_of(found)]
     beside = set(asked_of(places, module))  # what the same line imports is not what the other name means
     names = sorted({name for name in public(names) if name not in beside})[:NAMES]
-    defined, alike = [], list[tuple[str, str]]()
+    defined, alike = list[str](), list[tuple[str, str]]()
     where = elsewhere(module, wanted)
     if not where:
         defined, alike = scan(module.split(".")[0], wanted, {*names, *beside})
@@ -84,7 +84,9 @@ def submodules(error: BaseException, places: list[Spot]) -> dict[str, Any] | Non
 def submodules_of(found: Any) -> list[str]:
     """The names of a package's files and folders."""
     names: list[str] = []
-    for folder in [path for path in list(peek(found, "__path__") or [])[:3] if type(path) is str and os.path.isdir(path)]:
+    for folder in [
+        path for path in list(peek(found, "__path__") or [])[:3] if type(path) is str and os.path.isdir(path)
+    ]:
         names += [name.split(".")[0] for name in os.listdir(folder) if name.endswith(".py") or "." not in name]
     return names
 
@@ -98,7 +100,7 @@ def asked_of(places: list[Spot], module: str) -> list[str]:
 
 def elsewhere(module: str, name: str) -> list[str]:
     """The loaded modules of the same package that do define the name, shortest first."""
-    top = module.split(".")[0] + "."
+    top = module.split(".", maxsplit=1)[0] + "."
     has = [dotted for dotted, found in list(sys.modules.items())
            if type(dotted) is str and dotted.startswith(top) and "._" not in dotted and name in own_names(found)]  # fmt: skip
     nearest = sorted(has, key=lambda dotted: (dotted.count("."), len(dotted)))
@@ -132,20 +134,6 @@ def stale(file: tuple[str, int], wanted: str) -> str:
     )
 
 
-def documented(value: Any, name: str) -> tuple[str, str] | None:
-    """A function of the class's own library whose documentation begins a line with that word and names the class."""
-    kind = value if is_a(value, type) else type(value)
-    top = sys.modules.get(str(type.__dict__["__module__"].__get__(kind)).split(".")[0])
-    own = type.__dict__["__name__"].__get__(kind)
-    line = re.compile(rf"^\s*({re.escape(name)}\b.*\b{re.escape(own)}\b.*)$", re.M | re.I)
-    for key, thing in list(own_names(top).items()) if top is not None else ():
-        doc = peek(thing, "__doc__") if not key.startswith("_") else None
-        said = line.search(doc) if type(doc) is str else None
-        if said and top is not None:
-            return short(f"{top.__name__}.{key}", 80), short(said[1].replace("`", "").strip(), 120)
-    return None
-
-
 # --- source files --------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +158,11 @@ def sources(package: str) -> Iterator[tuple[str, str]]:
     """A package's source files, those near its top first: (dotted module, path)."""
     found = sys.modules.get(package)
     spec = importlib.util.find_spec(package) if found is None and package.isidentifier() else None
-    folders = list(peek(found, "__path__") or []) if found is not None else list(getattr(spec, "submodule_search_locations", None) or [])
+    folders = (
+        list(peek(found, "__path__") or [])
+        if found is not None
+        else list(getattr(spec, "submodule_search_locations", None) or [])
+    )
     todo, count = [(package, folder) for folder in folders[:3] if type(folder) is str and os.path.isdir(folder)], 0
     while todo and count < FILES:
         dotted, folder = todo.pop(0)
@@ -195,7 +187,7 @@ def read(path: str) -> str:
 
 def public_part(dotted: str) -> str:
     """The part of a dotted name above its first private part."""
-    return dotted.split("._")[0]
+    return dotted.split("._", maxsplit=1)[0]
 
 
 def likeness(name: str, other: str) -> float:

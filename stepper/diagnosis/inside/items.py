@@ -11,7 +11,7 @@ import re
 from typing import Any, Callable, Iterator
 
 from stepper.diagnosis.inside.members import label
-from stepper.diagnosis.inside.words import TEXTS, size, written
+from stepper.diagnosis.inside.words import size, written
 from stepper.inkernel.base import is_a, is_pandas, name_of, of_library, one_of, short
 
 ITEMS, DEPTH, ROWS = 20_000, 4, 500_000
@@ -111,25 +111,3 @@ def odd_length(value: Any) -> str:
     shown = f": {text}" if text and len(text) <= 80 else ""
     more = f" ({len(odd):,} such items)" if len(odd) > 1 else ""
     return f"[{written(key, 40, 0) or '…'}]` has {count:,} values{more}{shown}; the other {len(sizes) - len(odd):,} have {usual[0][0]:,}"
-
-
-def no_numbers(value: Any) -> str:
-    """Of a column of text: the first value that is no number, or that its numbers are text."""
-    if not is_pandas(value, "Series") or str(value.dtype) not in TEXTS or not 0 < len(value) <= ROWS:
-        return ""
-    for key, item in zip(value.index, value.tolist()):
-        if type(item) is str and not re.fullmatch(r"\s*[-+]?\d*\.?\d+(e[-+]?\d+)?\s*", item, re.I):
-            return f"` holds text: {written(item)} at {short(str(key), 40)}"
-    return f"` holds numbers as text, like {written(value.iloc[0])}"
-
-
-def twice(value: Any) -> str:
-    """The first label of an axis that stands more than once."""
-    for name in ("index", "columns"):
-        axis = getattr(value, name, None) if is_pandas(value, "NDFrame") else None
-        if axis is not None and not axis.is_unique and len(axis) <= ROWS:
-            again = axis[axis.duplicated()][0]
-            return f".{name}` holds {written(again) or short(str(again), 60)} {int((axis == again).sum()):,} times"
-    return ""
-
-

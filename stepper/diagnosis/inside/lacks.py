@@ -10,29 +10,30 @@ import types
 from typing import Any, Callable
 
 from stepper.diagnosis.inside.bound import Bound, bound, source_of
-from stepper.diagnosis.inside.imports import documented, elsewhere, newer, stale, version
+from stepper.diagnosis.inside.imports import elsewhere, newer, stale, version
 from stepper.diagnosis.inside.members import attributes_of, data_names, holder, label, labels_of
 from stepper.diagnosis.inside.near import closest, differs, listed, public, quoted
 from stepper.diagnosis.inside.reach import Unknown, asked
 from stepper.diagnosis.inside.spots import DATA, Spot
 from stepper.diagnosis.inside.words import described, is_data, kind_name, size, written
-from stepper.inkernel.base import is_a, is_pandas, missing, of_library, one_of, peek, short
+from stepper.inkernel.base import is_a, is_pandas, missing, one_of, peek, short
 from stepper.inkernel.cells import is_own
 from stepper.inkernel.fault import message
 
 Finding = dict[str, Any]  # text, and where what it speaks of was bound last
-RANKED, FEW, MADE_OF, ROWS, SAMPLE = 120, 30, 2, 200_000, 5000
+RANKED, FEW, MADE_OF = 120, 30, 2
 # Of a library's own frames: the names under which they hold what may lack a key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
 CALLS = ("pop", "group", "start", "end", "span")
-SCALARS = (str, int, float, bool, bytes)
 
 
 def finding(text: str, where: Bound | None = None) -> Finding:
     return {"text": text, "bound": where}
 
 
-def first(nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable[..., Finding | None]) -> Finding | None:
+def first(
+    nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable[..., Finding | None]
+) -> Finding | None:
     """The first finding on the nodes, place by place, innermost first."""
     for spot, outer in zip(places, [*places[1:], None]):
         for node in nodes(spot):
@@ -54,7 +55,9 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
         value = spot.value(base) if base is not None else None
         return lacking(value, wanted, ast.unparse(base), message(error)) if base is not None else None
 
-    told = first(lambda spot: [n for n in spot.nodes if isinstance(n, (ast.Subscript, ast.Call, ast.BinOp))], places, own)
+    told = first(
+        lambda spot: [n for n in spot.nodes if isinstance(n, (ast.Subscript, ast.Call, ast.BinOp))], places, own
+    )
     if told:
         return told
     for frame in library_frames(error):
@@ -189,8 +192,6 @@ def instead(value: Any, wanted: str, expression: str) -> list[str]:
             said.append(f"it is a key: `{expression}[{wanted!r}]`")
         elif closest(wanted, keys):
             said.append(f"closest keys: {', '.join(map(repr, closest(wanted, keys)))}")
-    if of_library(value) or (is_a(value, type) and not said):
-        said += [f'`{found[0]}`: "{found[1]}"' for found in [documented(value, wanted)] if found]
     return said
 
 
@@ -211,7 +212,7 @@ def near_attributes(value: Any, wanted: str, is_called: bool) -> list[str]:
 
 def made_of(node: Any, spot: Spot) -> str:
     """`; with NAME: VALUE` for what an expression, or the last binding of a name, was made of."""
-    made, told = asked(source_of, node, spot) or node, {}
+    made, told = asked(source_of, node, spot) or node, dict[str, str]()
     for text, value, part in spot.known(ast.walk(made)):
         if isinstance(part, ast.Name) and value is not None and is_data(value) and len(told) < MADE_OF:
             told[text] = f"`{text}`: {described(value) if type(value) is not str else written(value, 100)}"
@@ -241,32 +242,15 @@ def placed(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
     number = asked(spot.value, wanted) if wanted is not None else None
     index = f"; asked for {short(str(number), 60)}" if one_of(type(number), (int, tuple)) else ""
     told = f"`{short(ast.unparse(base), 80)}` is {described(value)}{index}"
-    if is_pandas(value, "NDFrame") and not len(value):
-        told += asked(unmet, base, spot) or ""
     if isinstance(base, ast.Name):
         return finding(told, bound(base, spot, outer))
     return finding(told + made_of(base, spot))
 
 
-def unmet(base: Any, spot: Spot) -> str:
-    """Why a filter left no row: what the column holds instead of the value that it was compared with."""
-    for made in (base, asked(source_of, base, spot)):
-        for node in ast.walk(made) if made is not None else ():
-            if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq):
-                continue
-            column, wanted = asked(spot.value, node.left), asked(spot.value, node.comparators[0])
-            if is_pandas(column, "Series") and len(column) <= ROWS and one_of(type(wanted), SCALARS):
-                values = list(dict.fromkeys(str(item) for item in column.iloc[:SAMPLE].tolist()))[:200]
-                close = closest(str(wanted), values) if str(wanted) not in values else [f"{wanted} ({column.dtype})"]
-                held = f"closest: {', '.join(map(repr, close))}" if close else f"it holds {listed(values, 90)}"
-                return f"; no value of `{short(ast.unparse(node.left), 80)}` equals {written(wanted)}, {held}"
-    return ""
-
-
 def as_it_was(error: BaseException, places: list[Spot]) -> Finding | None:
     """For 'not callable', 'not subscriptable', None in the place of a value: where the expression was bound last."""
     said = message(error)
-    if not re.search(r"not callable|not subscriptable|not iterable|NoneType|item assignment|unhashable|has no len", said):
+    if not re.search(r"not (callable|subscriptable|iterable)|NoneType|item assignment|unhashable|has no len", said):
         return None
     kind = quoted(said)
 
@@ -274,10 +258,9 @@ def as_it_was(error: BaseException, places: list[Spot]) -> Finding | None:
         value = spot.value(node)
         if kind_name(value) != kind and not (value is None and "NoneType" in said):
             return None
-        hides = ", which hides the builtin of that name" if isinstance(node, ast.Name) and node.id in vars(builtins) else ""
+        named = isinstance(node, ast.Name) and node.id in vars(builtins)
+        hides = ", which hides the builtin of that name" if named else ""
         made = made_of(node, spot) if value is None else ""
         return finding(f"`{short(ast.unparse(node), 80)}` is {described(value)}{made}{hides}", bound(node, spot, outer))
 
     return first(lambda spot: [node for node in spot.nodes if isinstance(node, DATA)], places, held)
-
-

@@ -8,8 +8,21 @@ from typing import Any
 
 from stepper.diagnosis.inside.reach import columns
 from stepper.inkernel.base import (
-    class_name, class_names, classes_of, is_a, is_pandas, missing, module_of, name_of, names_in, of_library, one_of,
-    own_names, peek, short, top_module,
+    class_name,
+    class_names,
+    classes_of,
+    is_a,
+    is_pandas,
+    missing,
+    module_of,
+    name_of,
+    names_in,
+    of_library,
+    one_of,
+    own_names,
+    peek,
+    short,
+    top_module,
 )  # fmt: skip
 from stepper.inkernel.cells import is_own
 

@@ -1,4 +1,4 @@
-"""Why a name is not to be seen where it was used, and which live things could be meant."""
+"""Why a name is not to be seen where it was used."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import ast
 from typing import Any
 
 from stepper.diagnosis.inside.lacks import Finding, finding
-from stepper.diagnosis.inside.members import has
 from stepper.diagnosis.inside.near import quoted
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
-from stepper.diagnosis.inside.words import is_data, kind_name
 from stepper.inkernel.base import class_names, peek, shell, short
 from stepper.inkernel.fault import message
-from stepper.inkernel.namespace import bound_by_user
 
-NAMES, FIT = 400, 4
+NAMES = 400
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -54,14 +51,3 @@ def binds(statement: Any, name: str) -> bool:
         return bool(statement.name == name)
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
-
-
-def fits(error: BaseException, places: list[Spot]) -> list[list[str]]:
-    """The live things that have every attribute which the code takes of the missing name: [name, class]."""
-    name = wanted(error)
-    taken = {node.attr for node in ast.walk(places[0].tree) if isinstance(node, ast.Attribute)
-             and isinstance(node.value, ast.Name) and node.value.id == name}  # fmt: skip
-    return [
-        [short(own, 60), kind_name(value)] for own, value in list(shell.user_ns.items())
-        if taken and bound_by_user(own, value) and is_data(value) and all(has(value, attribute) for attribute in taken)
-    ][:FIT]  # fmt: skip

@@ -7,25 +7,25 @@ first. What a row has that the message speaks of comes before what it is.
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from typing import Any, Callable, Iterator, NamedTuple
 
-from stepper.diagnosis.inside.bound import bound, line_of
-from stepper.diagnosis.inside.items import fitted, fitting, no_numbers, odd_kind, odd_length, twice
+from stepper.diagnosis.inside.items import fitted, fitting, odd_kind, odd_length
 from stepper.diagnosis.inside.lacks import Finding, finding
 from stepper.diagnosis.inside.members import label, labels_of
 from stepper.diagnosis.inside.near import closest, listed
 from stepper.diagnosis.inside.reach import asked
-from stepper.diagnosis.inside.spots import FUNCTIONS, Spot, parsed
+from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
 from stepper.diagnosis.inside.words import described, is_data, size, written
 from stepper.inkernel.base import class_names, guarded, is_pandas, one_of, own_names, short
 from stepper.inkernel.fault import message
 
-ROWS, TOLD, AT_HAND, WORDS = 24, 6, 4, 5
-SIZES = "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension|mismatch|broadcast|inconsistent|same (size|first)"
-KINDS = "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"
-NUMBERS = "operand|ufunc|convert|must be real|concatenate|agg function|numeric"
+ROWS, TOLD, AT_HAND = 24, 6, 4
+# What messages say of unequal lengths, and of items of a wrong kind.
+SIZES = "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension|mismatch|broadcast|inconsistent|same size"
+KINDS = (
+    "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"  # noqa: E501
+)
 
 
 class Row(NamedTuple):
@@ -37,12 +37,17 @@ class Row(NamedTuple):
     spot: Spot
 
 
-def rows(places: list[Spot]) -> list[Row]:
-    """The values on the failing lines, innermost line first."""
+def rows(places: list[Spot], said: str) -> list[Row]:
+    """The values on the failing lines, innermost line first; functions where the message speaks of them."""
+    worth = r"\b(function|method)\b"
     table: dict[str, Row] = {}
     for spot in places:
         for text, value, node in spot.known():
-            if len(table) < ROWS and text not in table and is_data(value):
+            if (
+                len(table) < ROWS
+                and text not in table
+                and (is_data(value) or (callable(value) and re.search(worth, said)))
+            ):
                 table[text] = Row(short(text, 60), value, node, spot)
     return list(table.values())
 
@@ -53,22 +58,17 @@ def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
     yield from of_error(error, said)
     yield from unlike(table, kinds)
     searches: list[Callable[[Row], str]] = [
-        lambda row, test=test: of_item(row, fitted(row.value, test)) for test in fitting(said, kinds)  # type: ignore[misc]
+        lambda row, test=test: of_item(row, fitted(row.value, test))
+        for test in fitting(said, kinds)  # type: ignore[misc]
     ]
     if "TypeError" in kinds and re.search(KINDS, said):
         searches.append(lambda row: of_item(row, odd_kind(row.value, said)))
-    if "TypeError" in kinds and re.search(NUMBERS, said):
-        searches.append(lambda row: of_item(row, no_numbers(row.value)))
     if kinds & {"ValueError", "TypeError"} and re.search(SIZES, said):
         searches.append(lambda row: of_item(row, odd_length(row.value)))
-    if re.search("(?i)duplicate|unique", said):
-        searches.append(lambda row: of_item(row, twice(row.value)))
     for search in searches:
         text = next((text for row in table for text in [guarded(search, row)] if text), "")
         if text:
             yield finding(text)
-    if "ValueError" in kinds and re.search(SIZES, said):
-        yield from lengths(table, said)
 
 
 def of_item(row: Row, text: str) -> str:
@@ -94,8 +94,8 @@ def unlike(table: list[Row], kinds: set[str]) -> Iterator[Finding]:
     (left, mine), (right, others) = labelled[:2]
     lacks, more = ([name for name in side if name not in other] for side, other in ((mine, others), (others, mine)))
     if len(mine) > 1 and len(lacks) < len(mine) and (lacks or more):
-        parts = [f"`{right.text}` lacks {listed(lacks, 120)}" if lacks else "", f"`{left.text}` lacks {listed(more, 120)}" if more else ""]
-        yield finding(" and ".join(filter(None, parts)))
+        parts = [f"`{row.text}` lacks {listed(names, 120)}" for row, names in ((right, lacks), (left, more)) if names]
+        yield finding(" and ".join(parts))
     elif lacks:
         alike = [f"{name} ~ {near}" for name in mine for near in closest(name, others, 1) if near not in mine]
         told = f"columns of `{left.text}`: {listed(mine, 100)}; of `{right.text}`: {listed(others, 100)}"
@@ -108,19 +108,6 @@ def has_labels(row: Row) -> bool:
     return bool(kind or is_pandas(row.value, "Index") or texts)
 
 
-def lengths(table: list[Row], said: str) -> Iterator[Finding]:
-    """Where the names of unequal length were bound."""
-    sizes = {row.text: (size(row.value), row) for row in table
-             if isinstance(row.node, ast.Name) and not one_of(type(row.value), (str, dict)) and size(row.value)}  # fmt: skip
-    named = set(map(int, re.findall(r"\d+", said)))
-    counts = {count for count, _ in sizes.values()}
-    if len(counts) > 1 and (not named or counts & named):
-        for text, (count, row) in list(sizes.items())[:2]:
-            where = asked(bound, row.node, row.spot)
-            if where:
-                yield finding(f"`{text}` (length {count:,})", where)
-
-
 def unpacked(error: BaseException, places: list[Spot]) -> Iterator[Finding]:
     """The value that has more or fewer items than there are names for it."""
     count = re.search(r"expected (?:at least )?(\d+)", message(error))
@@ -128,14 +115,14 @@ def unpacked(error: BaseException, places: list[Spot]) -> Iterator[Finding]:
         for node, loop in taken_apart(spot):
             text = short(ast.unparse(node), 60)
             value = asked(lambda: (spot.value(node),))  # noqa: B023  # called at once
-            if value is None and isinstance(node, ast.Call) and not loop:
-                yield from returned(asked(spot.value, node.func), text, int(count[1]) if count else 0)
             if value is not None and type(value[0]) is dict:
-                yield finding(f"`{text}` is a dict: iterating it gives its keys, the first is {written(next(iter(value[0]), None), 40)}")
+                key = written(next(iter(value[0]), None), 40)
+                yield finding(f"`{text}` is a dict: iterating it gives its keys, the first is {key}")
             elif value is not None and not loop and size(value[0]) is not None:
                 yield finding(f"`{text}` has {size(value[0])} items: {described(value[0])}")
             elif value is not None and one_of(type(value[0]), (list, tuple)):
-                odd = [(n, item) for n, item in enumerate(value[0][:20_000]) if size(item) not in (None, int(count[1]) if count else 0)]
+                usual = (None, int(count[1]) if count else 0)
+                odd = [(number, item) for number, item in enumerate(value[0][:20_000]) if size(item) not in usual]
                 for number, item in odd[:1]:
                     yield finding(f"`{text}`[{number}] has {size(item)} items: {written(item) or described(item)}")
 
@@ -149,21 +136,6 @@ def taken_apart(spot: Spot) -> Iterator[tuple[Any, bool]]:
     for node in ast.walk(whole) if whole is not None else ():
         if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and isinstance(node.target, apart):
             yield node.iter, True
-
-
-def returned(function: Any, text: str, count: int) -> Iterator[Finding]:
-    """The line on which a function of the user's gives back another number of values."""
-    code = own_code(function)
-    tree = parsed("".join(linecache.getlines(code.co_filename))) if code is not None else parsed("")
-    for node in ast.walk(tree):
-        if isinstance(node, FUNCTIONS[:2]) and code is not None and node.name == code.co_name:
-            given = [one for one in ast.walk(node) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)]
-            for line in [one for one in given if isinstance(one.value, ast.Tuple) and len(one.value.elts) != count][:1]:
-                yield finding(f"`{text}`", line_of(code.co_filename, line.lineno))
-
-
-def own_code(function: Any) -> Any:
-    return getattr(getattr(function, "__func__", function), "__code__", None)
 
 
 def held(table: list[Row]) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ KINDS = ((b"PK\x03\x04", "a zip archive (.xlsx files are such)"), (b"\x1f\x8b", 
          (b"BZh", "compressed with bzip2"), (b"\xfd7zXZ", "compressed with xz"), (b"\x93NUMPY", "an array of numpy"),
          (b"version https://git-lfs", "a Git LFS pointer, not the file itself"))  # fmt: skip
 MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
-UNREADABLE = "BadZipFile|Unpickling|EmptyData|BadGzip|ReadError|EOFError|ArrowInvalid|UnidentifiedImage|Unicode|Parser|JSON"
+TEXTUAL = "Unicode|Parser|JSON"
+UNREADABLE = f"BadZipFile|Unpickling|EmptyData|BadGzip|ReadError|EOFError|ArrowInvalid|UnidentifiedImage|{TEXTUAL}"
 
 
 def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
@@ -31,15 +32,16 @@ def texts(error: BaseException, places: list[Spot]) -> Iterator[str]:
     if type(doc) is str and type(position) is int:
         yield where_it_stopped(doc, position)
     opened = list(files(places))
-    if re.search(UNREADABLE, type(error).__name__) or re.search("(?i)magic|file format|not a gzip|pickled", message(error)):
+    name, said = type(error).__name__, message(error)
+    if re.search(UNREADABLE, name) or re.search("(?i)magic|file format|not a gzip|pickled", said):
         for path in opened[:1]:
             head = start_of(path)
-            if not head or kind_of(head) or not re.search("Unicode|Parser|JSON", type(error).__name__):
+            if not head or kind_of(head) or not re.search(TEXTUAL, name):
                 yield of_file(path, head)
                 return
     if type(data) is bytes and type(at) is int:
         yield of_byte(data, at, opened, str(peek(error, "encoding")))
-    line = re.search(r"\bline (\d+)", message(error)) if doc is None else None
+    line = re.search(r"\bline (\d+)", said) if doc is None else None
     if line and opened:
         lines = start_of(opened[0], WHOLE).split(b"\n")
         if int(line[1]) <= len(lines):

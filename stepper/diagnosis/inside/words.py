@@ -14,7 +14,18 @@ from typing import Any
 
 from stepper.diagnosis.inside.near import listed
 from stepper.inkernel.base import (
-    class_names, classes_of, guarded, is_a, is_error, is_pandas, lengths, name_of, of_library, one_of, own_names, peek, short,
+    class_names,
+    classes_of,
+    guarded,
+    is_a,
+    is_error,
+    is_pandas,
+    lengths,
+    name_of,
+    of_library,
+    one_of,
+    own_names,
+    short,
     top_module,
 )  # fmt: skip
 
@@ -89,6 +100,8 @@ def described(value: Any) -> str:
     if value is None or (one_of(type(value), (*NUMBERS, str, bytes)) and len(text or "") <= VALUE):
         return text or kind_name(value)
     parts = [kind_name(value)]
+    if one_of(type(value), CALLABLE):
+        return f"a {parts[0]}, {short(name_of(type(value)), 20)}"
     if of_library(value):
         guarded(of_data, value, parts)
     elif size(value) is not None:
@@ -156,7 +169,7 @@ def of_data(value: Any, parts: list[str]) -> None:
         missing = int(value.isna().sum())
         parts.append(f"{missing:,} NaN" if missing else "")
     elif getattr(dtype, "kind", "") == "f" and cells:
-        import numpy
+        import numpy  # type: ignore[import-not-found]  # the user's
 
         bad = ~numpy.isfinite(value)
         parts.append(f"{int(bad.sum()):,} NaN or infinite" if bad.any() else "")
@@ -166,7 +179,8 @@ def of_frame(value: Any) -> list[str]:
     """The columns with missing values and those of text, else all columns."""
     missing = [f"{name} ({int(count):,})" for name, count in value.isna().sum().items() if count]
     texts = [f"{short(str(name), 40)} ({dtype})" for name, dtype in value.dtypes.items() if str(dtype) in TEXTS]
-    parts = ["NaN in " + listed(missing, PART) if missing else "", "not numbers: " + listed(texts, PART) if texts else ""]
+    parts = [
+        "NaN in " + listed(missing, PART) if missing else "",
+        "not numbers: " + listed(texts, PART) if texts else "",
+    ]
     return parts if any(parts) else ["columns " + listed([short(str(name), 40) for name in value.columns], PART)]
-
-
