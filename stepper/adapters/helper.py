@@ -1,4 +1,4 @@
-"""The helper that lives in the kernel: `stepper/inkernel/` and the parts handed in, as text, and what sets it up there.
+"""The helper that lives in the kernel: `stepper/inkernel/` and the parts handed in, as text; what sets it up there.
 
 It is executed once, silently. Its modules have builtins of their own and leave `sys.modules` again: nothing of it is
 in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines is in its way. The sources
@@ -41,7 +41,7 @@ def load(part):
                 module = types.ModuleType(name + "." + own)
                 module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
                 sys.modules[module.__name__] = module
-                exec(compile(SOURCES[own], "<stepper helper " + own + ">", "exec"), module.__dict__)
+                exec(compile(SOURCES[own], f"<stepper helper {own}>", "exec"), module.__dict__)
                 loaded[own] = module
     finally:  # nothing of it stays where a cell finds it
         for own in SOURCES:
@@ -57,7 +57,7 @@ if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds 
 
 
 class Helper:
-    """The sources of what the kernel is sent. `parts` are loaded there when they are needed: name → package of its file.
+    """The sources of what the kernel is sent. `parts` are loaded there when they are needed: name → package.
 
     The kernel tells how a run ended and what the namespace holds without any of them.
     """

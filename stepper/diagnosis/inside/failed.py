@@ -63,9 +63,7 @@ def general(error: BaseException, places: list[Spot], until: float, known: set[s
         lambda: [finding(text) for text in texts(error, places)],
         lambda: unpacked(error, places) if "ValueError" in known else (),
         lambda: telling(error, table),
-        lambda: (
-            [told for told in [key(error, places)] if told and "not" in message(error)] if "ValueError" in known else ()
-        ),
+        lambda: filter(None, [key(error, places)]) if "ValueError" in known and "not" in message(error) else (),
         lambda: held(table),
         lambda: at_hand(places),
     ]

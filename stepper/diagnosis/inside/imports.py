@@ -83,12 +83,14 @@ def submodules(error: BaseException, places: list[Spot]) -> dict[str, Any] | Non
 
 def submodules_of(found: Any) -> list[str]:
     """The names of a package's files and folders."""
-    names: list[str] = []
-    for folder in [
-        path for path in list(peek(found, "__path__") or [])[:3] if type(path) is str and os.path.isdir(path)
-    ]:
-        names += [name.split(".")[0] for name in os.listdir(folder) if name.endswith(".py") or "." not in name]
-    return names
+    names = [name for folder in folders_of(found) for name in os.listdir(folder)]
+    return [name.split(".")[0] for name in names if name.endswith(".py") or "." not in name]
+
+
+def folders_of(found: Any) -> list[str]:
+    """The folders of a loaded package."""
+    paths = list(peek(found, "__path__") or [])[:3]
+    return [path for path in paths if type(path) is str and os.path.isdir(path)]
 
 
 def asked_of(places: list[Spot], module: str) -> list[str]:
@@ -101,8 +103,8 @@ def asked_of(places: list[Spot], module: str) -> list[str]:
 def elsewhere(module: str, name: str) -> list[str]:
     """The loaded modules of the same package that do define the name, shortest first."""
     top = module.split(".", maxsplit=1)[0] + "."
-    has = [dotted for dotted, found in list(sys.modules.items())
-           if type(dotted) is str and dotted.startswith(top) and "._" not in dotted and name in own_names(found)]  # fmt: skip
+    known = [dotted for dotted in list(sys.modules) if type(dotted) is str and dotted.startswith(top)]
+    has = [dotted for dotted in known if "._" not in dotted and name in own_names(sys.modules.get(dotted))]
     nearest = sorted(has, key=lambda dotted: (dotted.count("."), len(dotted)))
     return [dotted for dotted in nearest if not any(dotted.startswith(up + ".") for up in nearest)][:2]
 
@@ -138,7 +140,7 @@ def stale(file: tuple[str, int], wanted: str) -> str:
 
 
 def scan(package: str, name: str, known: set[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The modules whose files define the name; those of the package's other names that are alike, with their modules."""
+    """The modules whose files define the name; the package's other names that are alike, with their modules."""
     until, exact, alike = clock() + SECONDS, set(), dict[str, str]()
     wanted = re.compile(DEFINED.format(re.escape(name)), re.M)
     for dotted, path in sources(package):
@@ -158,15 +160,11 @@ def sources(package: str) -> Iterator[tuple[str, str]]:
     """A package's source files, those near its top first: (dotted module, path)."""
     found = sys.modules.get(package)
     spec = importlib.util.find_spec(package) if found is None and package.isidentifier() else None
-    folders = (
-        list(peek(found, "__path__") or [])
-        if found is not None
-        else list(getattr(spec, "submodule_search_locations", None) or [])
-    )
-    todo, count = [(package, folder) for folder in folders[:3] if type(folder) is str and os.path.isdir(folder)], 0
+    folders = folders_of(found) if found is not None else list(getattr(spec, "submodule_search_locations", None) or ())
+    todo, count = [(package, folder) for folder in folders[:3]], 0
     while todo and count < FILES:
         dotted, folder = todo.pop(0)
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        for entry in sorted(os.scandir(folder) if os.path.isdir(folder) else (), key=lambda entry: entry.name):
             own, ending = os.path.splitext(entry.name)
             if own in LEFT or own.startswith(("test_", ".")):
                 continue

@@ -1,13 +1,14 @@
 """Which item is it: the first that the message's words fit, in the values of the failing lines.
 
-One walk over nested lists, dicts and columns. What is looked for, the message says: a quoted text, the name of a type, a
-missing or negative number, a length.
+One walk over nested lists, dicts and columns. What is looked for, the message says: a quoted text, the name of a type,
+a missing or negative number, a length.
 """
 
 from __future__ import annotations
 
 import collections
 import re
+from functools import partial
 from typing import Any, Callable, Iterator
 
 from stepper.diagnosis.inside.members import label
@@ -52,7 +53,7 @@ def fitting(said: str, kinds: set[str]) -> list[Callable[[Any], bool]]:
     tests: list[Callable[[Any], bool]] = []
     quotes = re.findall(r"'((?:[^'\\]|\\.)*)'", said)[::-1][:4] + re.findall(r'"([^"\n]*)"', said)[:1]
     if "ValueError" in kinds:
-        tests += [lambda item, text=text: type(item) is str and item == text for text in quotes if text]  # type: ignore[misc]
+        tests += [partial(same_text, text) for text in quotes if text]
     if re.search(r"\bNaN\b|\bNAs?\b|missing values|non-finite|\bNaT\b", said):
         tests.append(lambda item: item is None or (one_of(type(item), NUMBERS) and item != item))  # noqa: PLR0124
     if re.search("(?i)negative|positive|domain", said):
@@ -61,6 +62,10 @@ def fitting(said: str, kinds: set[str]) -> list[Callable[[Any], bool]]:
     if json:
         tests.append(lambda item: name_of(type(item)) == json[1])
     return tests
+
+
+def same_text(text: str, item: Any) -> bool:
+    return type(item) is str and item == text
 
 
 def fitted(value: Any, test: Callable[[Any], bool]) -> str:
@@ -110,4 +115,5 @@ def odd_length(value: Any) -> str:
     text = written(item, 60, 1)
     shown = f": {text}" if text and len(text) <= 80 else ""
     more = f" ({len(odd):,} such items)" if len(odd) > 1 else ""
-    return f"[{written(key, 40, 0) or '…'}]` has {count:,} values{more}{shown}; the other {len(sizes) - len(odd):,} have {usual[0][0]:,}"
+    rest = f"the other {len(sizes) - len(odd):,} have {usual[0][0]:,}"
+    return f"[{written(key, 40, 0) or '…'}]` has {count:,} values{more}{shown}; {rest}"

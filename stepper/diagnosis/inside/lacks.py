@@ -119,10 +119,11 @@ def nearest(name: str, texts: dict[str, Any]) -> str:
     """The keys nearest to one, as code writes them, and how the first differs; '' where it is there itself."""
     if repr(name) in texts:
         return ""
-    bare = {text[1:-1] if text[:1] in "'\"" else text: text for text in reversed(list(texts))}
+    pairs = [(text[1:-1] if text[:1] in "'\"" else text, text) for text in texts]
+    bare = dict(pairs[::-1])
     if name in bare:
         return f"{bare[name]} (of another type)"
-    near = closest(name, bare)
+    near = closest(name, [text for text, _ in pairs])
     how = differs(name, near[0]) if near else ""
     return f"{bare[near[0]]}{how}" if how else ", ".join(bare[text] for text in near)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple
 
 from stepper.diagnosis.inside.items import fitted, fitting, odd_kind, odd_length
@@ -16,7 +17,7 @@ from stepper.diagnosis.inside.members import label, labels_of
 from stepper.diagnosis.inside.near import closest, listed
 from stepper.diagnosis.inside.reach import asked
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
-from stepper.diagnosis.inside.words import described, is_data, size, written
+from stepper.diagnosis.inside.words import CALLABLE, described, is_data, size, written
 from stepper.inkernel.base import class_names, guarded, is_pandas, one_of, own_names, short
 from stepper.inkernel.fault import message
 
@@ -24,7 +25,7 @@ ROWS, TOLD, AT_HAND = 24, 6, 4
 # What messages say of unequal lengths, and of items of a wrong kind.
 SIZES = "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension|mismatch|broadcast|inconsistent|same size"
 KINDS = (
-    "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"  # noqa: E501
+    "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"
 )
 
 
@@ -43,11 +44,8 @@ def rows(places: list[Spot], said: str) -> list[Row]:
     table: dict[str, Row] = {}
     for spot in places:
         for text, value, node in spot.known():
-            if (
-                len(table) < ROWS
-                and text not in table
-                and (is_data(value) or (callable(value) and re.search(worth, said)))
-            ):
+            shown = is_data(value) or (one_of(type(value), CALLABLE) and re.search(worth, said))
+            if shown and len(table) < ROWS and text not in table:
                 table[text] = Row(short(text, 60), value, node, spot)
     return list(table.values())
 
@@ -57,23 +55,17 @@ def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
     said, kinds = message(error), {name.rsplit(".", 1)[-1] for name in class_names(type(error))}
     yield from of_error(error, said)
     yield from unlike(table, kinds)
-    searches: list[Callable[[Row], str]] = [
-        lambda row, test=test: of_item(row, fitted(row.value, test))
-        for test in fitting(said, kinds)  # type: ignore[misc]
-    ]
+    searches: list[Callable[[Any], str]] = [partial(fitted, test=test) for test in fitting(said, kinds)]
     if "TypeError" in kinds and re.search(KINDS, said):
-        searches.append(lambda row: of_item(row, odd_kind(row.value, said)))
+        searches.append(partial(odd_kind, said=said))
     if kinds & {"ValueError", "TypeError"} and re.search(SIZES, said):
-        searches.append(lambda row: of_item(row, odd_length(row.value)))
+        searches.append(odd_length)
     for search in searches:
-        text = next((text for row in table for text in [guarded(search, row)] if text), "")
-        if text:
-            yield finding(text)
-
-
-def of_item(row: Row, text: str) -> str:
-    """A search's find behind the name of what was searched."""
-    return f"`{row.text}{text}" if text else ""
+        for row in table:
+            text = guarded(search, row.value)
+            if text:
+                yield finding(f"`{row.text}{text}")
+                break
 
 
 def of_error(error: BaseException, said: str) -> Iterator[Finding]:
