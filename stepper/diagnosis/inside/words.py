@@ -25,9 +25,11 @@ from stepper.inkernel.base import (
     of_library,
     one_of,
     own_names,
+    peek,
     short,
     top_module,
-)  # fmt: skip
+)
+from stepper.inkernel.signatures import of_callable
 
 CELLS, COLUMNS, VALUE, PART, ITEMS = 2_000_000, 400, 60, 90, 1000
 NUMBERS = (int, float, bool, complex)
@@ -101,7 +103,8 @@ def described(value: Any) -> str:
         return text or kind_name(value)
     parts = [kind_name(value)]
     if one_of(type(value), CALLABLE):
-        return f"a {parts[0]}, {short(name_of(type(value)), 20)}"
+        signature = signature_of(value)
+        return f"a {parts[0]}, {signature}; it is not called here" if signature else f"a {parts[0]}"
     if of_library(value):
         guarded(of_data, value, parts)
     elif size(value) is not None:
@@ -114,6 +117,12 @@ def described(value: Any) -> str:
     elif top_module(type(value)) != "builtins":
         parts += of_object(value)
     return ", ".join(filter(None, parts))
+
+
+def signature_of(function: Any) -> str:
+    """How a function is called, '' where that is not known."""
+    told = of_callable(function)
+    return short(str(peek(function, "__name__", "")) + told[0], 120) if told else ""
 
 
 def of_object(value: Any) -> list[str]:
