@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stepper.adapters import helper
 from stepper.adapters.figures import Figures
 from stepper.core import pictures
 from stepper.core.model import Outcome
@@ -32,27 +31,6 @@ OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "matplotlib==3.5.3", "matplotlib-
 NEW = ("ipykernel", "matplotlib", "pandas", "pillow", "seaborn")
 
 
-def wired() -> dict[str, str]:
-    """The helper's sources with figures among them. TO GO once helper.MODULES names it, with what patches SOURCES."""
-    sources = dict(helper.SOURCES)
-    if "figures" in sources:
-        return sources
-    tell, spot = sources.pop("tell"), '    facts["seconds"]'
-    assert tell.count(spot) == 1
-    sources["figures"] = (Path(helper.__file__).parents[1] / "inkernel" / "figures.py").read_text("utf-8")
-    sources["tell"] = tell.replace(spot, '    facts["figures"] = guarded(figures.collected) or []\n' + spot)
-    sources["wired"] = (
-        "from .figures import begin as look, collected, reset\n"
-        "from .tell import begin as rest, shell, tell, types\n"
-        "def begin(*given):\n"
-        "    tell.__globals__['figures'] = types.SimpleNamespace(collected=collected)\n"
-        "    shell.events.register('pre_run_cell', lambda info: reset())\n"
-        "    look()\n"
-        "    rest(*given)\n"
-    )
-    return sources
-
-
 @pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A kernel with the newest matplotlib, and one of Python 3.9 with matplotlib 3.5."""
@@ -60,11 +38,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     python = old_python() if old else sys.executable
     if not python:
         pytest.skip("there is no Python 3.9 on this machine")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(helper, "SOURCES", wired())
-        made = Lab(environment(python, *(OLD if old else NEW)))
-        yield made
-        made.close()
+    made = Lab(environment(python, *(OLD if old else NEW)))
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -320,9 +296,7 @@ def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
 
 
 def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(helper, "SOURCES", wired())
-        fresh = Lab(lab.kernel.python)
+    fresh = Lab(lab.kernel.python)
     try:
         done = fresh.ok(
             "from IPython.display import SVG, display\ndisplay(SVG('<svg/>')); import sys\n'matplotlib' in sys.modules"
