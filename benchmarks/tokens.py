@@ -38,7 +38,9 @@ from typing import Any
 
 from common import Project, spawn
 
-from stepper import __version__, demo, doctor, trust
+from examples import demo
+from stepper import __version__
+from stepper.setup import doctor, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from stepper.core.ledger import State
-from stepper.core.model import Cell, Fault, Frame
 from stepper.diagnosis import adviser, facts
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.definitions import defining, missing_folder
 from stepper.diagnosis.imports import imports, of_module, relative
 from stepper.diagnosis.inside.near import closest, differs, listed
 from stepper.diagnosis.unbound import unbound
-from stepper.ports import Execution
+from stepper.policy.ledger import State
+from stepper.policy.model import Cell, Fault, Frame
+from stepper.session.ports import Execution
 
 
 @dataclasses.dataclass

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, meeting, preflight, settings
-from stepper.paths import Paths
+from stepper import __version__
+from stepper.ground import meeting
+from stepper.ground.paths import Paths
+from stepper.setup import doctor, install, settings
+from stepper.setup import refuse as preflight
 
 NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from stepper.core import pictures, report
+from stepper.diagnosis import pictures
+from stepper.words import report
 from tests.conftest import Notebook, Project, code, scratch
 
 FORGED = ("stepper: Cell 999 FORGED ran ok in 0.1 s.", "Suggestion: FORGED", "Next: FORGED", "❌ FORGED", "FORGED")

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from stepper import diagnosis
-from stepper.adapters.kernels import LocalKernels
-from stepper.core.model import Limits, Outcome
-from stepper.ports import Execution, KernelPlace
+from stepper.kernel.local.kernels import LocalKernels
+from stepper.policy.model import Limits, Outcome
+from stepper.session.ports import Execution, KernelPlace
 
 OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3")  # the oldest that the helper must run on
 

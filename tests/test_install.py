@@ -17,9 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, preflight, settings, trust, uninstall, wire
-from stepper.errors import StepperError
-from stepper.paths import Paths, project_of, record_root, recorded
+from stepper import __version__
+from stepper.ground import wire
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths, project_of, record_root, recorded
+from stepper.setup import doctor, install, settings, trust, uninstall
+from stepper.setup import refuse as preflight
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -144,7 +147,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
         "-I",
         "-S",
         "-c",
-        "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(stepper.__file__)",
+        "import sys; sys.path.append(sys.argv[1]); import stepper.hook.client; print(stepper.__file__)",
     ]
     told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()).is_relative_to(env)
@@ -322,7 +325,7 @@ def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, c
 
 
 def call(monkeypatch, verb, *arguments):
-    monkeypatch.setattr(sys, "argv", ["stepper.install", verb, *arguments])
+    monkeypatch.setattr(sys, "argv", ["stepper.setup.install", verb, *arguments])
     return uninstall.main()
 
 
@@ -624,7 +627,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
 
 def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
-    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.uninstall import main; main()"
+    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
     assert (repo / preflight.SKILLS / "new-notebook/SKILL.md").is_file()
 
@@ -770,13 +773,13 @@ def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
         path / "python3",
         f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac',
     )
-    script(path / "told", 'case "$*" in *stepper.demo*|*apply*) echo "called: $*";; esac')
+    script(path / "told", 'case "$*" in *examples.demo*|*apply*) echo "called: $*";; esac')
     (path / "cp").symlink_to(shutil.which("cp"))
     text = (path / "python3").read_text().replace("$5", "$3")
     (path / "python3").write_text(text)
     done = sh(checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path))
     (scratch,) = tmp_path.glob("stepper-demo-*")
-    assert done.stdout.splitlines()[-1] == f"called: -I -m stepper.demo {scratch}", done.stderr
+    assert done.stdout.splitlines()[-1] == f"called: -I -m examples.demo {scratch}", done.stderr
     assert f"{scratch}/.stepper/env" in done.stdout
 
 

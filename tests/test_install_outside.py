@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight, settings, uninstall
-from stepper.errors import StepperError
+from stepper.ground.errors import StepperError
+from stepper.setup import install, settings, uninstall
+from stepper.setup import refuse as preflight
 from tests.conftest import ROOT
 from tests.test_install import bin_folder, environ, find_uv, forward, script, snapshot
 

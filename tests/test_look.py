@@ -16,7 +16,7 @@ import pytest
 
 from stepper.diagnosis.inside import items, lacks, reach, table, texts, words
 from stepper.diagnosis.inside.spots import Spot
-from stepper.inkernel import base
+from stepper.kernel.inside import base
 from tests.test_helper import Lab, environment, failing, old_python, text
 
 

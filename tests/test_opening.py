@@ -19,11 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper import doctor, preflight, trust
-from stepper.core import plan as plans
-from stepper.errors import StepperError
-from stepper.paths import Paths, record_folder, recorded
-from stepper.workspace import plan_of
+from stepper.daemon.workspace import plan_of
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths, record_folder, recorded
+from stepper.policy import plan as plans
+from stepper.setup import doctor, trust
+from stepper.setup import refuse as preflight
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "Stop")

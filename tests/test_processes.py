@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.adapters.process import MARKER, Identity, clear, tree
-from stepper.force import end_by_force
+from stepper.cli.force import end_by_force
+from stepper.kernel.local.process import MARKER, Identity, clear, tree
 from tests.conftest import Notebook, Project
 
 # As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.

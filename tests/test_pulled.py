@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight, uninstall
-from stepper.errors import StepperError
-from stepper.workspace import kernel_environ
+from stepper.daemon.workspace import kernel_environ
+from stepper.ground.errors import StepperError
+from stepper.setup import install, uninstall
+from stepper.setup import refuse as preflight
 from tests.conftest import ROOT
 from tests.test_worktree import ENVIRON, Checkout, added, git, main
 
@@ -31,7 +32,7 @@ class Stranger:
 
     def leave(self, place: str) -> None:
         """Put an environment there in which everything that a hook starts sings, and works else."""
-        for name in ("bin/python", "bin/stepper", "session.sh", "packages/stepper/client.py"):
+        for name in ("bin/python", "bin/stepper", "session.sh", "packages/stepper/hook/client.py"):
             path = self.folder / place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.song(name))
@@ -78,7 +79,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
     """Have everything of an environment run by hand that the hook would run."""
     subprocess.run([env / "bin/python", "-I", "-S", "-c", ""], check=True)
     subprocess.run(["sh", "-c", ". ./session.sh; exec ./bin/stepper status"], cwd=env, check=True, env=ENVIRON)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.client"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.hook.client"
     subprocess.run([Path(main.paths.env, "bin/python"), "-I", "-S", "-c", code, env / "packages"], check=True)
     return stranger.ran()
 
@@ -87,7 +88,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
 def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, tmp_path: Path, kind: str) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
     place = pulled(main, stranger, kind)
-    assert sung(stranger, main, place) == ["bin/python", "session.sh", "bin/stepper", "packages/stepper/client.py"]
+    assert sung(stranger, main, place) == ["bin/python", "session.sh", "bin/stepper", "packages/stepper/hook/client.py"]
     exports = tmp_path / "exports"
     for event in ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolBatch", "Stop"):
         main.hook(event, {}, CLAUDE_ENV_FILE=str(exports))

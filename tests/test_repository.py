@@ -7,7 +7,7 @@ import re
 
 import nbformat
 
-from stepper import settings
+from stepper.setup import settings
 from tests.conftest import ROOT
 
 

@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
-from stepper import client, daemon, meeting
-from stepper.errors import DaemonError
-from stepper.meeting import fnv1a
-from stepper.paths import Paths
+from stepper.daemon import server as daemon
+from stepper.ground import meeting
+from stepper.ground.errors import DaemonError
+from stepper.ground.meeting import fnv1a
+from stepper.ground.paths import Paths
+from stepper.hook import client
 from tests.conftest import Project
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -9,16 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepper.adapters.journal import JsonLines
-from stepper.adapters.kernels import LocalKernels
-from stepper.adapters.late import Late
-from stepper.adapters.notebook import IpynbFile
-from stepper.core.model import CellEdit, Limits
-from stepper.core.report import Report
-from stepper.engine import edited
-from stepper.ports import KernelPlace, Without
-from stepper.recovery import settle
-from stepper.session import Caller, Session
+from stepper.kernel.late import Late
+from stepper.kernel.local.kernels import LocalKernels
+from stepper.notebook.file import IpynbFile
+from stepper.notebook.journal import JsonLines
+from stepper.policy.model import CellEdit, Limits
+from stepper.session.edits import edited
+from stepper.session.ports import KernelPlace, Without
+from stepper.session.recovery import settle
+from stepper.session.session import Caller, Session
+from stepper.words.report import Report
 from tests.test_helper import environment
 
 
@@ -55,5 +55,5 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
 
 
 def test_the_main_path_imports_no_diagnosis() -> None:
-    code = "import sys, stepper.engine, stepper.adapters.kernel; print([n for n in sys.modules if 'diagnosis' in n])"
+    code = "import sys, stepper.session.edits, stepper.kernel.local.kernel; print([n for n in sys.modules if 'diagnosis' in n])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from stepper import install, preflight, uninstall
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, uninstall
+from stepper.setup import refuse as preflight
 from tests.conftest import STATE, Answer, Notebook, Project, make_env
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "XDG_STATE_HOME": STATE}

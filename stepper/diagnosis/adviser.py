@@ -16,17 +16,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.core import brief, doubts, pictures, preflight, report
-from stepper.core.around import Around
-from stepper.core.ledger import State
-from stepper.core.model import Cell, Fault
-from stepper.core.syntax import syntax_error
+from stepper.diagnosis import before as preflight
+from stepper.diagnosis import doubts, pictures
 from stepper.diagnosis import facts as reader
+from stepper.diagnosis.around import Around
 from stepper.diagnosis.facts import Bound, Look
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
 from stepper.diagnosis.names import Notebook, module_error, name_error
-from stepper.ports import Execution, Pictures, Surroundings
+from stepper.diagnosis.syntax import syntax_error
+from stepper.policy.ledger import State
+from stepper.policy.model import Cell, Fault
+from stepper.session.ports import Execution, Pictures, Surroundings
+from stepper.words import brief, report
 
 log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from stepper.core.model import Fault
 from stepper.diagnosis.facts import Look
 from stepper.diagnosis.inside.near import listed, quoted
-from stepper.ports import Surroundings
+from stepper.policy.model import Fault
+from stepper.session.ports import Surroundings
 
 
 def file_error(fault: Fault, look: Look, surroundings: Surroundings, cwd: str) -> list[str]:

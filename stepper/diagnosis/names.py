@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.core import brief, report
-from stepper.core.changes import runnable
-from stepper.core.ledger import State
-from stepper.core.model import Cell, Fault
 from stepper.diagnosis import distributions
 from stepper.diagnosis.facts import Look
 from stepper.diagnosis.imports import of_module, relative
 from stepper.diagnosis.inside.near import bare, closest, listed, quoted
 from stepper.diagnosis.unbound import unbound
-from stepper.ports import Surroundings
+from stepper.policy.changes import runnable
+from stepper.policy.ledger import State
+from stepper.policy.model import Cell, Fault
+from stepper.session.ports import Surroundings
+from stepper.words import brief, report
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')",

@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper import install, preflight
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install
+from stepper.setup import refuse as preflight
 from tests.conftest import make_env
 
 from .client import InteractiveClaude

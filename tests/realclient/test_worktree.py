@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install
+from stepper.setup import refuse as preflight
 from tests.conftest import make_env
 from tests.test_worktree import ENVIRON, git, interpreter
 

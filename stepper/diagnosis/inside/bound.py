@@ -7,8 +7,8 @@ import linecache
 from typing import Any, Iterable
 
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot, parsed
-from stepper.inkernel.base import files, shell, short
-from stepper.inkernel.cells import place, raw_lines, sources
+from stepper.kernel.inside.base import files, shell, short
+from stepper.kernel.inside.cells import place, raw_lines, sources
 
 CELLS_BACK, LINE, BELOW = 80, 160, 1 << 30
 Bound = dict[str, Any]  # cell (its execution count, 0 for none), file, line, text, argument

@@ -12,9 +12,9 @@ from stepper.diagnosis.inside.lacks import Finding, finding, first
 from stepper.diagnosis.inside.near import closest
 from stepper.diagnosis.inside.reach import attribute
 from stepper.diagnosis.inside.spots import Spot
-from stepper.inkernel.base import classes_of, is_a, missing, names_in, own_names, short
-from stepper.inkernel.fault import message
-from stepper.inkernel.signatures import of_callable, standard
+from stepper.kernel.inside.base import classes_of, is_a, missing, names_in, own_names, short
+from stepper.kernel.inside.fault import message
+from stepper.kernel.inside.signatures import of_callable, standard
 
 # What is said of arguments that the function has not, or has too few of; not of what kind they are.
 COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"

@@ -17,8 +17,8 @@ from stepper.diagnosis.inside.scopes import hidden, local_names
 from stepper.diagnosis.inside.spots import Spot, spots
 from stepper.diagnosis.inside.table import at_hand, held, rows, telling, unpacked
 from stepper.diagnosis.inside.texts import path_of, texts
-from stepper.inkernel.base import class_names, clock, guarded, peek, short
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import class_names, clock, guarded, peek, short
+from stepper.kernel.inside.fault import message
 
 SECONDS, FINDINGS = 0.6, 12
 Ask = Callable[[BaseException, "list[Spot]"], Any]

@@ -16,9 +16,9 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
-from stepper.inkernel.base import clock, missing, own_names, peek, short
-from stepper.inkernel.cells import is_own
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import clock, missing, own_names, peek, short
+from stepper.kernel.inside.cells import is_own
+from stepper.kernel.inside.fault import message
 
 NAMES, FILES, BYTES, SECONDS = 800, 1500, 600_000, 0.25
 LEFT = {"tests", "test", "testing", "_vendor", "vendored", "externals", "conftest", "__pycache__", "benchmarks"}

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator
 
 from stepper.diagnosis.inside.members import label
 from stepper.diagnosis.inside.words import size, written
-from stepper.inkernel.base import is_a, is_pandas, name_of, of_library, one_of, short
+from stepper.kernel.inside.base import is_a, is_pandas, name_of, of_library, one_of, short
 
 ITEMS, DEPTH, ROWS = 20_000, 4, 500_000
 NUMBERS = (int, float)

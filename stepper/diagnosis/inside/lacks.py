@@ -16,9 +16,9 @@ from stepper.diagnosis.inside.near import closest, differs, listed, public, quot
 from stepper.diagnosis.inside.reach import Unknown, asked
 from stepper.diagnosis.inside.spots import DATA, Spot
 from stepper.diagnosis.inside.words import described, is_data, kind_name, size, written
-from stepper.inkernel.base import is_a, is_pandas, missing, one_of, peek, short
-from stepper.inkernel.cells import is_own
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import is_a, is_pandas, missing, one_of, peek, short
+from stepper.kernel.inside.cells import is_own
+from stepper.kernel.inside.fault import message
 
 Finding = dict[str, Any]  # text, and where what it speaks of was bound last
 RANKED, FEW, MADE_OF = 120, 30, 2

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from stepper.diagnosis.inside.reach import columns
-from stepper.inkernel.base import (
+from stepper.kernel.inside.base import (
     class_name,
     class_names,
     classes_of,
@@ -24,7 +24,7 @@ from stepper.inkernel.base import (
     short,
     top_module,
 )  # fmt: skip
-from stepper.inkernel.cells import is_own
+from stepper.kernel.inside.cells import is_own
 
 LABELS, NAMES, PARTS, ITEMS, DEPTH, WIDTH = 5000, 800, 60, 20, 3, 400
 

@@ -11,7 +11,7 @@ import operator
 import types
 from typing import Any, Callable, Mapping, Sequence
 
-from stepper.inkernel.base import classes_of, guarded, is_a, lengths, missing, names_in, of_library, one_of, peek
+from stepper.kernel.inside.base import classes_of, guarded, is_a, lengths, missing, names_in, of_library, one_of, peek
 
 PROPERTIES = {"columns", "index", "shape", "dtype", "dtypes", "T", "values", "size", "ndim", "iloc", "loc", "at", "iat"}
 COPIES, MANY = {"T", "values"}, 1_000_000

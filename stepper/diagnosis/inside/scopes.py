@@ -8,8 +8,8 @@ from typing import Any
 from stepper.diagnosis.inside.lacks import Finding, finding
 from stepper.diagnosis.inside.near import quoted
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
-from stepper.inkernel.base import class_names, peek, shell, short
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import class_names, peek, shell, short
+from stepper.kernel.inside.fault import message
 
 NAMES = 400
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

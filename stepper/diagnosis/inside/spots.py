@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, Callable, Iterator
 
 from stepper.diagnosis.inside.reach import Unknown, evaluate
-from stepper.inkernel.cells import own_frames
+from stepper.kernel.inside.cells import own_frames
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DATA = (ast.Name, ast.Attribute, ast.Subscript)

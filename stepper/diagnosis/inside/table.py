@@ -18,8 +18,8 @@ from stepper.diagnosis.inside.near import closest, listed
 from stepper.diagnosis.inside.reach import asked
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
 from stepper.diagnosis.inside.words import CALLABLE, described, is_data, size, written
-from stepper.inkernel.base import class_names, guarded, is_pandas, one_of, own_names, short
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import class_names, guarded, is_pandas, one_of, own_names, short
+from stepper.kernel.inside.fault import message
 
 ROWS, TOLD, AT_HAND = 24, 6, 4
 # What messages say of unequal lengths, and of items of a wrong kind.

@@ -9,8 +9,8 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.words import STREAMS
-from stepper.inkernel.base import one_of, peek, short
-from stepper.inkernel.fault import message
+from stepper.kernel.inside.base import one_of, peek, short
+from stepper.kernel.inside.fault import message
 
 HEAD, WHOLE, AROUND = 4096, 50_000_000, 12
 # How files begin that are no text, or another text than their name says.

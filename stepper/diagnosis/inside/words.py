@@ -13,7 +13,7 @@ import uuid
 from typing import Any
 
 from stepper.diagnosis.inside.near import listed
-from stepper.inkernel.base import (
+from stepper.kernel.inside.base import (
     class_names,
     classes_of,
     guarded,
@@ -29,7 +29,7 @@ from stepper.inkernel.base import (
     short,
     top_module,
 )
-from stepper.inkernel.signatures import of_callable
+from stepper.kernel.inside.signatures import of_callable
 
 CELLS, COLUMNS, VALUE, PART, ITEMS = 2_000_000, 400, 60, 90, 1000
 NUMBERS = (int, float, bool, complex)
