@@ -16,7 +16,7 @@ from IPython import get_ipython
 
 TEXT, CLASSES, CAUSES = 200, 40, 8
 clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
-shell: Any = get_ipython()  # type: ignore[no-untyped-call]
+shell: Any = get_ipython()
 missing: Any = object()
 # Their objects are asked by their own methods and properties: known to return soon and to change nothing.
 LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}

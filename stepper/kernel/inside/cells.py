@@ -90,7 +90,7 @@ def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     spots = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line, _ in own_frames(trace)]
     if len(spots) > FRAMES:
         spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
-    found = []
+    found: list[dict[str, Any]] = []
     for filename, line, function in spots:
         if function.startswith("<cell line"):  # IPython 8.0 to 8.6
             function = "<module>"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepper.kernel.inside.base import CAUSES, guarded, is_a, is_error, mro, names_in, peek, plain, short
-from stepper.kernel.inside.cells import files, frames, place
+from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, names_in, peek, plain, short
+from stepper.kernel.inside.cells import frames, place
 
 MESSAGE = 10000
 ATTRIBUTES = ("errno", "name", "filename", "path", "lineno", "offset", "text", "start", "end", "encoding", "code")
@@ -67,9 +67,10 @@ def chain(error: BaseException) -> list[list[str]]:
     while len(found) < CAUSES:
         cause, context = peek(error, "__cause__"), peek(error, "__context__")
         how = "caused by" if is_error(cause) else "while handling"
-        error = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
-        if not is_error(error) or id(error) in seen:
+        above = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
+        if above is None or not is_error(above) or id(above) in seen:
             break
+        error = above
         seen.add(id(error))
         found.append([how, name(error), message(error)[:300]])
     return found
