@@ -92,7 +92,7 @@ class Adviser:
         said: Sequence[str] = []
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
-                said = told(read, notebook) or name_error(fault, read, notebook, self.surroundings)
+                said = sentences(read, notebook) or name_error(fault, read, notebook, self.surroundings)
             elif "ImportError" in classes:
                 said = module_error(fault, read, notebook, self.surroundings, python)
             elif classes.intersection(FILES):
@@ -105,8 +105,8 @@ class Adviser:
                 said = running(fault, notebook)
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
-                said = [*line, *told(read, notebook)[:2], MORE_TIME]
-        said = said or told(read, notebook) or documented(fault)
+                said = [*line, *sentences(read, notebook)[:2], MORE_TIME]
+        said = said or sentences(read, notebook) or documented(fault)
         return replace(fault, suggestion=report.one_line(joined(said), LONGEST))
 
     @harmless(lambda changed, since_ns: [])
@@ -153,7 +153,7 @@ class Adviser:
         return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
 
 
-def told(look: Look, notebook: Notebook) -> list[str]:
+def sentences(look: Look, notebook: Notebook) -> list[str]:
     """Return the findings as sentences, each with the place where its subject was bound."""
     return [finding.text + where(finding.bound, notebook) for finding in look.findings]
 

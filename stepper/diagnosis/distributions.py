@@ -42,9 +42,9 @@ def distribution(name: str) -> str | None:
     """Return the distribution that holds a module, dotted or not; None where none is known."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):  # google.cloud.storage is more special than google
-        found = DISTRIBUTIONS.get(".".join(parts[:count]))
-        if found:
-            return found
+        known = DISTRIBUTIONS.get(".".join(parts[:count]))
+        if known:
+            return known
     return parts[0] if parts[0] in SAME else None
 
 

@@ -50,49 +50,53 @@ class Changed:
     in_place: tuple[tuple[str, int], ...] = ()
 
 
-def look(told: Any) -> Look:
+def look(given: Any) -> Look:
     """Read what was looked up for a fault."""
-    told = told if isinstance(told, Mapping) else {}
-    findings = [_finding(item) for item in _items(told.get("findings"))]
+    given = given if isinstance(given, Mapping) else {}
+    findings = [_finding(item) for item in _items(given.get("findings"))]
     return Look(
         tuple(finding for finding in findings if finding),
-        _text(told.get("path")),
-        told.get("program") is True,
-        tuple(filter(None, map(_text, _items(told.get("locals"))))),
+        _text(given.get("path")),
+        given.get("program") is True,
+        tuple(filter(None, map(_text, _items(given.get("locals"))))),
     )
 
 
-def changed(told: Any) -> Changed:
+def changed(given: Any) -> Changed:
     """Read what a cell had changed."""
-    told = told if isinstance(told, Mapping) else {}
+    given = given if isinstance(given, Mapping) else {}
     return Changed(
-        tuple((row[0], row[1], row[2]) for row in _rows(told.get("rebound"), str, str, str)),
-        tuple(filter(None, map(_text, _items(told.get("bound"))))),
-        tuple((row[0], row[1]) for row in _rows(told.get("in_place"), str, int)),
+        tuple((row[0], row[1], row[2]) for row in _rows(given.get("rebound"), str, str, str)),
+        tuple(filter(None, map(_text, _items(given.get("bound"))))),
+        tuple((row[0], row[1]) for row in _rows(given.get("in_place"), str, int)),
     )
 
 
-def _finding(told: Any) -> Finding | None:
-    if not isinstance(told, Mapping) or not _text(told.get("text")):
+def _finding(given: Any) -> Finding | None:
+    if not isinstance(given, Mapping) or not _text(given.get("text")):
         return None
-    return Finding(_text(told.get("text")), _bound(told.get("bound")))
+    return Finding(_text(given.get("text")), _bound(given.get("bound")))
 
 
-def _bound(told: Any) -> Bound | None:
-    if not isinstance(told, Mapping) or not isinstance(told.get("line"), int) or not isinstance(told.get("cell"), int):
+def _bound(given: Any) -> Bound | None:
+    if (
+        not isinstance(given, Mapping)
+        or not isinstance(given.get("line"), int)
+        or not isinstance(given.get("cell"), int)
+    ):
         return None
-    argument = told.get("argument") is True
-    return Bound(told["cell"], _text(told.get("file")), told["line"], _text(told.get("text")), argument)
+    argument = given.get("argument") is True
+    return Bound(given["cell"], _text(given.get("file")), given["line"], _text(given.get("text")), argument)
 
 
-def _items(told: Any) -> list[Any]:
-    return list(told[:MOST]) if isinstance(told, list | tuple) else []
+def _items(given: Any) -> list[Any]:
+    return list(given[:MOST]) if isinstance(given, list | tuple) else []
 
 
-def _rows(told: Any, *kinds: type) -> list[Any]:
-    rows = [row for row in _items(told) if isinstance(row, list | tuple) and len(row) == len(kinds)]
+def _rows(given: Any, *kinds: type) -> list[Any]:
+    rows = [row for row in _items(given) if isinstance(row, list | tuple) and len(row) == len(kinds)]
     return [row for row in rows if all(isinstance(item, kind) for item, kind in zip(row, kinds, strict=True))]
 
 
-def _text(told: Any) -> str:
-    return told[:LONGEST] if isinstance(told, str) else ""
+def _text(given: Any) -> str:
+    return given[:LONGEST] if isinstance(given, str) else ""

@@ -32,7 +32,7 @@ def called(error: BaseException, places: list[Spot]) -> Finding | None:
     def signed(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
         function = node.func
         thing = method(function, spot) if isinstance(function, ast.Attribute) else spot.value(function)
-        return told(ast.unparse(function), thing, said)
+        return signed_as(ast.unparse(function), thing, said)
 
     return first(lambda spot: calls(spot, name), places, signed) or by_name(name, said)
 
@@ -56,7 +56,7 @@ def method(node: ast.Attribute, spot: Spot) -> Any:
     return types.MethodType(stored, value) if type(stored) is types.FunctionType else stored
 
 
-def told(name: str, thing: Any, said: str) -> Finding | None:
+def signed_as(name: str, thing: Any, said: str) -> Finding | None:
     signature = of_callable(thing)
     if signature is None:
         return None
@@ -79,7 +79,7 @@ def by_name(name: str, said: str) -> Finding | None:
             kinds = classes_of(thing) if is_a(thing, type) else ()
             thing = next((names_in(kind)[part] for kind in kinds if part in names_in(kind)), None)
         thing = types.MethodType(thing, 0) if rest and type(thing) is types.FunctionType else thing
-        finding = told(name, thing, said) if thing is not None else None
+        finding = signed_as(name, thing, said) if thing is not None else None
         if finding:
             return finding
     return None

@@ -30,10 +30,11 @@ def changes(error: BaseException) -> dict[str, Any]:
 
 def in_place(error: BaseException) -> list[tuple[str, int]]:
     """Names that statements above the failing one wrote into: (name, line of the cell)."""
-    spot = next((one for one in spots(error.__traceback__)[::-1] if one.filename in files()), None)
+    places = spots(error.__traceback__)[::-1]
+    spot = next((cell for cell in places if cell.filename in files()), None)
     if spot is None or files()[spot.filename] != now["number"]:
         return []
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     body: list[Any] = spot.tree.body
     for statement in body:
         if statement.lineno >= spot.line:
@@ -42,8 +43,8 @@ def in_place(error: BaseException) -> list[tuple[str, int]]:
         for node in nodes if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)) else ():
             name = written(node)
             if name and node.lineno < spot.line:
-                found[name] = place(spot.filename, node.lineno)[1]
-    return list(found.items())
+                lines[name] = place(spot.filename, node.lineno)[1]
+    return list(lines.items())
 
 
 def written(node: Any) -> str:
@@ -52,7 +53,7 @@ def written(node: Any) -> str:
     ):
         return root(node.target if isinstance(node, ast.AugAssign) else node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        inplace = any(one.arg == "inplace" and getattr(one.value, "value", None) is True for one in node.keywords)
+        inplace = any(word.arg == "inplace" and getattr(word.value, "value", None) is True for word in node.keywords)
         if inplace or node.func.attr in MUTATORS:
             return root(node.func.value)
     return ""

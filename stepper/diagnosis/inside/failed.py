@@ -47,8 +47,8 @@ def look(error: BaseException) -> dict[str, Any]:
     known, findings = set(class_names(type(error))), list[Finding]()
     for name, asks in ASKS:
         if name in known:
-            told = [guarded(ask, error, places) for ask in asks if places or name != "NameError"]
-            findings += [one for one in told if one][:1] if name == "AttributeError" else [one for one in told if one]
+            answers = [guarded(ask, error, places) for ask in asks if places or name != "NameError"]
+            findings += filter(None, answers)
             break
     if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
         findings += general(error, places, until, known)

@@ -31,13 +31,13 @@ started = time.time()
 def imported(error: BaseException, places: list[Spot]) -> dict[str, Any] | None:
     """The module that lacks a name, where else in its package it is, the closest names."""
     module, wanted = peek(error, "name") or "", peek(error, "name_from") or quoted(message(error))
-    found = sys.modules.get(module)
-    if not wanted or found is None:
+    loaded = sys.modules.get(module)
+    if not wanted or loaded is None:
         return None
     file = newer(module, wanted)
     if file:
         return {"text": stale(file, wanted), "bound": None}
-    said, names = [module + version(module)], [*map(str, own_names(found)), *submodules_of(found)]
+    said, names = [module + version(module)], [*map(str, own_names(loaded)), *submodules_of(loaded)]
     beside = set(asked_of(places, module))  # what the same line imports is not what the other name means
     names = sorted({name for name in public(names) if name not in beside})[:NAMES]
     defined, alike = list[str](), list[tuple[str, str]]()
@@ -59,11 +59,11 @@ def submodules(error: BaseException, places: list[Spot]) -> dict[str, Any] | Non
     parent, _, last = wanted.rpartition(".")
     while parent and parent not in sys.modules and "." in parent:
         parent, _, last = parent.rpartition(".")
-    found = sys.modules.get(parent)
-    if not parent or found is None:
+    loaded = sys.modules.get(parent)
+    if not parent or loaded is None:
         return None
-    path = peek(found, "__file__")
-    if type(path) is str and peek(found, "__path__") is None:
+    path = peek(loaded, "__file__")
+    if type(path) is str and peek(loaded, "__path__") is None:
         path = os.path.relpath(path) if is_own(path) else path
         return {"text": f"`{parent}` is here the file {short(path, 200)}, no package", "bound": None}
     said = [f"there is no `{last}` in {parent}{version(parent)}"]
@@ -71,7 +71,7 @@ def submodules(error: BaseException, places: list[Spot]) -> dict[str, Any] | Non
     for name in asked_of(places, wanted)[:3]:
         where = elsewhere(top, name) or scan(top, name, set())[0][:1]
         said += [f"`{short(name, 80)}` is in {where[0]}"] if where else []
-    names = sorted({*submodules_of(found)})
+    names = sorted({*submodules_of(loaded)})
     top_level = [name for name in submodules_of(sys.modules.get(top)) if name == last and top != parent]
     said += [f"there is {top}.{last}"] if top_level else []
     near = closest(last, names)
@@ -81,15 +81,15 @@ def submodules(error: BaseException, places: list[Spot]) -> dict[str, Any] | Non
     return {"text": "; ".join(said), "bound": None}
 
 
-def submodules_of(found: Any) -> list[str]:
+def submodules_of(loaded: Any) -> list[str]:
     """The names of a package's files and folders."""
-    names = [name for folder in folders_of(found) for name in os.listdir(folder)]
+    names = [name for folder in folders_of(loaded) for name in os.listdir(folder)]
     return [name.split(".")[0] for name in names if name.endswith(".py") or "." not in name]
 
 
-def folders_of(found: Any) -> list[str]:
+def folders_of(loaded: Any) -> list[str]:
     """The folders of a loaded package."""
-    paths = list(peek(found, "__path__") or [])[:3]
+    paths = list(peek(loaded, "__path__") or [])[:3]
     return [path for path in paths if type(path) is str and os.path.isdir(path)]
 
 
@@ -118,11 +118,11 @@ def version(dotted: Any) -> str:
 
 def newer(module: str, name: str) -> tuple[str, int] | None:
     """Where the file of a loaded module defines a name that the module lacks: it was changed after the import."""
-    found = sys.modules.get(module)
-    path = peek(found, "__file__") if found is not None else None
-    if type(path) is not str or not path.endswith(".py") or peek(peek(found, "__spec__"), "_initializing") is True:
+    loaded = sys.modules.get(module)
+    path = peek(loaded, "__file__") if loaded is not None else None
+    if type(path) is not str or not path.endswith(".py") or peek(peek(loaded, "__spec__"), "_initializing") is True:
         return None
-    if peek(found, name, missing) is not missing or not os.path.isfile(path) or os.stat(path).st_mtime <= started:
+    if peek(loaded, name, missing) is not missing or not os.path.isfile(path) or os.stat(path).st_mtime <= started:
         return None
     text = read(path)
     line = re.search(DEFINED.format(re.escape(name)), text, re.M)
@@ -158,9 +158,11 @@ def scan(package: str, name: str, known: set[str]) -> tuple[list[str], list[tupl
 
 def sources(package: str) -> Iterator[tuple[str, str]]:
     """A package's source files, those near its top first: (dotted module, path)."""
-    found = sys.modules.get(package)
-    spec = importlib.util.find_spec(package) if found is None and package.isidentifier() else None
-    folders = folders_of(found) if found is not None else list(getattr(spec, "submodule_search_locations", None) or ())
+    loaded = sys.modules.get(package)
+    spec = importlib.util.find_spec(package) if loaded is None and package.isidentifier() else None
+    folders = (
+        folders_of(loaded) if loaded is not None else list(getattr(spec, "submodule_search_locations", None) or ())
+    )
     todo, count = [(package, folder) for folder in folders[:3]], 0
     while todo and count < FILES:
         dotted, folder = todo.pop(0)

@@ -37,9 +37,9 @@ def first(
     """The first finding on the nodes, place by place, innermost first."""
     for spot, outer in zip(places, [*places[1:], None]):
         for node in nodes(spot):
-            told: Finding | None = asked(tell, node, spot, outer)
-            if told:
-                return told
+            answer: Finding | None = asked(tell, node, spot, outer)
+            if answer:
+                return answer
     return None
 
 
@@ -55,17 +55,17 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
         value = spot.value(base) if base is not None else None
         return lacking(value, wanted, ast.unparse(base), message(error)) if base is not None else None
 
-    told = first(
+    answer = first(
         lambda spot: [n for n in spot.nodes if isinstance(n, (ast.Subscript, ast.Call, ast.BinOp))], places, own
     )
-    if told:
-        return told
+    if answer:
+        return answer
     for frame in library_frames(error):
         for name in HOLDERS:
             value = frame.f_locals.get(name)
-            told = lacking(value, wanted, "", message(error)) if value is not None else None
-            if told:
-                return told
+            answer = lacking(value, wanted, "", message(error)) if value is not None else None
+            if answer:
+                return answer
     return None
 
 
@@ -183,8 +183,9 @@ def instead(value: Any, wanted: str, expression: str) -> list[str]:
     said = []
     if is_a(value, types.ModuleType):
         name = str(peek(value, "__name__"))
-        said += [stale(found, wanted) for found in [newer(name, wanted)] if found]
-        said += [f"`{wanted}` is in {' and '.join(found)}" for found in [elsewhere(name, wanted)] if found]
+        file, modules = newer(name, wanted), elsewhere(name, wanted)
+        said += [stale(file, wanted)] if file else []
+        said += [f"`{wanted}` is in {' and '.join(modules)}"] if modules else []
     elif not is_a(value, type):
         part = holder(value, wanted)
         said += [f"`{expression}{part} has `{wanted}`"] if part else []
@@ -213,11 +214,11 @@ def near_attributes(value: Any, wanted: str, is_called: bool) -> list[str]:
 
 def made_of(node: Any, spot: Spot) -> str:
     """`; with NAME: VALUE` for what an expression, or the last binding of a name, was made of."""
-    made, told = asked(source_of, node, spot) or node, dict[str, str]()
+    made, values = asked(source_of, node, spot) or node, dict[str, str]()
     for text, value, part in spot.known(ast.walk(made)):
-        if isinstance(part, ast.Name) and value is not None and is_data(value) and len(told) < MADE_OF:
-            told[text] = f"`{text}`: {described(value) if type(value) is not str else written(value, 100)}"
-    return f"; with {', '.join(told.values())}" if told else ""
+        if isinstance(part, ast.Name) and value is not None and is_data(value) and len(values) < MADE_OF:
+            values[text] = f"`{text}`: {described(value) if type(value) is not str else written(value, 100)}"
+    return f"; with {', '.join(values.values())}" if values else ""
 
 
 # --- places --------------------------------------------------------------------------------------------------------
@@ -242,10 +243,10 @@ def placed(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
         return None
     number = asked(spot.value, wanted) if wanted is not None else None
     index = f"; asked for {short(str(number), 60)}" if one_of(type(number), (int, tuple)) else ""
-    told = f"`{short(ast.unparse(base), 80)}` is {described(value)}{index}"
+    text = f"`{short(ast.unparse(base), 80)}` is {described(value)}{index}"
     if isinstance(base, ast.Name):
-        return finding(told, bound(base, spot, outer))
-    return finding(told + made_of(base, spot))
+        return finding(text, bound(base, spot, outer))
+    return finding(text + made_of(base, spot))
 
 
 def as_it_was(error: BaseException, places: list[Spot]) -> Finding | None:

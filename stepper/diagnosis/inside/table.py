@@ -90,8 +90,8 @@ def unlike(table: list[Row], kinds: set[str]) -> Iterator[Finding]:
         yield finding(" and ".join(parts))
     elif lacks:
         alike = [f"{name} ~ {near}" for name in mine for near in closest(name, others, 1) if near not in mine]
-        told = f"columns of `{left.text}`: {listed(mine, 100)}; of `{right.text}`: {listed(others, 100)}"
-        yield finding(f"{told}; alike: {listed(alike, 80)}" if alike else told)
+        shown = f"columns of `{left.text}`: {listed(mine, 100)}; of `{right.text}`: {listed(others, 100)}"
+        yield finding(f"{shown}; alike: {listed(alike, 80)}" if alike else shown)
 
 
 def has_labels(row: Row) -> bool:
@@ -146,8 +146,8 @@ def at_hand(places: list[Spot]) -> Iterator[Finding]:
         if inner is not None:
             names += [argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)]
         held = [(name, spot.frame.f_locals[name]) for name in dict.fromkeys(names) if name in spot.frame.f_locals]
-        told = [f"{name} = {text}" for name, value in held for text in [written(value, 60)] if text is not None]
-        if told:
+        shown = [f"{name} = {text}" for name, value in held for text in [written(value, 60)] if text is not None]
+        if shown:
             of = f"in `{inner.name}`" if isinstance(inner, FUNCTIONS[:2]) else "at that moment"
-            yield finding(f"{of}: {', '.join(told[:AT_HAND])}")
+            yield finding(f"{of}: {', '.join(shown[:AT_HAND])}")
             return

@@ -123,14 +123,14 @@ def of_byte(data: bytes, at: int, opened: list[str], encoding: str) -> str:
         return f"the {len(data):,} bytes end in the middle of a character, whose first {byte}, after {before!r}"
     likely = guess(data[:1_000_000])
     near = data[:40] if likely in ("utf-16", "utf-8-sig") else data[max(0, at - AROUND) : at + AROUND]
-    told = f"{byte}; the bytes look like {likely}: there they read {short(near.decode(likely, 'replace'), 40)!r}"
+    looks = f"{byte}; the bytes look like {likely}: there they read {short(near.decode(likely, 'replace'), 40)!r}"
     for path in opened:
         whole = start_of(path, WHOLE)
         begin = whole.find(data[max(0, at - 200) : at + 1])
         if begin >= 0 and not likely.startswith("utf-16"):
             line = whole.count(b"\n", 0, begin + min(at, 200)) + 1
-            return f"{told}; it stands on line {line:,} of `{short(path, 120)}`"
-    return told
+            return f"{looks}; it stands on line {line:,} of `{short(path, 120)}`"
+    return looks
 
 
 def decodes(data: bytes, encoding: str) -> bool:

@@ -121,8 +121,8 @@ def described(value: Any) -> str:
 
 def signature_of(function: Any) -> str:
     """How a function is called, '' where that is not known."""
-    told = of_callable(function)
-    return short(str(peek(function, "__name__", "")) + told[0], 120) if told else ""
+    signature = of_callable(function)
+    return short(str(peek(function, "__name__", "")) + signature[0], 120) if signature else ""
 
 
 def of_object(value: Any) -> list[str]:
