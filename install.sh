@@ -134,5 +134,5 @@ if [ -n "$stamp" ]; then
 fi
 "$env/bin/python" -I -B -m stepper.setup.install apply "$@"
 if [ -n "$demo" ]; then
-  exec "$env/bin/python" -I -m examples.demo "$target"
+  exec "$env/bin/python" -I "$here/examples/demo.py" "$target"
 fi

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import psutil
 
 import stepper
-from stepper.setup import install, trust
 from stepper.ground.paths import Paths
+from stepper.setup import install, trust
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
@@ -147,7 +147,7 @@ class Project:
 
     def stop(self) -> None:
         """End the daemon and its kernels; the next hook starts from nothing."""
-        code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+        code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
         spawn([str(self.python), "-I", "-c", code, "shutdown"], cwd=self.root)
 
     def shutdown(self) -> None:

@@ -51,7 +51,7 @@ SKILL = "Base directory for this skill: {}\n\n{}"
 LAUNCHED = "Launching skill: {}"
 
 PACKAGES = ["ipykernel", "nbclient", *demo.PACKAGES]
-CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
 FAILURE = "NameError: name 'WET_DAY_MM' is not defined"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TITLE = f"# {demo.PROBLEM}"

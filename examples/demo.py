@@ -1,6 +1,6 @@
 """Plays a whole job as Claude Code plays it: each cell goes into the file, then through the installed hook.
 
-Neither Claude Code nor a key is needed. install.sh --demo calls it: `python -m examples.demo TARGET`, where TARGET is
+Neither Claude Code nor a key is needed. install.sh --demo calls it: `python examples/demo.py TARGET`, where TARGET is
 set up. Exit code 1 where anything comes out differently from what is expected.
 """
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from subprocess import CalledProcessError, run
 from typing import Any, NamedTuple
 
-from stepper.setup import doctor
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
+from stepper.setup import doctor
 from stepper.setup.settings import SCRIPT
 
 PROBLEM = "Analyse four years of Seattle weather and plot it by month"

@@ -51,7 +51,7 @@ class Project:
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
-        command = [sys.executable, "-c", "from stepper.cli import main; main()", *arguments]
+        command = [sys.executable, "-c", "from stepper.cli.main import main; main()", *arguments]
         done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120)
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done

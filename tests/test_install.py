@@ -21,8 +21,7 @@ from stepper import __version__
 from stepper.ground import wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, project_of, record_root, recorded
-from stepper.setup import doctor, install, settings, trust, uninstall
-from stepper.setup import refuse as preflight
+from stepper.setup import doctor, install, refuse, settings, trust, uninstall
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -384,11 +383,11 @@ def test_help_needs_no_python(checkout, tmp_path):
 
 
 def setup(repo, *arguments, kernel):
-    install.apply(preflight.parse([str(repo), "--python", str(kernel), *arguments]))
+    install.apply(refuse.parse([str(repo), "--python", str(kernel), *arguments]))
 
 
 def undo(repo):
-    uninstall.uninstall(preflight.parse(["--uninstall", str(repo)]))
+    uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
 
 
 @pytest.mark.parametrize(
@@ -568,7 +567,7 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
         for file, content in settings.stamped({"SKILL.md": b"older"}).items():
-            install.write(repo / preflight.SKILLS / name / file, content)
+            install.write(repo / refuse.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -629,7 +628,7 @@ def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
-    assert (repo / preflight.SKILLS / "new-notebook/SKILL.md").is_file()
+    assert (repo / refuse.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------
@@ -655,7 +654,7 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     paths = Paths(str(project))
 
     def chosen(given=None, **active):
-        return preflight.choose(paths, given, active)
+        return refuse.choose(paths, given, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
@@ -689,8 +688,8 @@ def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, m
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
-    install.apply(preflight.parse([str(repo), "--python", "./link"]))
-    install.apply(preflight.parse([str(repo)]))
+    install.apply(refuse.parse([str(repo), "--python", "./link"]))
+    install.apply(refuse.parse([str(repo)]))
     assert json.loads(Path(Paths(str(repo)).record).read_text())["python"] == str(link)
 
 
@@ -713,7 +712,7 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
-        preflight.refuse(preflight.parse([str(repo), "--python", str(python)]))
+        refuse.refuse(refuse.parse([str(repo), "--python", str(python)]))
     assert says in str(caught.value)
     assert not (repo / ".stepper").exists()
 
@@ -737,7 +736,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
-        install.apply(preflight.parse([str(repo)]))
+        install.apply(refuse.parse([str(repo)]))
     assert not (repo / ".venv").exists()
 
 
@@ -748,14 +747,14 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
     stamp.write_text("stamp\n")  # interrupted before it had an interpreter, or that is gone
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
     script(python, "exit 0")
-    assert preflight.env_ready(place, "stamp")
-    assert not preflight.env_ready(place, "of another checkout")
+    assert refuse.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "of another checkout")
     script(python, "exit 1")  # it can't import stepper
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
 
 
 def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
@@ -787,11 +786,11 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)
     before = snapshot(own)
-    wanted = preflight.stamp(preflight.parse([str(own), "--source", str(own)]))
+    wanted = refuse.stamp(refuse.parse([str(own), "--source", str(own)]))
     setup(own, "--source", str(own), kernel=kernel)
     first = snapshot(own)
     setup(own, "--source", str(own), kernel=kernel)
     assert snapshot(own) == first
-    assert preflight.stamp(preflight.parse([str(own), "--source", str(own)])) == wanted
+    assert refuse.stamp(refuse.parse([str(own), "--source", str(own)])) == wanted
     undo(own)
     assert snapshot(own) == before

@@ -23,7 +23,7 @@ from tests.test_helper import Lab
 
 MB = 1 << 20
 SMALL = 320 * MB
-CLI = "from stepper.cli import main; main()"
+CLI = "from stepper.cli.main import main; main()"
 
 
 class Group:

@@ -15,8 +15,7 @@ import pytest
 
 from stepper.daemon.workspace import kernel_environ
 from stepper.ground.errors import StepperError
-from stepper.setup import install, uninstall
-from stepper.setup import refuse as preflight
+from stepper.setup import install, refuse, uninstall
 from tests.conftest import ROOT
 from tests.test_worktree import ENVIRON, Checkout, added, git, main
 
@@ -106,7 +105,7 @@ def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, t
 
 @pytest.mark.parametrize("kind", ["folder", "link out"])
 def test_doctor_names_it_and_install_mends_it(main: Checkout, stranger: Stranger, kind: str) -> None:
-    place, options = pulled(main, stranger, kind), preflight.parse([str(main.folder)])
+    place, options = pulled(main, stranger, kind), refuse.parse([str(main.folder)])
     said = main.stepper("doctor", check=1).stdout
     assert f"BAD  hook script: {place} is not your environment (a pull may have put it there)" in said
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"
@@ -151,7 +150,7 @@ def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
 def test_uninstall_runs_nothing_of_it_and_removes_both(main: Checkout, stranger: Stranger) -> None:
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
-    uninstall.uninstall(preflight.parse(["--uninstall", str(main.folder)]))
+    uninstall.uninstall(refuse.parse(["--uninstall", str(main.folder)]))
     assert not place.exists() and not Path(main.paths.record).parent.exists()
     assert not Path(main.paths.socket).exists()  # its own command ended the daemon
     assert stranger.ran() == []

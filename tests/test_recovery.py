@@ -29,7 +29,7 @@ POINTS = (
 SUICIDAL = """
 import os, sys
 point = sys.argv.pop(2)
-from stepper.daemon import server as daemon
+from stepper.daemon import server
 from stepper.notebook import file as notebook
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.file import IpynbFile
@@ -58,7 +58,7 @@ def swapping(*given):
     return swap(*given)
 
 JsonLines.append, IpynbFile.put, notebook.swap = appending, putting, swapping
-daemon.main()
+server.main()
 """
 
 

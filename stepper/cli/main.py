@@ -40,7 +40,7 @@ def ask(verb: str, progress: Any = None, launch: bool = True, **arguments: Any) 
 
 def say(text: str, err: bool = False) -> None:
     """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
-    from stepper.words.report import clean
+    from stepper.ground.text import clean
 
     click.echo(clean(text), err=err)
 
@@ -49,7 +49,7 @@ def show(as_json: bool, data: Any, text: str) -> None:
     """Print the data as one JSON document, or the text."""
     if not as_json:
         return say(text)
-    from stepper.words.report import CONTROLS
+    from stepper.ground.text import CONTROLS
 
     told = json.dumps(data, indent=2, ensure_ascii=False)
     return click.echo(CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], told))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stepper.words.report import clean, one_line
+from stepper.ground.text import clean, one_line
 
 MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
 

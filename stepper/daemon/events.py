@@ -10,12 +10,12 @@ from typing import Any
 
 from stepper.daemon.workspace import Workspace
 from stepper.ground.errors import NotebookError, StepperError
+from stepper.ground.text import one_line
 from stepper.hook import payload as hookio
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import edits as engine
-from stepper.session import steering
+from stepper.session import edits, steering
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 
@@ -100,9 +100,9 @@ async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Call
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
     if isinstance(change, CellEdit):
-        found = await engine.edited(session, change, caller, again)
+        found = await edits.edited(session, change, caller, again)
     else:
-        found = await engine.written(session, change, caller, again)
+        found = await edits.written(session, change, caller, again)
     if found is not None:
         workspace.make_current(session.name, change.session)
         workspace.turns.worked.add(change.session)
@@ -171,7 +171,7 @@ async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller
         return hookio.SILENT
     turns.sent_on[owner] = over
     left = len(statuses) - over
-    name = report.one_line(session.name)
+    name = one_line(session.name)
     said = f"stepper: {left} of {len(statuses)} steps of {name} are not done. {brief.next_line(session.state)}"
     return hookio.go_on(f"{said} If something stands in the way of it, the person can be told what.")
 
@@ -188,7 +188,7 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session) -> str:
     found = await steering.status(session)
-    lines = [f"stepper: {report.one_line(session.name)}: {found['state']}; kernel {found['kernel']['state']}."]
+    lines = [f"stepper: {one_line(session.name)}: {found['state']}; kernel {found['kernel']['state']}."]
     return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
 
 

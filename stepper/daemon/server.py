@@ -31,7 +31,7 @@ from stepper.hook.client import peer_uid
 from stepper.kernel.late import Late
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.kernel.local.memory import Footprint
-from stepper.notebook import file as notebook
+from stepper.notebook.file import IpynbFile, create
 from stepper.notebook.journal import JsonLines
 from stepper.session import steering
 from stepper.session.recovery import settle
@@ -52,7 +52,7 @@ class Daemon:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open, notebook.create)
+        self.workspace = Workspace(paths, self._open, create)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
         self.working = 0
@@ -61,7 +61,7 @@ class Daemon:
 
     def _open(self, name: str, path: str, workspace: Workspace) -> Session:
         store = workspace.store(path)
-        file = notebook.IpynbFile(path)
+        file = IpynbFile(path)
         return Session(
             name,
             file,

@@ -25,10 +25,11 @@ from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
 from stepper.diagnosis.names import Notebook, module_error, name_error
 from stepper.diagnosis.syntax import syntax_error
+from stepper.ground.text import one_line
 from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault
 from stepper.session.ports import Execution, Pictures, Surroundings
-from stepper.words import brief, report
+from stepper.words import brief
 
 log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
@@ -107,7 +108,7 @@ class Adviser:
                 line = running(fault, notebook) or ["which line was running is not known"]
                 said = [*line, *sentences(read, notebook)[:2], MORE_TIME]
         said = said or sentences(read, notebook) or documented(fault)
-        return replace(fault, suggestion=report.one_line(joined(said), LONGEST))
+        return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda changed, since_ns: [])
     def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
@@ -124,7 +125,7 @@ class Adviser:
             "wrote " + listed(written, 200) if written else "",
         ]
         line = "; ".join(filter(None, parts))
-        return [report.one_line(f"before failing, this cell {line}", 600)] if line else []
+        return [one_line(f"before failing, this cell {line}", 600)] if line else []
 
     @harmless(lambda run, facts: True)
     def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
@@ -169,10 +170,10 @@ def where(bound: Bound | None, notebook: Notebook) -> str:
 def place(cell: int, file: str, notebook: Notebook) -> str:
     """Return how a report names a place: a file, or a cell by its execution count."""
     if file:
-        return report.one_line(file, 200)
+        return one_line(file, 200)
     name = notebook.state.counts.get(cell)
     other = next((other for other in notebook.cells if other.id == name), None)
-    return report.place(other) if other else "this cell" if name is None else "a cell that is gone"
+    return other.label if other else "this cell" if name is None else "a cell that is gone"
 
 
 def running(fault: Fault, notebook: Notebook) -> list[str]:
@@ -187,7 +188,7 @@ def running(fault: Fault, notebook: Notebook) -> list[str]:
 
 def documented(fault: Fault) -> list[str]:
     """Return the first line of the class's docstring, as its words; nothing where it has none."""
-    return [f'its class says: "{report.one_line(fault.doc, 300)}"'] if fault.doc else []
+    return [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
 
 
 def joined(said: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepper.words.report import one_line
+from stepper.ground.text import one_line
 
 SHOWN, LINE, NAME, MANY = 3, 160, 40, 1000
 Fact = dict[str, Any]

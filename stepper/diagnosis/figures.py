@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from stepper.diagnosis.pictures import MANY, RASTER, Saved, content_text, key
+from stepper.diagnosis.pictures import MANY, Saved
 from stepper.ground import private
+from stepper.kernel.pictures import LOOKED_AT, key, picture_in
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LOOKED_AT = 8  # pictures of a run
 KEPT = 200  # files of a notebook
 LONG_EDGE = 1568  # pixels: the client would make it smaller than this anyway
 LARGEST = 50_000_000  # pixels; unpacked they take 200 MB
@@ -77,13 +77,6 @@ class Figures:
         # What is of the future was saved before the clock was set back.
         for _, name in sorted((when if when <= now else 0, name) for when, name in found)[:-KEPT]:
             private.remove(os.path.join(self.folder, name))
-
-
-def picture_in(output: Mapping[str, Any]) -> str:
-    """Return the base64 text of an output's picture, or ''."""
-    data = output.get("data")
-    held = next((data[kind] for kind in RASTER if data.get(kind)), "") if isinstance(data, dict) else ""
-    return content_text(held)
 
 
 def decoded(text: str) -> bytes:

@@ -16,11 +16,12 @@ from stepper.diagnosis.facts import Look
 from stepper.diagnosis.imports import of_module, relative
 from stepper.diagnosis.inside.near import bare, closest, listed, quoted
 from stepper.diagnosis.unbound import unbound
+from stepper.ground.text import one_line
 from stepper.policy.changes import runnable
 from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault
 from stepper.session.ports import Surroundings
-from stepper.words import brief, report
+from stepper.words import brief
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')",
@@ -46,7 +47,7 @@ class Notebook:
 
     def line(self, cell: Cell, number: int) -> str:
         """Return a line of a cell, as it is quoted."""
-        return report.one_line(cell.source.split("\n")[number - 1].strip(), 100)
+        return one_line(cell.source.split("\n")[number - 1].strip(), 100)
 
 
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
@@ -56,7 +57,7 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
     near = [other for other in closest(name, [*(n for n in look.locals if n != name), *live]) if meant(other, name)]
     unrun = [(cell, line) for cell in notebook.others(ran=False) for line in [binds(notebook, cell, name)] if line]
     gone = [
-        f"`{name}` was {unbinds[1]} line {unbinds[0]} of {report.place(cell)}: `{notebook.line(cell, unbinds[0])}`"
+        f"`{name}` was {unbinds[1]} line {unbinds[0]} of {cell.label}: `{notebook.line(cell, unbinds[0])}`"
         for cell in [*notebook.others(ran=True), notebook.cell]
         for unbinds in [unbound(notebook.transform(cell.source), name)] if unbinds
     ][-1:]  # fmt: skip
@@ -64,7 +65,7 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
     usual = distributions.definition(name)
     said = [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"] if name in WRITTEN else []
     said += [
-        f"`{name}` is defined by line {line} of {report.place(cell)} (`{notebook.line(cell, line)}`), which has not run"
+        f"`{name}` is defined by line {line} of {cell.label} (`{notebook.line(cell, line)}`), which has not run"
         for cell, line in unrun[:2]
     ]
     said += gone + [f"line {line} of {path} defines `{name}`" for path, line, _ in files[:2]]

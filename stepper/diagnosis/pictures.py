@@ -5,20 +5,18 @@ Titles, labels and names come from the user's figure: they stand in double quote
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.words.report import clean, one_line
+from stepper.ground.text import clean, one_line
+from stepper.kernel.pictures import RASTER, content_text, key
 
 LIMIT = 1800  # characters of all lines
 FIGURE_LIMIT = 420  # … and of one figure's
 TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
-RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")  # in the order in which one of an output's is taken
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
 MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
@@ -65,11 +63,6 @@ class Saved:
     single_colour: bool = False
     why: str = ""
     key: int = 0  # `key` of its text
-
-
-def key(text: str) -> int:
-    """Return what a picture's facts are found by: the helper told the same of the text (base64, SVG) that it saw."""
-    return zlib.crc32("".join(text.split()).encode("utf-8", "replace"))
 
 
 def lines(saved: Sequence[Saved], facts: Iterable[Any]) -> list[str]:
@@ -237,13 +230,6 @@ def _named(name: str, mime: str, content: Any, known: Mapping[Any, Mapping[str, 
     mark = content.get("mark") if isinstance(content, dict) and "chart" in name else None
     mark = mark.get("type") if isinstance(mark, dict) else mark
     return f"{said}, mark {_quoted(mark, LABEL)}" if mark else said
-
-
-def content_text(content: Any) -> str:
-    """Return an output's content, which may be lines or JSON, as one text."""
-    if isinstance(content, str):
-        return content
-    return "".join(map(str, content)) if isinstance(content, list) else json.dumps(content, default=str)
 
 
 def _size(size: int) -> str:

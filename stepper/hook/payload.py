@@ -7,8 +7,9 @@ import posixpath
 import re
 from typing import Any
 
+from stepper.ground.text import clean
 from stepper.policy.model import CellEdit, Consent, FileWrite
-from stepper.words.report import Report, clean, not_run
+from stepper.words.report import Report, not_run
 
 SILENT = b""
 # The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.

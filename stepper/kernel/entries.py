@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from stepper.diagnosis.figures import picture_in
+from stepper.kernel.pictures import picture_in
 from stepper.session.ports import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it

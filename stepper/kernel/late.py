@@ -36,11 +36,13 @@ class Late:
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
         self.cells: dict[Target, _Cell] = {}
+        self.again: dict[Target, Sequence[dict[str, Any]]] = {}  # was put, and dropped by another's write
 
     @property
     def pending(self) -> bool:
-        """Whether anything came."""
-        return bool(self.cells)
+        """Whether anything came, or is gone again. Raise NotebookError."""
+        self.again |= self.file.dropped()
+        return bool(self.cells or self.again)
 
     def take(
         self,
@@ -63,12 +65,12 @@ class Late:
 
     def put(self, models: Models | None) -> list[Arrived]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
-        found = {target: cell.area.outputs() for target, cell in self.cells.items()}
+        found = {**self.again, **{target: cell.area.outputs() for target, cell in self.cells.items()}}
         gone = self.file.put_late(found, models)
         arrived = [
             Arrived(target, cell.characters, cell.outputs, cell.updates, cell.area.left_out, cell.area.placed,
                     target not in gone)
             for target, cell in self.cells.items()
         ]  # fmt: skip
-        self.cells = {}
+        self.cells, self.again = {}, {}
         return arrived

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-from stepper.diagnosis.figures import LOOKED_AT, picture_in
-from stepper.diagnosis.pictures import key
 from stepper.kernel.entries import EACH, GAPS, RESULT, Entry, Text, left_out, number, shortened, size, text_of
+from stepper.kernel.pictures import LOOKED_AT, key, picture_in
 from stepper.session.ports import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go

@@ -32,6 +32,7 @@ from stepper.session.ports import Execution, Models, Target
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
 PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
+LATE_COUNTS_SECONDS = 10.0  # for which it is looked whether what came late still stands there
 CELL_NUMBER = re.compile(r"cell-(\d+)")
 
 
@@ -99,6 +100,9 @@ class IpynbFile:
         self._cleared: Future[None] | None = None  # whether the last write's temporary file is gone
         self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
         self._watch = jupyter.Watch(self._look_after, self._nudge)
+        # What came late and was put in the last seconds: until when it counts, what had stood there, what stands there.
+        self._late: dict[Target, tuple[float, Any, Sequence[dict[str, Any]]]] = {}
+        self._late_seen: tuple[int, ...] = ()  # the file when it was known to hold that
 
     def read(self) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
@@ -160,6 +164,7 @@ class IpynbFile:
             if index is None:
                 return "the cell was changed or deleted while it ran, so its outputs were not written"
             before = _run_of(document.raw["cells"][index])
+            self._late = {target: late for target, late in self._late.items() if target.cell_id != cell.id}
             changes: Changes = {index: partial(with_outputs, execution=execution, step=step)}
             if self._write(document, keep_time, with_models(document.raw["cells"], changes, execution.widgets)):
                 if jupyter.about(self.path):
@@ -180,8 +185,28 @@ class IpynbFile:
             if (not changes and models is None) or self._write(
                 document, True, with_models(document.raw["cells"], changes, models)
             ):
+                until, self._late_seen = time.monotonic() + LATE_COUNTS_SECONDS, self._seen
+                self._late |= {target: (until, document.raw["cells"][index].get("outputs"), outputs[target])
+                               for target, index in places.items() if index is not None}  # fmt: skip
                 return {target for target, index in places.items() if index is None}
         raise self._kept_changing()
+
+    def dropped(self) -> dict[Target, Sequence[dict[str, Any]]]:
+        """Return what came late and is gone again: who edits reads and then writes, and may not see what came between.
+
+        Nothing is read where nobody has written since. Raise NotebookError.
+        """
+        now = time.monotonic()
+        self._late = {target: late for target, late in self._late.items() if late[0] > now}
+        if not self._late or self._is_as(self._late_seen):
+            return {}
+        document, found = self.read(), {}
+        for target, (_, before, after) in self._late.items():
+            index = find(document, target.cell_id, target.source_hash)
+            if index is not None and document.raw["cells"][index].get("outputs") == before:
+                found[target] = after
+        self._last, self._late_seen = None, document.signature[:3]
+        return found
 
     def _kept_changing(self) -> NotebookError:
         return NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
@@ -208,7 +233,7 @@ class IpynbFile:
 
     def _look_after(self, puts: Sequence[jupyter.Put]) -> None:
         """Put again what a save that had begun before has dropped; raise NotebookError."""
-        if self._untouched():
+        if self._is_as(self._seen):
             return
         document = self.read()
         self._last, self._seen = None, document.signature[:3]
@@ -219,17 +244,17 @@ class IpynbFile:
 
     def _nudge(self) -> None:
         """Have the time grow by what Jupyter notices."""
-        if about := self._untouched():
+        if about := self._is_as(self._seen):
             with contextlib.suppress(OSError), private.place(self.path) as (folder, name):
                 times = (about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS)
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
                 self._seen = _signature(look(name, folder))[:3]
 
-    def _untouched(self) -> os.stat_result | None:
-        """Return what is known of the file where it is as it was last seen; None where it is not."""
+    def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
+        """Return what is known of the file where it is as it was seen; None where it is not."""
         with contextlib.suppress(OSError):
             about = os.lstat(self.path)
-            return about if self._seen == _signature(about)[:3] else None
+            return about if seen == _signature(about)[:3] else None
         return None
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
@@ -241,6 +266,9 @@ class IpynbFile:
         document = self.read()
         index = find(document, target.cell_id, target.source_hash)
         found = document.raw["cells"][index].get("outputs") if index is not None else None
+        until, before, after = self._late.get(target, (0.0, None, ()))
+        if until > time.monotonic() and found == before:
+            return [*after]  # it is put there again
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
     def mark(self, cell: Cell, tag: str) -> None:

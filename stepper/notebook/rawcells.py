@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from stepper.kernel import widgets
+from stepper.notebook import widgetstate
 from stepper.notebook.plainjson import Changes, as_written
 from stepper.session.ports import Execution, Models
 
@@ -30,7 +30,7 @@ def with_models(cells: Sequence[dict[str, Any]], changes: Changes, models: Model
     if models is None:
         return changes
     after = [changes[index](raw) if index in changes else raw for index, raw in enumerate(cells)]
-    return {**changes, "metadata": partial(widgets.kept, cells=after, models=models)}
+    return {**changes, "metadata": partial(widgetstate.kept, cells=after, models=models)}
 
 
 def with_plan(metadata: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Consent, Limits
-from stepper.words.report import one_line, place
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
@@ -48,7 +48,7 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
         return None
     step = state.plan.step(number)
     title = f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"' if step else "its step"
-    where = place(failed)
+    where = failed.label
     return (
         f"{where} of {title} failed and is not fixed: no new code cell below it. Replace that cell (edit_mode replace,"
         f" cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"

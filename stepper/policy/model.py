@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from stepper.ground.text import one_line
+
 
 class Outcome(str, Enum):
     """How one execution of a cell ended."""
@@ -99,6 +101,11 @@ class Cell:
     def is_code(self) -> bool:
         """Whether this cell can run."""
         return self.type == "code"
+
+    @property
+    def label(self) -> str:
+        """How texts name it: by number among code cells and by id."""
+        return f"cell {self.number} (id {one_line(self.id, 100)})"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from stepper.ground.text import one_line
 from stepper.policy.ledger import Key, State
 from stepper.policy.model import Outcome, Run, Verdict
-from stepper.words.report import one_line
 
 ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")

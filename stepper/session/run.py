@@ -64,7 +64,7 @@ async def run_cell(
 ) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
-        raise StepperError(f"{report.place(cell)}: {why}")
+        raise StepperError(f"{cell.label}: {why}")
     work = work_on(session, document, cell, keep_time)
     for repeat in count():
         try:
@@ -221,5 +221,5 @@ def _out_of_order(session: Session, document: Notebook, cell: Cell) -> list[str]
 
 def _origins(session: Session, document: Notebook) -> dict[int, str]:
     """Return how reports name the cells that ran in this kernel, by execution count."""
-    names = {cell.id: report.place(cell) for cell in document.cells if cell.is_code}
+    names = {cell.id: cell.label for cell in document.cells if cell.is_code}
     return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in session.state.counts.items()}

@@ -28,7 +28,7 @@ from stepper.session.ports import (
     Target,
 )
 from stepper.words import brief
-from stepper.words.report import Ended, Report, left_out, place
+from stepper.words.report import Ended, Report, left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
 LATE = ("display_data", "update_display_data", "execute_result", "error")
@@ -155,7 +155,7 @@ class Session:
         if len({cell.id for cell in document.cells}) == len(document.cells):
             return document
         for former, cell in self.file.mend_ids():
-            where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {place(cell)}"
+            where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {cell.label}"
             self.troubles.append(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
 
@@ -286,10 +286,10 @@ class Session:
         kernel = self.keeper.kernel
         waits = self.lock.locked() or self.state.unwritten
         models = kernel.models() if kernel is not None and not waits else None
-        if (not self.late.pending and models is None) or self.state.unwritten:  # those are written first
-            return
         began = time.monotonic()
         try:
+            if self.state.unwritten or (not self.late.pending and models is None):  # those are written first
+                return
             arrived = self.late.put(models)
         except NotebookError:
             arrived = []

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
+from stepper.ground.text import clean
 from stepper.policy import changes, directive, gate, ledger, plan
 from stepper.policy.model import Cell, Plan, Step, StepStatus, Verdict
 from stepper.session.keeper import now
@@ -68,7 +69,7 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
     if not run and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     told = {key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}
-    return {**told, "text": reports.bounded(reports.clean(state.reports.get(number or 0, "")))}
+    return {**told, "text": reports.bounded(clean(state.reports.get(number or 0, "")))}
 
 
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> dict[str, Any]:
@@ -98,7 +99,7 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> dict[
         for cell in changes.runnable(document.cells):
             if cell.id in well:
                 if changes.source_hash(cell.source) != well[cell.id]["source_hash"]:
-                    changed = f"{reports.place(cell)} was changed since it ran"
+                    changed = f"{cell.label} was changed since it ran"
                     break
                 cells.append(cell)
         session.log({"event": "restore", "at": now()})
@@ -199,7 +200,7 @@ def output(session: Session, name: str, page: int) -> dict[str, Any]:
     cell = fits[0]
     pages = paged(session.file.outputs(cell))
     if not 1 <= page <= len(pages):
-        raise UsageError(f"the output of {reports.place(cell)} has {len(pages)} page(s)")
+        raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
     return {"notebook": session.name, "cell_id": cell.id, "page": page, "pages": len(pages), "text": pages[page - 1]}
 
 

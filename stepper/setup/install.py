@@ -92,7 +92,7 @@ def finish_env(paths: Paths) -> None:
     write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
-    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
     script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
@@ -104,7 +104,7 @@ def compile_client(target: Path) -> bool:
     Linked statically where that is possible, because a home folder may be on machines with other C libraries. Return
     whether it is there and works.
     """
-    source, compiler = Path(__file__).with_name("client.c"), shutil.which("cc")
+    source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
     for more in (["-static"], []) if compiler else ():
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepper.ground.text import clean, one_line
 from stepper.policy.ledger import Came, Key, State, Stop
 from stepper.policy.model import Cell, Step, StepStatus, Verdict
-from stepper.words.report import Report, bounded, clean, left_out, one_line, place, quote, seconds, step_name, words
+from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -160,7 +161,7 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
         lines.append("What was tried:")
         lines += [f"  run {run['run']}: {fault_line(run)}" for run in tried[-6:]]
     if cell is not None:
-        lines += [f"{place(cell).capitalize()} as it stands:", quote(cell.source, 2500)]
+        lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
         lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
     else:
         lines.append("Its cell was deleted: the next new code cell is its next attempt.")
@@ -208,7 +209,7 @@ def counted(number: int, noun: str) -> str:
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
     """Return what came for cells besides their runs since the last report, a sentence a cell."""
-    names = {cell.id: place(cell) for cell in cells}
+    names = {cell.id: cell.label for cell in cells}
     return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
             for cell_id, what in state.came.items()]  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stepper.words.report import clean, last_state, texts_of, whole
+from stepper.ground.text import clean, last_state
+from stepper.words.report import texts_of, whole
 
 PAGE = 8000  # characters
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from stepper.ground.text import clean, last_state, one_line
 from stepper.policy.model import Cell, Fault, Outcome, Plan, Step, Verdict
 from stepper.words import remedy
 
@@ -19,17 +20,9 @@ EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 LINE_LIMIT = 400
-MESSAGE_LIMIT = 600
 SAME = 4  # equal lines in a row that are shown
 NOTE_LIMIT = 1000
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
-# Terminal escapes, each in its line: one without an end must not swallow what follows.
-ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
-# Every other control character but tab and newline: those that turn text around, that nobody sees, lone surrogates.
-CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
 MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
 
 MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
@@ -73,17 +66,6 @@ class Ended:
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
 
-def clean(text: str) -> str:
-    """Return text without terminal escapes and control characters; tabs and newlines stay."""
-    return CONTROLS.sub("", ESCAPES.sub("", text.replace("\r\n", "\n")))
-
-
-def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Return the first line that is not blank, cleaned and at most `limit` characters long."""
-    line = next((line for line in clean(text).splitlines() if line.strip()), "").strip()
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def words(text: str) -> str:
     """Return a message that may have several lines: the first as it is, the others behind `| `."""
     first, *others = clean(text).strip().split("\n")
@@ -123,21 +105,11 @@ def folded(lines: Sequence[str]) -> list[str]:
     return found
 
 
-def last_state(line: str) -> str:
-    """Return what is left of a line that carriage returns overwrote."""
-    return next((part for part in reversed(line.split("\r")) if part), "")
-
-
 def _cut_line(line: str) -> str:
     if len(line) <= LINE_LIMIT:
         return line
     keep = LINE_LIMIT // 2
     return f"{line[:keep]} …{len(line) - 2 * keep:,} characters… {line[-keep:]}"
-
-
-def place(cell: Cell) -> str:
-    """Return how reports name a cell: by number among code cells and by id."""
-    return f"cell {cell.number} (id {one_line(cell.id, 100)})"
 
 
 def step_name(plan: Plan, step: Step) -> str:
@@ -158,7 +130,7 @@ def seconds(value: float) -> str:
 
 def headline(ended: Ended) -> str:
     """Return the verdict, in one line."""
-    where, took = place(ended.cell), seconds(ended.duration_s)
+    where, took = ended.cell.label, seconds(ended.duration_s)
     where = where[0].upper() + where[1:]
     if ended.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
@@ -361,7 +333,7 @@ def bounded(text: str) -> str:
 
 def person_line(ended: Ended) -> str:
     """Return the one line that the person sees: step n of m, title, outcome, duration."""
-    where = step_name(ended.plan, ended.step) if ended.step else place(ended.cell)
+    where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
     mark = MARKS[Outcome.OK] if ended.verdict is Verdict.FINE else MARKS.get(ended.outcome, "✗")
     told = ended.outcome.value
     if ended.outcome not in (Outcome.OK, Outcome.CANCELLED):

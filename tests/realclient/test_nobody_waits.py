@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from stepper.ground.paths import Paths
-from stepper.setup import install
-from stepper.setup import refuse as preflight
+from stepper.setup import install, refuse
 from tests.conftest import make_env
 
 from .client import InteractiveClaude
@@ -37,7 +36,7 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("gone") / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    install.apply(preflight.parse([str(folder), "--python", sys.executable, "--allow"]))
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
     try:
         yield folder
     finally:

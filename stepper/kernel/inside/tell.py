@@ -135,6 +135,7 @@ def recall(request: str) -> None:
 
 
 def on_pre_run(info: Any) -> None:
+    guarded(unbounded)
     guarded(before_run, info)
 
 
@@ -166,7 +167,10 @@ def end() -> None:
 
 
 def unbounded() -> None:
-    """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes."""
+    """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes.
+
+    Said again before each run: it holds for those who listen now, who comes later gets the bound of the socket's bind.
+    """
     thread = shell.kernel.iopub_thread
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
 
