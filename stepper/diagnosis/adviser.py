@@ -16,15 +16,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.diagnosis import before as preflight
-from stepper.diagnosis import doubts, pictures
+from stepper.diagnosis import before as beforehand
+from stepper.diagnosis import doubts, pictures, syntax
 from stepper.diagnosis import facts as reader
-from stepper.diagnosis.around import Around
 from stepper.diagnosis.facts import Bound, Look
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
 from stepper.diagnosis.names import Notebook, module_error, name_error
-from stepper.diagnosis.syntax import syntax_error
 from stepper.ground.text import one_line
 from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault
@@ -67,13 +65,13 @@ class Adviser:
     def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
         magics = facts.get("magics")
-        known = preflight.Known(
+        known = beforehand.Known(
             frozenset(facts.get("names") or ()),
             frozenset({"input"} if facts.get("own_input") else ()),
             tuple(facts.get("python") or (0, 0)),
             None if magics is None else frozenset(magics),
         )
-        return preflight.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
+        return beforehand.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
 
     def _findable(self, name: str, facts: Mapping[str, Any]) -> bool:
         """Whether a module may be there; what is not known may be."""
@@ -99,7 +97,7 @@ class Adviser:
             elif classes.intersection(FILES):
                 said = file_error(fault, read, self.surroundings, str(facts.get("cwd") or ""))
             elif "SyntaxError" in classes:
-                said = [syntax_error(fault, {}, Around(cell.source, cwd=facts.get("cwd") or ""))]
+                said = [syntax.suggestion(cell.source, fault, self.transform)]
             elif fault.ename == "MemoryLimit":
                 said = brief.largest(dict(facts))
             elif fault.ename == "KernelDied":
@@ -107,7 +105,7 @@ class Adviser:
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
                 said = [*line, *sentences(read, notebook)[:2], MORE_TIME]
-        said = said or sentences(read, notebook) or documented(fault)
+        said = [part for part in said if part] or sentences(read, notebook) or documented(fault)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda changed, since_ns: [])
