@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from stepper.diagnosis import before as beforehand
-from stepper.diagnosis import doubts, pictures, syntax
+from stepper.diagnosis import doubts, pictures, rich, syntax
 from stepper.diagnosis import facts as reader
 from stepper.diagnosis.facts import Bound, Look
 from stepper.diagnosis.inside.near import listed
@@ -149,7 +149,7 @@ class Adviser:
             log.warning("the look into the kernel went wrong: %s", str(execution.facts["swallowed"])[:400])
         saved = self.pictures.save(execution.pictures, run)
         lines = pictures.lines(saved, execution.facts.get("figures") or [])
-        return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
+        return [*lines, *rich.rich(execution.outputs, execution.facts.get("figures") or [])]
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:

@@ -22,6 +22,10 @@ missing: Any = object()
 LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
 callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
+name_of: Callable[[type], str]
+module_of: Callable[[type], Any]
+classes_of: Callable[[Any], tuple[Any, ...]]
+names_in: Callable[[Any], Any]
 name_of, module_of, classes_of, names_in = (
     type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
 )
