@@ -16,6 +16,7 @@ from typing import Any, Iterator
 
 from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
+from stepper.diagnosis.inside.words import shown_name
 from stepper.kernel.inside.base import clock, missing, own_names, peek, short
 from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
@@ -37,7 +38,7 @@ def imported(error: BaseException, places: list[Spot]) -> dict[str, Any] | None:
     file = newer(module, wanted)
     if file:
         return {"text": stale(file, wanted), "bound": None}
-    said, names = [module + version(module)], [*map(str, own_names(loaded)), *submodules_of(loaded)]
+    said, names = [shown_name(module) + version(module)], [*map(str, own_names(loaded)), *submodules_of(loaded)]
     beside = set(asked_of(places, module))  # what the same line imports is not what the other name means
     names = sorted({name for name in public(names) if name not in beside})[:NAMES]
     defined, alike = list[str](), list[tuple[str, str]]()
@@ -113,7 +114,8 @@ def version(dotted: Any) -> str:
     """` VERSION` of the package of a module, where it tells."""
     package = str(dotted).split(".")[0]
     own = peek(sys.modules.get(package), "__version__")
-    return f" {short(own, 40)}" if type(own) is str and package not in ("builtins", "__main__") else ""
+    known = type(own) is str and re.fullmatch(r"[\w.+-]{1,40}", own)
+    return f" {own}" if known and package not in ("builtins", "__main__") else ""
 
 
 def newer(module: str, name: str) -> tuple[str, int] | None:

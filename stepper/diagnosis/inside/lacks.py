@@ -15,8 +15,8 @@ from stepper.diagnosis.inside.members import attributes_of, data_names, holder, 
 from stepper.diagnosis.inside.near import closest, differs, listed, public, quoted
 from stepper.diagnosis.inside.reach import Unknown, asked
 from stepper.diagnosis.inside.spots import DATA, Spot
-from stepper.diagnosis.inside.words import described, is_data, kind_name, size, written
-from stepper.kernel.inside.base import is_a, is_pandas, missing, one_of, peek, short
+from stepper.diagnosis.inside.words import described, is_data, kind_name, shown_name, size, written
+from stepper.kernel.inside.base import is_a, is_pandas, missing, module_of, name_of, one_of, peek, short
 from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
 
@@ -171,10 +171,9 @@ def called(node: Any, spot: Spot) -> bool:
 def titled(value: Any) -> str:
     """A module's or class's name with its version; a value in words."""
     if is_a(value, types.ModuleType):
-        name = short(str(peek(value, "__name__")), 80)
-        return name + version(name)
+        return shown_name(str(peek(value, "__name__"))) + version(peek(value, "__name__"))
     if is_a(value, type):
-        return short(type.__dict__["__name__"].__get__(value), 60) + version(type.__dict__["__module__"].__get__(value))
+        return shown_name(name_of(value)) + version(module_of(value))
     return described(value)
 
 

@@ -46,8 +46,12 @@ CALLABLE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, typ
 
 def kind_name(value: Any) -> str:
     """A class's name as it can be shown: anybody may name a class."""
-    name = "None" if value is None else short(name_of(type(value)).rsplit(".", 1)[-1], 60)
-    return name if re.fullmatch(r"[\w<>]+", name) else repr(name).replace(".", "·")
+    return "None" if value is None else shown_name(name_of(type(value)).rsplit(".", 1)[-1])
+
+
+def shown_name(name: str) -> str:
+    """The name of a class, function or module; in quotes where it is no name: it must not speak for stepper."""
+    return short(name, 80) if re.fullmatch(r"[\w.<>]+", name) else repr(short(name, 60)).replace(".", "·")
 
 
 def is_data(value: Any) -> bool:
@@ -122,7 +126,7 @@ def described(value: Any) -> str:
 def signature_of(function: Any) -> str:
     """How a function is called, '' where that is not known."""
     signature = of_callable(function)
-    return short(str(peek(function, "__name__", "")) + signature[0], 120) if signature else ""
+    return short(shown_name(str(peek(function, "__name__", ""))) + signature[0], 120) if signature else ""
 
 
 def of_object(value: Any) -> list[str]:
