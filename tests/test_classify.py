@@ -19,6 +19,7 @@ import pytest
 
 from stepper.core import classify, remedy, retry
 from stepper.core.model import Fault, Limits, Outcome, Verdict
+from tests.conftest import some_nightly
 from tests.test_helper import Lab, environment, old_python
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
@@ -416,9 +417,10 @@ def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
     assert classify.of_run(done.outcome, done.fault) is R
 
 
-@pytest.mark.parametrize(
-    "code", ["exit()", "quit()", "exit", "import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)"]
-)
+ENDS = ("exit()", "quit()", "exit", "import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)")
+
+
+@pytest.mark.parametrize("code", some_nightly(ENDS, "exit()", ENDS[-1]))
 def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
     own = Lab(sys.executable)
     try:
@@ -463,6 +465,7 @@ OLD_ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not old_python(), reason="there is no Python 3.9 on this machine")
 def test_rows_of_python_39_and_ipython_8() -> None:
     own = Lab(environment(old_python(), "ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3"))

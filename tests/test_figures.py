@@ -53,7 +53,7 @@ def wired() -> dict[str, str]:
     return sources
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A kernel with the newest matplotlib, and one of Python 3.9 with matplotlib 3.5."""
     old = request.param == "Python 3.9"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, Project, text_of
+from tests.conftest import Notebook, Project, some_nightly, text_of
 
 # Goes on writing LATE until there is a file `stop`. asyncio keeps the cell that began it; a thread, a timer and a child
 # that ipykernel can't tell apart write for the cell that runs, else for the one that ran last.
@@ -72,6 +72,16 @@ print('third')
 """
 
 
+WRITES = ("print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')")
+UNTOLD = {
+    "a thread": THREAD.format(write="print('LATE')"),
+    "a thread that displays": THREAD.format(write="display('LATE')"),
+    "a child": CHILD.format(number=1),
+    "a child on stderr": CHILD.format(number=2),
+    "a fork": FORK,
+}
+
+
 @pytest.fixture
 def notebook(project: Project) -> Notebook:
     return project.new()
@@ -104,7 +114,7 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
     return [shown(notebook, cell) for cell in cells], "\n".join(texts)
 
 
-@pytest.mark.parametrize("write", ["print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')"])
+@pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
 def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: str) -> None:
     (one, two, three), told = written(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
@@ -112,13 +122,9 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: s
     assert "Note: after its run cell 1 (id " in told and ": they are on it" in told
 
 
-@pytest.mark.parametrize(
-    "source",
-    [*(THREAD.format(write=write) for write in ("print('LATE')", "display('LATE')")),
-     *(CHILD.format(number=number) for number in (1, 2)), FORK],
-)  # fmt: skip
-def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, source: str) -> None:
-    (one, two, three), _ = written(notebook, source)
+@pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
+def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, who: str) -> None:
+    (one, two, three), _ = written(notebook, UNTOLD[who])
     assert "first" in one and two.count("mine") == 50 and "third" in three
     assert "LATE" in one + two + three
 
@@ -142,6 +148,7 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook
     assert (late["cell_id"], late["characters"], late["there"]) == (cell, 5, True)
 
 
+@pytest.mark.nightly
 def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert(THREAD.format(write="print('LATE')"))
     files, end = set(), time.monotonic() + 6.5
@@ -205,6 +212,7 @@ def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(note
     assert shown(notebook, cell) == "'two'"
 
 
+@pytest.mark.nightly
 def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) -> None:
     cell, _ = notebook.insert("import threading\nthreading.Timer(4, print, ['LATE']).start()")
     notebook.project.kill_daemon()
@@ -320,7 +328,7 @@ print("sent")
 """
 
 
-@pytest.mark.parametrize("parent", ["'nobody'", "[]", "None", "5"])
+@pytest.mark.parametrize("parent", some_nightly(["'nobody'", "[]", "None", "5"], "[]"))
 def test_messages_that_make_no_sense_stop_nothing(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
     cell, answer = notebook.insert(ODD.format(parent=parent))

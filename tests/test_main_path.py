@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import nbformat
 import pytest
 
-from tests.conftest import CLIENT, ROOT, Notebook, Project, code, text_of
+from tests.conftest import CLIENT, ROOT, Notebook, Project, code, scratch, some_nightly, text_of
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
@@ -22,6 +23,12 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """One daemon for tests that have a notebook of their own and end nothing."""
+    yield from scratch(tmp_path_factory.mktemp("main") / "repo")
 
 
 def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> None:
@@ -237,7 +244,7 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_a_client_that_goes_away_cancels_its_cell(project: Project, number: signal.Signals) -> None:
     notebook = project.new("One", "Sleep")
     notebook.insert("x = 1")
@@ -399,6 +406,7 @@ def test_the_daemon_ends_where_nothing_needs_it(project: Project) -> None:
     assert "idle for" in notebook.insert("1")[1].text
 
 
+@pytest.mark.nightly
 def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 3")
@@ -425,9 +433,9 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
         {"big": 123456789012345678901234567890},
     ],
 )
-def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict) -> None:
+def test_a_strangers_metadata_is_no_trouble(shared: Project, odd: dict, request: pytest.FixtureRequest) -> None:
     cells = [{**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}}, {**code("2", "2"), "outputs": [5, "x"]}]
-    notebook = project.notebook("odd.ipynb", cells, **odd)
+    notebook = shared.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
     _, answer = notebook.insert("print('fine')")
     assert "| fine" in answer.text
     assert {key: notebook.raw["metadata"][key] for key in odd} == odd
