@@ -269,6 +269,12 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     yield from scratch(tmp_path_factory.mktemp("lasting") / "repo", usual_client())
 
 
+@pytest.fixture
+def untouched(tmp_path: Path) -> Iterator[Project]:
+    """A scratch project for a module whose `project` is a lasting one."""
+    yield from scratch(tmp_path / "repo", usual_client())
+
+
 def reused(lasting: Project) -> Iterator[Project]:
     """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes."""
     yield lasting

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
+import importlib
 import json
 import os
 import shutil
@@ -18,10 +20,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 Done = subprocess.CompletedProcess[str]
+IMPORTED = ("stepper.cli", "stepper.present", "stepper.core.report", "stepper.ending")  # what most commands load
 
 
 class Nursery:
@@ -33,7 +37,7 @@ class Nursery:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
             listener.listen(64)
-            script = "import stepper.cli, tests.forked, sys; tests.forked.serve(int(sys.argv[1]))"
+            script = "import sys, tests.forked; tests.forked.serve(int(sys.argv[1]))"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", script, str(listener.fileno())],
                 pass_fds=[listener.fileno()], cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL,
@@ -91,6 +95,10 @@ def read(said: list[str], number: int, pipe: int) -> None:
 
 def serve(listener: int) -> None:
     """Fork for each that asks, until the one that was asked for ends this process."""
+    for each in IMPORTED:
+        importlib.import_module(each)
+    gc.collect()
+    gc.freeze()  # a fork that collects would copy what all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     parent = os.getppid()
     with socket.socket(fileno=listener) as door:
@@ -141,4 +149,13 @@ def become(told: dict[str, Any], outputs: list[int]) -> None:
         del os.environ[name]
     os.environ.update(told["environ"])
     sys.argv = ["-c", *told["argv"]]
-    main()
+    code = 1
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is told as the interpreter would
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # taking the interpreter down takes as long as the command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, Project, some_nightly, text_of
+from tests.conftest import Notebook, Project, reused, some_nightly, text_of
 
 # Goes on writing LATE until there is a file `stop`. asyncio keeps the cell that began it; a thread, a timer and a child
 # that ipykernel can't tell apart write for the cell that runs, else for the one that ran last.
@@ -83,6 +83,12 @@ UNTOLD = {
 
 
 @pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
+@pytest.fixture
 def notebook(project: Project) -> Notebook:
     return project.new()
 
@@ -104,6 +110,8 @@ def shown(notebook: Notebook, cell_id: str) -> str:
 
 def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
     """Run what goes on writing, then two other cells; return what each shows in the end, and the reports."""
+    for name in ("stop", "stopped"):  # of the test before
+        (notebook.path.parent / name).unlink(missing_ok=True)
     cells, texts = [], []
     for source in (first, WAIT, STOP):
         cell, answer = notebook.insert(source)
@@ -142,7 +150,7 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook
     assert f"Note: after its run cell 1 (id {cell}) got 5 characters: they are on it." in answer.text
     _, answer = notebook.insert("2")
     assert "after its run" not in answer.text, "it is told once"
-    journal = next((notebook.project.folder / ".stepper" / "journal").glob("*.jsonl"))
+    journal = notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     (late,) = [line for line in lines if line["event"] == "late"]
     assert (late["cell_id"], late["characters"], late["there"]) == (cell, 5, True)
@@ -245,7 +253,7 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     cell, answer = notebook.insert("subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')")
     text = text_of(notebook.cell(cell))
     assert text.startswith("\0\0") and "left out by stepper" in text and "after its run" not in answer.text
-    (echoed,) = (notebook.project.folder / ".stepper" / "kernels").glob("*.stderr")
+    echoed = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
     notebook.insert("for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])")
     assert 0 < echoed.stat().st_size < 6_000_000
     cell, answer = notebook.insert("os.write(1, bytes(range(256)) * 1000)\nprint('end')")
@@ -283,7 +291,7 @@ def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> Non
 def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
     _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in answer.stop, answer.stop
-    (written,) = (notebook.project.folder / ".stepper" / "kernels").glob("*.stderr")
+    written = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
     assert "Segmentation fault" in written.read_text() and "string_at" in written.read_text()
 
 

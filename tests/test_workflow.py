@@ -8,11 +8,10 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import Notebook, Project, code, reused, scratch, usual_client
+from tests.conftest import Notebook, Project, code, reused
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
 RUN_IT_ALL = "preflight: false"
@@ -22,12 +21,6 @@ RUN_IT_ALL = "preflight: false"
 def project(lasting: Project) -> Iterator[Project]:
     """One daemon for all tests of this module, a notebook of its own for each."""
     yield from reused(lasting)
-
-
-@pytest.fixture
-def untouched(tmp_path: Path) -> Iterator[Project]:
-    """A project in which nothing was made yet."""
-    yield from scratch(tmp_path / "repo", usual_client())
 
 
 def step(project: Project, number: int) -> dict:
