@@ -17,7 +17,7 @@
 
 set -eu
 
-# Python does the work (stepper/install.py). This script finds one, and makes the environment in between:
+# Python does the work (stepper/setup/install.py). This script finds one, and makes the environment in between:
 # `plan` refuses what must be refused, before anything has changed, and says what is to be made.
 
 fail() {
@@ -36,7 +36,7 @@ for word; do
 done
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
-[ -f "$here/stepper/install.py" ] || fail "$here is no checkout of stepper"
+[ -f "$here/stepper/setup/install.py" ] || fail "$here is no checkout of stepper"
 
 # In Claude Code stepper's own environment is on the PATH: it can't be what a new one is made of.
 path=''
@@ -88,7 +88,7 @@ fi
 # `plan`, `apply` and `uninstall`. -I and -c: neither PYTHONPATH nor a module in the current folder gets in the way
 from_checkout() {
   "${base:-$bare_path}" -I -B -c \
-    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.uninstall import main; sys.exit(main())' \
+    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; sys.exit(main())' \
     "$here" "$@"
 }
 
@@ -132,7 +132,7 @@ if [ -n "$stamp" ]; then
   printf '%s\n' "$stamp" >"$env/stamp"
   set -- --remade "$@"
 fi
-"$env/bin/python" -I -B -m stepper.install apply "$@"
+"$env/bin/python" -I -B -m stepper.setup.install apply "$@"
 if [ -n "$demo" ]; then
-  exec "$env/bin/python" -I -m stepper.demo "$target"
+  exec "$env/bin/python" -I "$here/examples/demo.py" "$target"
 fi

@@ -27,14 +27,14 @@ from typing import NamedTuple
 import psutil
 
 import stepper
-from stepper import install, trust
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, trust
 
 HOOK = Path(__file__).resolve().parent.parent / "hooks" / "stepper"
 MB = 1 << 20
 IDLE_MB = 60  # the bound of an idle daemon
 # What hooks/stepper hands to Python, to tell the shell's share from Python's.
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
 # The same round trip without stepper, to a server that answers one byte with one byte.
 FLOOR = "import _socket, sys; s = _socket.socket(1, 1); s.connect(sys.argv[1]); s.sendall(b'x'); s.recv(1)"
 # A small parent: a child's peak begins with the peak of the process that it was forked from.
@@ -147,7 +147,7 @@ class Project:
 
     def stop(self) -> None:
         """End the daemon and its kernels; the next hook starts from nothing."""
-        code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+        code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
         spawn([str(self.python), "-I", "-c", code, "shutdown"], cwd=self.root)
 
     def shutdown(self) -> None:

@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stepper import client  # noqa: E402  # the checkout's, wherever this is run from
+from stepper.hook import client  # noqa: E402
 from tests.conftest import CLIENT, Answer, Notebook, Project, text_of  # noqa: E402
 from tests.test_recovery import ENDLESS, KILLERS, POINTS, WAITS, leaves, suicidal_daemon  # noqa: E402
 

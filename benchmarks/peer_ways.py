@@ -27,7 +27,7 @@ from common import BrokenStepError, Project, spawn
 from jupyter_client import KernelManager
 from subject import Subject
 
-from stepper import client
+from stepper.hook import client
 
 DRIVER = Path(__file__).resolve().parent / "peer_driver.py"
 LIMIT = 60.0  # seconds for a step: more is a hang

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from stepper import install, trust
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, trust
 
 ROUNDS = 40
 ROOT = Path(__file__).resolve().parent.parent

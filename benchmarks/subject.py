@@ -12,7 +12,7 @@ from typing import Any
 
 from common import BrokenStepError, Ended, Project, peak, since, spawn
 
-from stepper import client
+from stepper.hook import client
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 MESSAGE = "00000000-0000-4000-8000-000000000001"

@@ -38,7 +38,9 @@ from typing import Any
 
 from common import Project, spawn
 
-from stepper import __version__, demo, doctor, trust
+from examples import demo
+from stepper import __version__
+from stepper.setup import doctor, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "
@@ -49,7 +51,7 @@ SKILL = "Base directory for this skill: {}\n\n{}"
 LAUNCHED = "Launching skill: {}"
 
 PACKAGES = ["ipykernel", "nbclient", *demo.PACKAGES]
-CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
 FAILURE = "NameError: name 'WET_DAY_MM' is not defined"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TITLE = f"# {demo.PROBLEM}"

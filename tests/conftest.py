@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper import install, trust
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, trust
 from tests import forked
 
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
@@ -31,7 +31,7 @@ STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
 
 
 class Project:

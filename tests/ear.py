@@ -98,14 +98,25 @@ class Ear:
         """Assert that what was sent for these notebooks' cells, all by default, is on them or said to be left out.
 
         To the character: of what was heard from its beginning, and belongs to the last run of a cell that is there.
+        What comes late is written some seconds later: it is waited for.
         """
         self.settled()
+        until = time.monotonic() + 60
+        while True:
+            sent, there, differ = self.sums(*notebooks)
+            if sent == there:
+                return
+            assert time.monotonic() < until, f"sent {sent}, there {there}: {differ}"
+            time.sleep(0.5)
+
+    def sums(self, *notebooks: Notebook) -> tuple[int, int, list[str]]:
+        """Return what was sent, what is there or said to be left out, and the cells in which these differ."""
         paths = [notebook.path for notebook in notebooks] or [*(self.project.folder / "notebooks").rglob("*.ipynb")]
         journals = [read(path) for path in (self.project.folder / ".stepper" / "journal").glob("*.jsonl")]
         known = {event["request"] for events in journals for event in events if event.get("request")}
         looks = any(event["event"] == "scratch" for events in journals for event in events)
         others = sum(count for request, count in self.said.items() if request not in known and not looks)
-        sent, there, differ = others, 0, list[Any]()
+        sent, there, differ = others, 0, [f"{others} of no cell"]
         for path in paths:
             cells = {cell["id"]: cell for cell in json.loads(path.read_text())["cells"] if cell.get("id")}
             for events in journals:
@@ -117,8 +128,9 @@ class Ear:
                         said, stands = self.said[run["request"]], shown(cells[cell_id]) + left_out[cell_id][0]
                         sent, there = sent + said, there + stands
                         if said != stands:
-                            differ.append((said, stands, run["outcome"], cells[cell_id]))
-        assert sent == there, f"sent, there: {differ}; of no cell {others}"
+                            source = "".join(cells[cell_id]["source"])
+                            differ.append(f"sent {said}, there {stands}, {run['outcome']}: {source[:200]}")
+        return sent, there, differ
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Any
 
 Done = subprocess.CompletedProcess[str]
-IMPORTED = ("stepper.cli", "stepper.present", "stepper.core.report", "stepper.ending")  # what most commands load
+IMPORTED = (
+    "stepper.cli.main",
+    "stepper.cli.present",
+    "stepper.words.report",
+    "stepper.cli.ending",
+)  # what most commands load
 
 
 class Nursery:
@@ -137,8 +142,8 @@ def answer(link: socket.socket) -> None:
 
 
 def become(told: dict[str, Any], outputs: list[int]) -> None:
-    """Be the process that `python -c 'from stepper.cli import main; main()' …` would be; end with its exit code."""
-    from stepper.cli import main
+    """Be the process that `python -c 'from stepper.cli.main import main; main()' …` would be; end with its exit code."""
+    from stepper.cli.main import main
 
     os.dup2(outputs[0], 1)
     os.dup2(outputs[1], 2)

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper import trust, wire
+from stepper.ground import wire
+from stepper.setup import trust
 from tests.conftest import CLIENTS, ONE_CLIENT, Notebook, Project, code, scratch
 
 

@@ -1,6 +1,6 @@
 """Issue 3's section "What is which", row by row, each with an exception really raised in a real kernel.
 
-And the pure tables that follow from it: what stepper does next (core/retry.py), what it suggests (core/remedy.py).
+And the pure tables that follow from it: what stepper does next (policy/retry.py), what it suggests (words/remedy.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stepper.core import classify, remedy, retry
-from stepper.core.model import Fault, Limits, Outcome, Verdict
+from stepper.policy import classify, retry
+from stepper.policy.model import Fault, Limits, Outcome, Verdict
+from stepper.words import remedy
 from tests.conftest import some_nightly
 from tests.test_helper import Lab, environment, old_python
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepper import config
-from stepper.errors import UsageError
+from stepper.daemon import config
+from stepper.ground.errors import UsageError
 from tests.conftest import Answer, Notebook, Project, code, scratch
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stepper import config
-from stepper.core import changes, directive, gate, ledger, plan, report
-from stepper.core.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
-from stepper.errors import UsageError
+from stepper.daemon import config
+from stepper.ground.errors import UsageError
+from stepper.policy import changes, directive, gate, ledger, plan
+from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.words import report
 
 
 def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") -> Cell:
@@ -298,6 +299,6 @@ def test_a_progress_bar_is_collapsed_to_its_last_state() -> None:
 
 
 def test_status_marks_cover_every_status() -> None:
-    from stepper.core.brief import MARKS
+    from stepper.words.brief import MARKS
 
     assert set(MARKS) == set(StepStatus)

@@ -20,7 +20,7 @@ Counts = dict[str, int]
 COUNTING = """
 import collections, json, os, sys
 from jupyter_client.session import Session
-from stepper import daemon
+from stepper.daemon import server
 
 counts, told = collections.Counter(), sys.argv.pop()
 
@@ -57,11 +57,11 @@ async def hook(*given):
     os.replace(told + ".new", told)
     return answer
 
-handled, daemon.hook = daemon.hook, hook
+handled, server.hook = server.hook, hook
 os.fsync = counting(os.fsync, "fsyncs")
 Session.send = counting(Session.send, "requests")
 sys.addaudithook(heard)
-daemon.main()
+server.main()
 """
 
 
@@ -106,11 +106,11 @@ def test_the_look_before_an_edit(project: Project, counted: Callable[[], Counts]
     assert found == {}
 
 
-def test_the_hook_process_loads_its_own_five_modules_and_what_python_starts_with(project: Project) -> None:
+def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(project: Project) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
     payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
-    source = "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()"
+    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
 
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
@@ -118,7 +118,15 @@ def test_the_hook_process_loads_its_own_five_modules_and_what_python_starts_with
         return {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
 
     more = loaded(source, str(ROOT), str(project.folder), "PostToolUse", stdin=payload) - loaded("pass")
-    own = {"stepper", "stepper.wire", "stepper.errors", "stepper.meeting", "stepper.client"}
+    own = {
+        "stepper",
+        "stepper.ground",
+        "stepper.hook",
+        "stepper.ground.wire",
+        "stepper.ground.errors",
+        "stepper.ground.meeting",
+        "stepper.hook.client",
+    }
     assert more == {*own, "_socket", "_stat"}
 
 

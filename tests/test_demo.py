@@ -16,9 +16,9 @@ import nbformat
 import psutil
 import pytest
 
-from stepper import demo
-from stepper.errors import StepperError
-from stepper.paths import Paths
+from examples import demo
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.timeout(400)  # the packages may have to come over a slow line, without uv

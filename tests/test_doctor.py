@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, meeting, preflight, settings
-from stepper.paths import Paths
+from stepper import __version__
+from stepper.ground import meeting
+from stepper.ground.paths import Paths
+from stepper.setup import doctor, install, refuse, settings
 
 NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
 
@@ -31,7 +33,7 @@ def project(tmp_path, monkeypatch):
     root = tmp_path / "it's é"
     root.mkdir()
     monkeypatch.chdir(tmp_path)
-    install.apply(preflight.parse([str(root), "--python", sys.executable]))
+    install.apply(refuse.parse([str(root), "--python", sys.executable]))
     return Paths(str(root))
 
 

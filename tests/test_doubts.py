@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepper.core import doubts
-from stepper.core.model import Outcome
+from stepper.diagnosis import doubts
+from stepper.policy.model import Outcome
 from tests.test_helper import OLD, Lab, environment, old_python, text
 
 DATA = """

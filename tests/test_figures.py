@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stepper.adapters import helper
-from stepper.adapters.figures import Figures
-from stepper.core import pictures
-from stepper.core.model import Outcome
-from stepper.core.pictures import Saved
-from stepper.ports import Execution
+from stepper.diagnosis import pictures
+from stepper.diagnosis.figures import Figures
+from stepper.diagnosis.pictures import Saved
+from stepper.kernel import helper
+from stepper.policy.model import Outcome
+from stepper.session.ports import Execution
 from tests.test_helper import Lab, environment, old_python, text
 
 OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "matplotlib==3.5.3", "matplotlib-inline==0.1.6", "numpy<2",
@@ -39,7 +39,7 @@ def wired() -> dict[str, str]:
         return sources
     tell, spot = sources.pop("tell"), '    facts["seconds"]'
     assert tell.count(spot) == 1
-    sources["figures"] = (Path(helper.__file__).parents[1] / "inkernel" / "figures.py").read_text("utf-8")
+    sources["figures"] = (Path(helper.__file__).parents[1] / "diagnosis" / "inside" / "figures.py").read_text("utf-8")
     sources["tell"] = tell.replace(spot, '    facts["figures"] = guarded(figures.collected) or []\n' + spot)
     sources["wired"] = (
         "from .figures import begin as look, collected, reset\n"
@@ -524,7 +524,9 @@ def test_the_newest_two_hundred_stay(tmp_path: Path) -> None:
 def test_a_run_without_pictures_makes_no_folder_and_loads_no_pillow(tmp_path: Path) -> None:
     assert Figures(str(tmp_path / "none")).save([{"output_type": "stream", "text": "x"}, {"data": None}], 1) == []
     assert os.listdir(tmp_path) == []
-    code = "import sys, stepper.adapters.figures as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    code = (
+        "import sys, stepper.diagnosis.figures as f; f.Figures('nowhere').save([], 1); sys.exit('PIL' in sys.modules)"
+    )
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
 
 

@@ -16,7 +16,7 @@ from jupyter_client.session import Session
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionComplete
 
-from stepper.adapters.outputs import ROOM, OutputArea
+from stepper.kernel.outputs import ROOM, OutputArea
 from tests.conftest import Notebook, Project, text_of
 from tests.ear import Ear
 

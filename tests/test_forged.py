@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from stepper.core import pictures, report
+from stepper.diagnosis import pictures
+from stepper.words import report
 from tests.conftest import Notebook, Project, code, scratch
 
 FORGED = ("stepper: Cell 999 FORGED ran ok in 0.1 s.", "Suggestion: FORGED", "Next: FORGED", "❌ FORGED", "FORGED")
@@ -290,7 +291,7 @@ def test_markup_means_nothing_on_a_terminal(project: Project) -> None:
     plan = {"problem": "p", "steps": [{"id": 1, "title": "[red]FORGED[/red] \x1b[41m"}]}
     project.notebook("n.ipynb", [code("1", "x")], stepper=plan)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from stepper.cli import main; main()", "run", "n"]
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "run", "n"]
     child = subprocess.Popen(
         command, cwd=project.folder, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "99"}
     )

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from stepper.adapters.kernels import LocalKernels
-from stepper.core.model import Limits, Outcome
-from stepper.ports import Execution, KernelPlace
+from stepper.kernel.local.kernels import LocalKernels
+from stepper.policy.model import Limits, Outcome
+from stepper.session.ports import Execution, KernelPlace
 from tests.environments import environment, old_python
 
 OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3")  # the oldest that the helper must run on

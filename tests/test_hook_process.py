@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from stepper import install, wire
-from stepper.core import hookio
-from stepper.meeting import fnv1a
-from stepper.paths import Paths
+from stepper.ground import wire
+from stepper.ground.meeting import fnv1a
+from stepper.ground.paths import Paths
+from stepper.hook import payload as hookio
+from stepper.setup import install
 from tests.conftest import CLIENTS, ONE_CLIENT, ROOT, STATE, Project, bare_env, code, scratch, some_nightly
 
 

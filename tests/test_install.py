@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from stepper import __version__, doctor, install, preflight, settings, trust, uninstall, wire
-from stepper.errors import StepperError
-from stepper.paths import Paths, project_of, record_root, recorded
+from stepper import __version__
+from stepper.ground import wire
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths, project_of, record_root, recorded
+from stepper.setup import doctor, install, refuse, settings, trust, uninstall
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -145,7 +147,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
         "-I",
         "-S",
         "-c",
-        "import sys; sys.path.append(sys.argv[1]); import stepper.client; print(stepper.__file__)",
+        "import sys; sys.path.append(sys.argv[1]); import stepper.hook.client; print(stepper.__file__)",
     ]
     told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()).is_relative_to(env)
@@ -323,7 +325,7 @@ def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, c
 
 
 def call(monkeypatch, verb, *arguments):
-    monkeypatch.setattr(sys, "argv", ["stepper.install", verb, *arguments])
+    monkeypatch.setattr(sys, "argv", ["stepper.setup.install", verb, *arguments])
     return uninstall.main()
 
 
@@ -382,11 +384,11 @@ def test_help_needs_no_python(checkout, tmp_path):
 
 
 def setup(repo, *arguments, kernel):
-    install.apply(preflight.parse([str(repo), "--python", str(kernel), *arguments]))
+    install.apply(refuse.parse([str(repo), "--python", str(kernel), *arguments]))
 
 
 def undo(repo):
-    uninstall.uninstall(preflight.parse(["--uninstall", str(repo)]))
+    uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
 
 
 @pytest.mark.parametrize(
@@ -566,7 +568,7 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
         for file, content in settings.stamped({"SKILL.md": b"older"}).items():
-            install.write(repo / preflight.SKILLS / name / file, content)
+            install.write(repo / refuse.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -625,9 +627,9 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
 
 def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
-    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.uninstall import main; main()"
+    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
-    assert (repo / preflight.SKILLS / "new-notebook/SKILL.md").is_file()
+    assert (repo / refuse.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------
@@ -653,7 +655,7 @@ def test_the_order_of_the_interpreters(tmp_path, place):
     paths = Paths(str(project))
 
     def chosen(given=None, **active):
-        return preflight.choose(paths, given, active)
+        return refuse.choose(paths, given, active)
 
     new = chosen(VIRTUAL_ENV=str(tmp_path / "gone"))
     assert (new.python, new.make) == (str(project / ".venv/bin/python"), True)
@@ -687,8 +689,8 @@ def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, m
     link = tmp_path / "link"
     link.symlink_to(kernel)
     monkeypatch.chdir(tmp_path)
-    install.apply(preflight.parse([str(repo), "--python", "./link"]))
-    install.apply(preflight.parse([str(repo)]))
+    install.apply(refuse.parse([str(repo), "--python", "./link"]))
+    install.apply(refuse.parse([str(repo)]))
     assert json.loads(Path(Paths(str(repo)).record).read_text())["python"] == str(link)
 
 
@@ -711,7 +713,7 @@ def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says
     python = script(tmp_path / "python", text)
     monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin")))
     with pytest.raises(StepperError) as caught:
-        preflight.refuse(preflight.parse([str(repo), "--python", str(python)]))
+        refuse.refuse(refuse.parse([str(repo), "--python", str(python)]))
     assert says in str(caught.value)
     assert not (repo / ".stepper").exists()
 
@@ -735,7 +737,7 @@ def test_a_new_venv_does_not_stay_half_made(tmp_path, monkeypatch):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StepperError, match="no python"):
-        install.apply(preflight.parse([str(repo)]))
+        install.apply(refuse.parse([str(repo)]))
     assert not (repo / ".venv").exists()
 
 
@@ -746,14 +748,14 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     setup(repo, kernel=kernel)
     place = Paths(str(repo))
     python, stamp = Path(place.env, "bin/python"), Path(place.env, "stamp")
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
     stamp.write_text("stamp\n")  # interrupted before it had an interpreter, or that is gone
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
     script(python, "exit 0")
-    assert preflight.env_ready(place, "stamp")
-    assert not preflight.env_ready(place, "of another checkout")
+    assert refuse.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "of another checkout")
     script(python, "exit 1")  # it can't import stepper
-    assert not preflight.env_ready(place, "stamp")
+    assert not refuse.env_ready(place, "stamp")
 
 
 def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
@@ -771,13 +773,13 @@ def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
         path / "python3",
         f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac',
     )
-    script(path / "told", 'case "$*" in *stepper.demo*|*apply*) echo "called: $*";; esac')
+    script(path / "told", 'case "$*" in *examples.demo*|*apply*) echo "called: $*";; esac')
     (path / "cp").symlink_to(shutil.which("cp"))
     text = (path / "python3").read_text().replace("$5", "$3")
     (path / "python3").write_text(text)
     done = sh(checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path))
     (scratch,) = tmp_path.glob("stepper-demo-*")
-    assert done.stdout.splitlines()[-1] == f"called: -I -m stepper.demo {scratch}", done.stderr
+    assert done.stdout.splitlines()[-1] == f"called: -I -m examples.demo {scratch}", done.stderr
     assert f"{scratch}/.stepper/env" in done.stdout
 
 
@@ -785,11 +787,11 @@ def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)
     before = snapshot(own)
-    wanted = preflight.stamp(preflight.parse([str(own), "--source", str(own)]))
+    wanted = refuse.stamp(refuse.parse([str(own), "--source", str(own)]))
     setup(own, "--source", str(own), kernel=kernel)
     first = snapshot(own)
     setup(own, "--source", str(own), kernel=kernel)
     assert snapshot(own) == first
-    assert preflight.stamp(preflight.parse([str(own), "--source", str(own)])) == wanted
+    assert refuse.stamp(refuse.parse([str(own), "--source", str(own)])) == wanted
     undo(own)
     assert snapshot(own) == before

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight, settings, uninstall
-from stepper.errors import StepperError
+from stepper.ground.errors import StepperError
+from stepper.setup import install, refuse, settings, uninstall
 from tests.conftest import ROOT
 from tests.test_install import bin_folder, environ, find_uv, forward, script, snapshot
 
@@ -53,13 +53,13 @@ def test_a_place_behind_a_link_is_refused_by_name(tmp_path: Path, treasure: Path
     before = snapshot(repo), snapshot(treasure)
     kernel = script(tmp_path / "python", forward())
     with pytest.raises(StepperError, match=re.escape(str(place))) as refused:
-        install.apply(preflight.parse([str(repo), "--python", str(kernel)]))
+        install.apply(refuse.parse([str(repo), "--python", str(kernel)]))
     assert str(treasure) in refused.value.message and "rm the link" in refused.value.hint
     with pytest.raises(StepperError, match=re.escape(str(place))):
-        preflight.plan(preflight.parse([str(repo), "--python", str(kernel)]))  # before install.sh makes an environment
+        refuse.plan(refuse.parse([str(repo), "--python", str(kernel)]))  # before install.sh makes an environment
     if name != "notebooks":
         with pytest.raises(StepperError, match=re.escape(str(place))):
-            uninstall.uninstall(preflight.parse(["--uninstall", str(repo)]))
+            uninstall.uninstall(refuse.parse(["--uninstall", str(repo)]))
     assert (snapshot(repo), snapshot(treasure)) == before
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper.adapters import later
-from stepper.adapters.journal import JsonLines
+from stepper.notebook import later
+from stepper.notebook.journal import JsonLines
 from tests.conftest import Project
 
 NOBODY = 65534

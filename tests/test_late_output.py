@@ -167,6 +167,19 @@ def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert("open('stop', 'w').close()")
 
 
+def test_an_edit_that_began_before_it_was_put_drops_none_of_it(notebook: Notebook) -> None:
+    cell_id, _ = notebook.insert("import threading\nthreading.Timer(1, print, ['late']).start()")
+    before = notebook.path.read_text()
+    until(lambda: shown(notebook, cell_id) == "late\n")
+    notebook.path.write_text(
+        before.replace(
+            '"cells": [', '"cells": [{"cell_type": "markdown", "id": "m", "metadata": {}, "source": "hi"},', 1
+        )
+    )
+    until(lambda: shown(notebook, cell_id) == "late\n")
+    assert notebook.raw["cells"][0]["source"] == "hi"
+
+
 def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
     project.config("max_output_bytes: 2000")
     notebook = project.new()

@@ -359,7 +359,9 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: P
     notebook = project.new()
     notebook.insert("x = 5")
     status = project.json("status")
-    source = CLIENT.replace("from stepper.client", "import stepper; stepper.__version__ = '0.0.0'; from stepper.client")
+    source = CLIENT.replace(
+        "from stepper.hook.client", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.client"
+    )
     payload = notebook.edited("insert", "print(x)")
     command = [sys.executable, "-I", "-S", "-c", source, str(ROOT), str(project.folder), "PostToolUse"]
     done = subprocess.run(command, input=json.dumps(payload).encode(), capture_output=True)
@@ -390,7 +392,7 @@ def test_many_callers_at_once_start_one_daemon_and_one_kernel(untouched: Project
 
 def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     source = (
-        "import sys, stepper.daemon as d; d.IDLE_SECONDS, d.WATCH_SECONDS = 1.5, 0.1\n"
+        "import sys, stepper.daemon.server as d; d.IDLE_SECONDS, d.WATCH_SECONDS = 1.5, 0.1\n"
         "sys.argv = ['d', sys.argv[1]]; d.main()"
     )
     with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:

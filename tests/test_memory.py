@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.adapters.memory import Guard, Usage, cgroups, usage
-from stepper.core.model import Outcome
-from stepper.ports import Execution
+from stepper.kernel.local.memory import Guard, Usage, cgroups, usage
+from stepper.policy.model import Outcome
+from stepper.session.ports import Execution
 from tests.test_helper import Lab
 
 MB = 1 << 20

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepper.adapters import later, notebook, plainjson
-from stepper.core.model import Outcome, Plan, Step
-from stepper.errors import NotebookError
-from stepper.ports import Execution, Models
+from stepper.ground.errors import NotebookError
+from stepper.notebook import file as notebook
+from stepper.notebook import later, plainjson
+from stepper.policy.model import Outcome, Plan, Step
+from stepper.session.ports import Execution, Models
 from tests.conftest import code
 from tests.test_journal import somebody
 

@@ -13,16 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.adapters import process
-from stepper.adapters.memory import CGROUPS, FIRST_TO_GO, OomKills
-from stepper.core import judge, remedy
-from stepper.core.model import Outcome, Verdict
+from stepper.kernel.local import process
+from stepper.kernel.local.memory import CGROUPS, FIRST_TO_GO, OomKills
+from stepper.policy import judge
+from stepper.policy.model import Outcome, Verdict
+from stepper.words import remedy
 from tests.conftest import Notebook, Project
 from tests.test_helper import Lab
 
 MB = 1 << 20
 SMALL = 320 * MB
-CLI = "from stepper.cli import main; main()"
+CLI = "from stepper.cli.main import main; main()"
 
 
 class Group:

@@ -19,15 +19,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper import doctor, preflight, trust
-from stepper.core import plan as plans
-from stepper.errors import StepperError
-from stepper.paths import Paths, record_folder, recorded
-from stepper.workspace import plan_of
+from stepper.daemon.workspace import plan_of
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths, record_folder, recorded
+from stepper.policy import plan as plans
+from stepper.setup import doctor, refuse, trust
 from tests.conftest import ROOT, STATE, Answer, Notebook, Project, code
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "Stop")
-CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli import main; sys.exit(main())"
+CLI = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
 AT = "2026-01-01T00:00:00.000Z"
 ASKED = (["status"], ["context"], ["doctor"], ["plan"], ["history"], ["status", "a"], ["history", "a"], ["plan", "a"])
 
@@ -224,7 +224,7 @@ def test_trust_accepts_an_environment_only_where_install_made_none(hostile: Host
     place.symlink_to(tmp_path / "elsewhere")
     assert trust.trust(hostile.paths)["environment"] == {"path": str(place), "is": str(env.readlink())}
     assert env.readlink() == tmp_path / "elsewhere"
-    assert not preflight.env_ready(hostile.paths, "")  # install makes one of its own
+    assert not refuse.env_ready(hostile.paths, "")  # install makes one of its own
     env.unlink()
     env.mkdir()
     assert trust.trust(hostile.paths)["environment"] == {"path": str(place), "is": str(env)}
@@ -370,8 +370,8 @@ def test_a_record_that_others_can_write_counts_for_nothing(hostile: Hostile) -> 
 
 
 def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> None:
-    assert not preflight.env_ready(hostile.paths, "")
-    assert preflight.choose(hostile.paths, None, {}).why == "the project's .venv"  # not the one that was "given"
+    assert not refuse.env_ready(hostile.paths, "")
+    assert refuse.choose(hostile.paths, None, {}).why == "the project's .venv"  # not the one that was "given"
     assert doctor.install_command(hostile.paths).startswith("./install.sh ")
     assert hostile.ran() == []
     outside = hostile.folder.parent / "settings.json"
@@ -379,7 +379,7 @@ def test_install_looks_at_nothing_that_the_stranger_noted(hostile: Hostile) -> N
     for name, target in ((".claude/settings.json", outside), (".claude/skills", outside.parent)):
         (hostile.folder / name).symlink_to(target)
         with pytest.raises(StepperError, match="link"):
-            preflight.refuse(preflight.parse([str(hostile.folder), "--python", sys.executable]))
+            refuse.refuse(refuse.parse([str(hostile.folder), "--python", sys.executable]))
         (hostile.folder / name).unlink()
     with pytest.raises(StepperError, match="is a symbolic link"):
         shutil.move(hostile.paths.home, hostile.folder / "moved")

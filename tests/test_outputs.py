@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepper.adapters import messages
-from stepper.adapters.outputs import OutputArea, Text, size
-from stepper.ports import LeftOut
+from stepper.kernel import messages
+from stepper.kernel.outputs import OutputArea, Text, size
+from stepper.session.ports import LeftOut
 from tests.conftest import Project, text_of
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from stepper import private
-from stepper.adapters import notebook as adapter
-from stepper.adapters.notebook import IpynbFile
-from stepper.core.model import Outcome
-from stepper.core.names import ODD, quoted, shown
-from stepper.errors import NotebookError
-from stepper.ports import Execution
+from stepper.ground import private
+from stepper.ground.errors import NotebookError
+from stepper.ground.names import ODD, quoted, shown
+from stepper.notebook import file as adapter
+from stepper.notebook.file import IpynbFile
+from stepper.policy.model import Outcome
+from stepper.session.ports import Execution
 from tests.conftest import Notebook, Project, code
 
 TEXT = json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})

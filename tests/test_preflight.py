@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepper.adapters import ipython
-from stepper.core import preflight
-from stepper.core.brackets import unclosed
-from stepper.core.preflight import Known
+from stepper.diagnosis import before as preflight
+from stepper.diagnosis import ipython
+from stepper.diagnosis.before import Known
+from stepper.diagnosis.brackets import unclosed
 
 HERE = sys.version_info[:2]
 NAMESPACE = {"rows": [{"a": 1, "b": 2}, {"a": 3, "b": 4}], "number": 3, "empty": [], "some": lambda *_, **__: None}

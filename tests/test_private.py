@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stepper import client, private, trust
-from stepper.daemon import PrivateLog
-from stepper.paths import Paths
+from stepper.daemon.server import PrivateLog
+from stepper.ground import private
+from stepper.ground.paths import Paths
+from stepper.hook import client
+from stepper.setup import trust
 from tests.conftest import Project, code, text_of
 
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

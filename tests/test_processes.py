@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.adapters.process import MARKER, Identity, clear, tree
-from stepper.force import end_by_force
+from stepper.cli.force import end_by_force
+from stepper.kernel.local.process import MARKER, Identity, clear, tree
 from tests.conftest import Notebook, Project, some_nightly
 
 # As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.
@@ -233,7 +233,7 @@ def test_another_projects_daemon_and_kernel_that_a_cell_started_live_on(project:
     other = Project(tmp_path / "other")
     inner = other.new()
     other.stepper("shutdown")
-    command = [sys.executable, "-c", "from stepper.cli import main; main()", "run", str(inner.path)]
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "run", str(inner.path)]
     inner.path.write_text(json.dumps({**inner.raw, "cells": [cell("x = 5", "c")]}))
     try:
         notebook = project.new()
@@ -264,7 +264,7 @@ def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Proj
     project.stepper("trust")
     notebook = project.new()
     notebook.path.write_text(json.dumps({**notebook.raw, "cells": [cell("1", "c")]}))
-    command = [sys.executable, "-c", "from stepper.cli import main; main()", "run", str(notebook.path)]
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "run", str(notebook.path)]
     with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
         until(lambda: list(Path(project.paths.kernels).rglob("*.json")), "the kernel is not on record")
         kernel = json.loads(record(project).read_text())["kernel"]

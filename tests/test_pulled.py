@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight, uninstall
-from stepper.errors import StepperError
-from stepper.workspace import kernel_environ
+from stepper.daemon.workspace import kernel_environ
+from stepper.ground.errors import StepperError
+from stepper.setup import install, refuse, uninstall
 from tests.conftest import ROOT
 from tests.test_worktree import ENVIRON, Checkout, added, git, main
 
@@ -31,7 +31,7 @@ class Stranger:
 
     def leave(self, place: str) -> None:
         """Put an environment there in which everything that a hook starts sings, and works else."""
-        for name in ("bin/python", "bin/stepper", "session.sh", "packages/stepper/client.py"):
+        for name in ("bin/python", "bin/stepper", "session.sh", "packages/stepper/hook/client.py"):
             path = self.folder / place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.song(name))
@@ -78,7 +78,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
     """Have everything of an environment run by hand that the hook would run."""
     subprocess.run([env / "bin/python", "-I", "-S", "-c", ""], check=True)
     subprocess.run(["sh", "-c", ". ./session.sh; exec ./bin/stepper status"], cwd=env, check=True, env=ENVIRON)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.client"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import stepper.hook.client"
     subprocess.run([Path(main.paths.env, "bin/python"), "-I", "-S", "-c", code, env / "packages"], check=True)
     return stranger.ran()
 
@@ -87,7 +87,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
 def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, tmp_path: Path, kind: str) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
     place = pulled(main, stranger, kind)
-    assert sung(stranger, main, place) == ["bin/python", "session.sh", "bin/stepper", "packages/stepper/client.py"]
+    assert sung(stranger, main, place) == ["bin/python", "session.sh", "bin/stepper", "packages/stepper/hook/client.py"]
     exports = tmp_path / "exports"
     for event in ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolBatch", "Stop"):
         main.hook(event, {}, CLAUDE_ENV_FILE=str(exports))
@@ -105,7 +105,7 @@ def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, t
 
 @pytest.mark.parametrize("kind", ["folder", "link out"])
 def test_doctor_names_it_and_install_mends_it(main: Checkout, stranger: Stranger, kind: str) -> None:
-    place, options = pulled(main, stranger, kind), preflight.parse([str(main.folder)])
+    place, options = pulled(main, stranger, kind), refuse.parse([str(main.folder)])
     said = main.stepper("doctor", check=1).stdout
     assert f"BAD  hook script: {place} is not your environment (a pull may have put it there)" in said
     mend = f"{ROOT}/install.sh {shlex.quote(str(main.folder))}"
@@ -150,7 +150,7 @@ def test_a_worktree_goes_on_with_what_the_main_checkout_installed(
 def test_uninstall_runs_nothing_of_it_and_removes_both(main: Checkout, stranger: Stranger) -> None:
     assert "| 1" in main.ran("print(1)")
     place = pulled(main, stranger, "folder")
-    uninstall.uninstall(preflight.parse(["--uninstall", str(main.folder)]))
+    uninstall.uninstall(refuse.parse(["--uninstall", str(main.folder)]))
     assert not place.exists() and not Path(main.paths.record).parent.exists()
     assert not Path(main.paths.socket).exists()  # its own command ended the daemon
     assert stranger.ran() == []

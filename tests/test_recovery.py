@@ -29,10 +29,10 @@ POINTS = (
 SUICIDAL = """
 import os, sys
 point = sys.argv.pop(2)
-from stepper import daemon
-from stepper.adapters import notebook
-from stepper.adapters.journal import JsonLines
-from stepper.adapters.notebook import IpynbFile
+from stepper.daemon import server
+from stepper.notebook import file as notebook
+from stepper.notebook.journal import JsonLines
+from stepper.notebook.file import IpynbFile
 append, put, swap = JsonLines.append, IpynbFile.put, notebook.swap
 
 def die():
@@ -58,7 +58,7 @@ def swapping(*given):
     return swap(*given)
 
 JsonLines.append, IpynbFile.put, notebook.swap = appending, putting, swapping
-daemon.main()
+server.main()
 """
 
 
@@ -145,7 +145,7 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
     payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
     cell_id = payload["tool_response"]["cell_id"]
     made = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.client import hook; hook()",
+        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()",
          str(Path(__file__).parent.parent), str(project.folder), "PostToolUse"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
     made.stdin.write(json.dumps(payload).encode())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepper.core import report
+from stepper.words import report
 from tests.conftest import Notebook, Project, code, reused
 
 

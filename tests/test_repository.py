@@ -7,7 +7,7 @@ import re
 
 import nbformat
 
-from stepper import settings
+from stepper.setup import settings
 from tests.conftest import ROOT
 
 
@@ -43,10 +43,10 @@ def test_architecture_names_every_module() -> None:
         assert module.name in text or re.search(rf"`{module.stem}`", text), module
 
 
-def test_no_module_but_hookio_knows_claude_codes_field_names() -> None:
+def test_no_module_but_payload_knows_claude_codes_field_names() -> None:
     fields = ("tool_input", "tool_response", "additionalContext", "hookSpecificOutput", "stopReason", "session_id")
     for path in (ROOT / "stepper").rglob("*.py"):
-        if path.name in ("hookio.py", "demo.py"):  # the demo plays the client
+        if path.name in ("payload.py",):
             continue
         text = path.read_text()
         assert [name for name in fields if name in text] == [], path

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepper import settings
+from stepper.setup import settings
 
 OTHER = {"type": "command", "command": "echo hi"}
 OURS = {"type": "command", "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper", "args": ["Stop"]}

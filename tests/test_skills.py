@@ -10,7 +10,7 @@ import click
 import pytest
 import yaml
 
-from stepper.cli import main
+from stepper.cli.main import main
 from tests.conftest import ROOT
 
 SKILLS = sorted((ROOT / "skills").iterdir())

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stepper.adapters.definitions import defining, missing_folder
-from stepper.core.around import Around
-from stepper.core.imports import imports, of_module, relative
-from stepper.core.model import Fault, Frame
-from stepper.core.suggest import hint
-from stepper.core.unbound import unbound
+from stepper.diagnosis.around import Around
+from stepper.diagnosis.definitions import defining, missing_folder
+from stepper.diagnosis.imports import imports, of_module, relative
+from stepper.diagnosis.suggest import hint
+from stepper.diagnosis.unbound import unbound
+from stepper.policy.model import Fault, Frame
 
 
 def said(ename: str, evalue: str, look: dict[str, Any] | None = None, around: Around | None = None, **more: Any) -> str:

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepper.core.around import Around
-from stepper.core.model import Fault
-from stepper.core.suggest import LONGEST, hint
-from stepper.core.suggest_clues import CLUES, LATE, clue_words
-from stepper.core.suggest_values import described
-from stepper.inkernel import clues, known, odd, onspot, parsed, unpacked
+from stepper.diagnosis.around import Around
+from stepper.diagnosis.inside import clues, known, odd, onspot, parsed, unpacked
+from stepper.diagnosis.suggest import LONGEST, hint
+from stepper.diagnosis.suggest_clues import CLUES, LATE, clue_words
+from stepper.diagnosis.suggest_values import described
+from stepper.policy.model import Fault
 
 BOUND = {"line": 2, "cell": 4, "text": "y = df['y']"}
 
@@ -134,7 +134,7 @@ def test_an_operand_in_words(fact, said):
 
 def spot(source, /, **scope):
     """A place as the kernel's helper sees one: a statement and what its names hold."""
-    from stepper.inkernel.reach import evaluate
+    from stepper.diagnosis.inside.reach import evaluate
 
     tree = ast.parse(source)
     nodes = [one for one in ast.walk(tree) if isinstance(one, ast.expr)]

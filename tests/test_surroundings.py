@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepper.adapters import surroundings, tree
-from stepper.adapters.surroundings import Surroundings
-from stepper.core.distributions import ALIASES, CONDA, DISTRIBUTIONS, SAME, definition, distribution
+from stepper.diagnosis import surroundings, tree
+from stepper.diagnosis.distributions import ALIASES, CONDA, DISTRIBUTIONS, SAME, definition, distribution
+from stepper.diagnosis.surroundings import Surroundings
 from tests.test_helper import environment
 
 Plant = Callable[..., Surroundings]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stepper.core.around import Around
-from stepper.core.model import Fault, Frame
-from stepper.core.syntax import syntax_error
-from stepper.core.tokens import statements, tokens
+from stepper.diagnosis.around import Around
+from stepper.diagnosis.syntax import syntax_error
+from stepper.diagnosis.tokens import statements, tokens
+from stepper.policy.model import Fault, Frame
 
 
 def fault(source: str) -> Fault:

@@ -31,7 +31,7 @@ def other(project: Project, tmp_path: Path, request: pytest.FixtureRequest) -> C
         python = str(copy / "env/bin/python")
         command = [python, "-I", "-S", "-c", CLIENT, str(copy), str(project.folder), "PostToolUse"]
         if isinstance(asked, str):
-            command = [python, "-I", "-c", "from stepper.cli import main; main()", asked, "--json"]
+            command = [python, "-I", "-c", "from stepper.cli.main import main; main()", asked, "--json"]
         data = json.dumps(asked).encode()
         done = subprocess.run(command, input=data, capture_output=True, timeout=120, cwd=project.folder)
         assert (done.returncode, done.stderr) == (0, b"")

@@ -18,22 +18,22 @@ from typing import Any
 
 import yaml
 
-from stepper import demo
-from stepper.adapters import ipython
-from stepper.adapters.figures import Figures
-from stepper.adapters.journal import JsonLines
-from stepper.adapters.kernels import LocalKernels
-from stepper.adapters.late import Late
-from stepper.adapters.memory import usage
-from stepper.adapters.notebook import IpynbFile
-from stepper.adapters.surroundings import Surroundings
-from stepper.advice import Adviser
-from stepper.core.model import CellEdit, Limits, Outcome
-from stepper.core.report import Report
-from stepper.engine import edited
-from stepper.ports import Execution, Kernel, KernelPlace
-from stepper.recovery import settle
-from stepper.session import Caller, Session
+from examples import demo
+from stepper.diagnosis import ipython
+from stepper.diagnosis.adviser import Adviser
+from stepper.diagnosis.figures import Figures
+from stepper.diagnosis.surroundings import Surroundings
+from stepper.kernel.late import Late
+from stepper.kernel.local.kernels import LocalKernels
+from stepper.kernel.local.memory import usage
+from stepper.notebook.file import IpynbFile
+from stepper.notebook.journal import JsonLines
+from stepper.policy.model import CellEdit, Limits, Outcome
+from stepper.session.edits import edited
+from stepper.session.ports import Execution, Kernel, KernelPlace
+from stepper.session.recovery import settle
+from stepper.session.session import Caller, Session
+from stepper.words.report import Report
 
 HERE = Path(__file__).parent
 PACKAGES = ("ipykernel", "numpy", "pandas", "matplotlib", "scikit-learn", "requests", "vega_datasets")

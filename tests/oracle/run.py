@@ -12,7 +12,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from stepper import trust
+from stepper.setup import trust
 from tests.conftest import Notebook, Project
 from tests.oracle.sheets import notebook
 

@@ -16,7 +16,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.adapters.widgets import STATE
+from stepper.kernel.widgets import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
 from tests.oracle.compare import differs, plain

@@ -45,7 +45,6 @@ def test_nothing_is_lost_and_nothing_is_left_out_unsaid(project: Project, limit:
             elif "late" not in name:
                 said = "\nNote: left out of the notebook: " in answer.text
                 assert said == ("left out by stepper" in str(notebook.cell(cell)["outputs"])), name
-        time.sleep(6)
         ear.balance(notebook)
     assert any("late" in text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code")
 

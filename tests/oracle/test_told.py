@@ -11,8 +11,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper import trust
-from stepper.adapters.widgets import STATE
+from stepper.kernel.widgets import STATE
+from stepper.setup import trust
 from tests.conftest import Notebook, Project, code, some_nightly, text_of
 from tests.oracle.test_oracle import PACKAGES
 from tests.test_helper import environment

@@ -22,8 +22,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper import demo
-from stepper.paths import Paths
+from examples import demo
+from stepper.ground.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper import install, preflight
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
 from tests.conftest import make_env
 
 from .client import InteractiveClaude
@@ -36,7 +36,7 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("gone") / "a répo"
     folder.mkdir()
     make_env(Paths(str(folder)).env)
-    install.apply(preflight.parse([str(folder), "--python", sys.executable, "--allow"]))
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
     try:
         yield folder
     finally:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
 
 from .client import ClaudeCode, Result
 from .conftest import ClaudeFactory, InteractiveFactory

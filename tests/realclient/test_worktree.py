@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stepper import install, preflight
-from stepper.paths import Paths
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
 from tests.conftest import make_env
 from tests.test_worktree import ENVIRON, git, interpreter
 
@@ -29,7 +29,7 @@ def test_a_session_in_a_worktree(
     (main / ".gitignore").write_text(".venv\n")
     interpreter(main)
     make_env(Paths(str(main)).env)
-    install.apply(preflight.parse([str(main)]))
+    install.apply(refuse.parse([str(main)]))
     (main / "notebooks/.keep").touch()
     git(main, "add", "--all")
     git(main, "commit", "--quiet", "--message", "set up")

@@ -1,0 +1,1 @@
+"""The command line: asks the daemon and shows its answers."""

@@ -1,1 +1,0 @@
-"""Pure policy: values in, values out. No files, sockets, clocks or asyncio; the standard library only."""

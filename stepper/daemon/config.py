@@ -1,0 +1,142 @@
+"""`.stepper/config.yaml` → Limits. Every key has a default; a wrong one is named with file, line and nearest key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import reprlib
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from stepper.ground.errors import UsageError
+from stepper.ground.paths import Paths
+from stepper.policy.model import Limits
+
+LONGEST = 20_000  # characters
+MOST_BRACKETS = 100  # more of them cost PyYAML seconds, in which the daemon answers nobody
+LARGEST = 1e9  # of any number: thirty years, in seconds
+NUMBER, WHOLE, TEXT, WORD = "a number above 0", "a whole number", "a path", "`notebook` or `project`"
+# What a value must be, and the check of it.
+RULES: dict[str, tuple[str, Any]] = {
+    "cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
+    "max_cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
+    "max_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
+    "network_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
+    "max_cells": (WHOLE + " above 0", lambda v: _whole(v) and v > 0),
+    "max_output_bytes": (WHOLE + " of at least 1000", lambda v: _whole(v) and v >= 1000),
+    "max_widget_state_bytes": (WHOLE, lambda v: _whole(v) and v >= 0),
+    "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
+    "notebooks_dir": (
+        "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
+        lambda v: isinstance(v, str) and _inside(v),
+    ),
+    "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
+    "python": (TEXT, lambda v: v is None or (_name(v))),
+    "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
+    "preflight": ("true or false", lambda v: isinstance(v, bool)),
+    "record_timing": ("true or false", lambda v: isinstance(v, bool)),
+    "auto_run": ("`always` or `ask`", lambda v: v in ("always", "ask")),
+    "hide_env": ("a list of names, such as `AWS_*`", lambda v: isinstance(v, list) and all(map(_name, v))),
+}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and _number(value)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
+def _inside(folder: str) -> bool:
+    """Whether rules of Claude Code's that are made of the folder's name speak of that folder alone, and of no settings.
+
+    `Edit(**/**)` would allow every edit, `Edit(.claude/**)` that of the hooks.
+    """
+    if not _name(folder) or re.search(r"[*?\[\]{}()!\\]", folder):
+        return False
+    parts = os.path.normpath(folder).split(os.sep)
+    return not os.path.isabs(folder) and not any(part.startswith(".") for part in parts)
+
+
+def parse(text: str, name: str) -> Limits:
+    """Return the limits that a configuration's text sets; raise UsageError naming file, line and nearest key."""
+    if len(text) > LONGEST:
+        raise UsageError(f"{name} is larger than {LONGEST:,} characters")
+    if text.count("[") + text.count("{") > MOST_BRACKETS:
+        raise UsageError(f"{name} is not read: YAML with more than {MOST_BRACKETS} brackets")
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):  # a few of them make gigabytes
+                raise UsageError(f"{name}, line {token.start_mark.line + 1}: an alias (*) has no place here")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{name}, line {line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{name}: not valid YAML: {error}") from None
+    except (ValueError, AttributeError, LookupError) as error:  # `!!int x`, the 31st of June
+        raise UsageError(f"{name}: a value can't be read: {error}") from None
+    if data is None:
+        return Limits()
+    if not isinstance(data, dict):
+        raise UsageError(f"{name}, line 1: a mapping of keys to values is expected")
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
+    for key, value in data.items():
+        where = f"{name}, line {lines.get(key, 1)}"
+        if key not in RULES:
+            near = difflib.get_close_matches(str(key)[:100], RULES, n=1, cutoff=0.4)
+            hint = f"the nearest key is `{near[0]}`" if near else "known keys: " + ", ".join(RULES)
+            raise UsageError(f"{where}: unknown key `{str(key)[:100]}`", hint)
+        expected, allowed = RULES[key]
+        if not allowed(value):
+            raise UsageError(f"{where}: `{key}` must be {expected}, not {reprlib.repr(value)}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Limits(**values)
+
+
+class Config:
+    """The project's limits, read again when the file changes."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self._stamp: Any = ()
+        self._limits = Limits()
+
+    def limits(self) -> Limits:
+        """Return the limits in force; raise UsageError where the file is wrong."""
+        try:
+            about = os.stat(self.paths.config)
+            stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
+        except OSError:
+            stamp = None
+        if stamp != self._stamp:
+            self._limits = load(self.paths)
+            self._stamp = stamp
+        return self._limits
+
+
+def load(paths: Paths) -> Limits:
+    """Return the limits of the project; the defaults where there is no file. Raise UsageError."""
+    name = paths.relative(paths.config)
+    if os.path.exists(paths.config) and not os.path.isfile(paths.config):  # a FIFO would hang the daemon
+        raise UsageError(f"{name} is not a regular file", f"ls -l {name}")
+    try:
+        with open(paths.config, encoding="utf-8") as stream:
+            text = stream.read(LONGEST + 1)
+    except FileNotFoundError:
+        return Limits()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} can't be read: {error}") from error
+    return parse(text, name)
+
+
+assert set(RULES) == {item.name for item in fields(Limits)}

@@ -1,0 +1,209 @@
+"""Claude Code's events: what follows each. A table; the work is the engine's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stepper.daemon.workspace import Workspace
+from stepper.ground.errors import NotebookError, StepperError
+from stepper.ground.text import one_line
+from stepper.hook import payload as hookio
+from stepper.notebook.plainjson import load_json
+from stepper.policy import changes, gate, plan
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
+from stepper.session import edits, steering
+from stepper.session.session import Caller, Session
+from stepper.words import brief, report
+
+
+async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
+    """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
+
+    `PostToolUse again` is asked by a client whose daemon ended before it could answer.
+    """
+    event, _, again = event.partition(" ")
+    try:
+        payload = hookio.payload(load_json(hookio.lean(data)))
+    except ValueError as error:
+        problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
+        return hookio.failed(event, StepperError(problem), accepted=False)
+    handler = EVENTS.get(event)
+    try:
+        if again and event == "PostToolUse":
+            return await after_tool(workspace, payload, caller, again=True)
+        return await handler(workspace, payload, caller) if handler else hookio.SILENT
+    except (hookio.PayloadError, StepperError) as error:
+        return hookio.failed(event, error, accepted=False)
+
+
+async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
+    if hookio.is_shell(payload):
+        return shell_call(workspace, hookio.shell_command(payload), hookio.consent(payload))
+    change = hookio.change(payload)
+    path = workspace.resolve(change.notebook)
+    try:
+        why_not = refused(workspace.session(path), change)
+    except StepperError:
+        return hookio.SILENT  # PostToolUse says what is wrong
+    return hookio.decided("deny", f"stepper: {why_not}") if why_not else hookio.SILENT
+
+
+def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
+    """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
+    runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if runs and consent is Consent.WITHHELD:
+        return hookio.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
+    if verb:
+        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
+        return hookio.decided("ask", why)
+    why_not = gate.unaccepted(consent, workspace.config.limits()) if runs else None
+    return hookio.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else hookio.SILENT
+
+
+def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
+    """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
+
+    Takes no lock: while a cell of this notebook runs, another edit may be prepared; the engine asks again.
+    """
+    limits, state = session.limits(), session.state
+    if isinstance(change, FileWrite):
+        try:
+            cells = session.file.parse(change.content).cells
+        except NotebookError:
+            return None  # PostToolUse says what is wrong with it
+        fresh = changes.not_run_yet(cells, state.ran_ever)
+        return (gate.stopped(state) if fresh else None) or gate.too_many(cells, limits)
+    if change.mode == "delete" or change.cell_type == "markdown":
+        return None
+    cells = session.read().cells
+    if change.mode == "insert":
+        above = plan.find_cell(cells, change.after) if change.after else None
+        index = above.index + 1 if above else 0
+        new = Cell("", index, 0, "code", change.source)
+        return gate.stopped(state) or gate.waiting(state, cells, index) or gate.too_many([*cells, new], limits)
+    target = plan.find_cell(cells, change.cell_id or "")
+    if target is not None and not target.is_code and change.cell_type is None:
+        return None
+    return gate.stopped(state)
+
+
+async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller, again: bool = False) -> bytes:
+    """NotebookEdit or Write happened: run what is new."""
+    change = hookio.change(payload)
+    path = workspace.resolve(change.notebook)
+    session = workspace.session(path)
+    # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
+    workspace.keep(path, change.session)
+    if isinstance(change, CellEdit):
+        found = await edits.edited(session, change, caller, again)
+    else:
+        found = await edits.written(session, change, caller, again)
+    if found is not None:
+        workspace.make_current(session.name, change.session)
+        workspace.turns.worked.add(change.session)
+    if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
+        workspace.release(path=path)
+        with contextlib.suppress(StepperError):  # it may be gone; the report matters more
+            session.file.touch()
+    workspace.mark()
+    return hookio.answer("PostToolUse", found)
+
+
+async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
+    edited = {os.path.realpath(path) for path in hookio.last_edits(payload)}
+    for path in workspace.release(session=hookio.session(payload)):
+        if path in edited:
+            with contextlib.suppress(StepperError):
+                workspace.session(workspace.resolve(path)).file.touch()
+    return hookio.SILENT
+
+
+async def session_start(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """A session begins, goes on or was compacted: what is under way."""
+    session = workspace.under_way(hookio.session(payload))
+    if session is None:
+        return hookio.SILENT
+    return _context("SessionStart", (await steering.context(session))["text"])
+
+
+async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """The person wrote something: the plain words are commands, all else an ordinary sentence."""
+    owner, text = hookio.session(payload), hookio.prompt(payload).strip()
+    workspace.turns.worked.discard(owner)
+    workspace.turns.sent_on.pop(owner, None)
+    workspace.release(session=owner)  # of a message that was broken off
+    new = hookio.new_notebook(payload)
+    if new:
+        workspace.turns.worked.add(owner)
+        return new
+    if hookio.is_command(payload):  # 2.1.197 sends this event after the injected command, 2.1.330 before it
+        workspace.turns.worked.add(owner)
+    command = PLAIN_WORDS.get(text.lower())
+    session = workspace.under_way(owner)
+    if command is None or session is None:
+        return hookio.SILENT
+    if command is not _status:  # who asks how far it is gets an answer and nothing else
+        workspace.turns.worked.add(owner)
+    said = await command(session)
+    workspace.mark()
+    return _context("UserPromptSubmit", said)
+
+
+async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+    """The agent ends its turn: with steps pending it is sent on, once without progress."""
+    owner = hookio.session(payload)
+    session = workspace.under_way(owner)
+    turns = workspace.turns
+    if session is None or owner not in turns.worked or session.state.stop:
+        return hookio.SILENT
+    if gate.unaccepted(hookio.consent(payload), session.limits()):  # the next step would wait for the person
+        return hookio.SILENT
+    waiting = session.state.open_step()
+    statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
+    over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
+    if waiting is None or turns.sent_on.get(owner) == over or asks(hookio.last_message(payload)):
+        return hookio.SILENT
+    turns.sent_on[owner] = over
+    left = len(statuses) - over
+    name = one_line(session.name)
+    said = f"stepper: {left} of {len(statuses)} steps of {name} are not done. {brief.next_line(session.state)}"
+    return hookio.go_on(f"{said} If something stands in the way of it, the person can be told what.")
+
+
+def asks(message: str) -> bool:
+    """Whether a message asks the person something: its last paragraph holds a question."""
+    paragraphs = [part for part in message.strip().split("\n\n") if part.strip()]
+    return bool(paragraphs) and bool(re.search(r"\?(\s|[\"')*_`\]]|$)", paragraphs[-1]))
+
+
+def _context(event: str, text: str) -> bytes:
+    return hookio.answer(event, report.Report(report.bounded(text)))
+
+
+async def _status(session: Session) -> str:
+    found = await steering.status(session)
+    lines = [f"stepper: {one_line(session.name)}: {found['state']}; kernel {found['kernel']['state']}."]
+    return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
+
+
+PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
+    "continue notebook": steering.go_on,
+    "fix and retry": steering.fix,
+    "skip cell": lambda session: steering.skip(session, ""),
+    "show status": _status,
+}
+
+EVENTS: dict[str, Callable[[Workspace, dict[str, Any], Caller], Awaitable[bytes]]] = {
+    "PreToolUse": before_tool,
+    "PostToolUse": after_tool,
+    "PostToolBatch": after_batch,
+    "SessionStart": session_start,
+    "UserPromptSubmit": prompt,
+    "Stop": turn_end,
+}

@@ -1,0 +1,286 @@
+"""The daemon: an asyncio server on the project's unix socket, and the only place that wires adapters to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from stepper import __version__
+from stepper.daemon.events import hook
+from stepper.daemon.verbs import COMMANDS, Request, arguments
+from stepper.daemon.workspace import Workspace, write_private
+from stepper.diagnosis import ipython
+from stepper.diagnosis.adviser import Adviser
+from stepper.diagnosis.figures import Figures
+from stepper.diagnosis.surroundings import Surroundings
+from stepper.ground import private, wire
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths
+from stepper.hook.client import peer_uid
+from stepper.kernel.late import Late
+from stepper.kernel.local.kernels import LocalKernels
+from stepper.kernel.local.memory import Footprint
+from stepper.notebook.file import IpynbFile, create
+from stepper.notebook.journal import JsonLines
+from stepper.session import steering
+from stepper.session.recovery import settle
+from stepper.session.session import Caller, Session
+
+BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
+LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
+READ_SECONDS = 30.0  # for a whole request to come
+LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
+WATCH_SECONDS = 30.0
+SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
+IDLE_SECONDS = 30 * 60  # without kernels and requests
+log = logging.getLogger("stepper")
+
+
+class Daemon:
+    """Serves one project until nothing needs it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.workspace = Workspace(paths, self._open, create)
+        self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
+        self.ending = asyncio.Event()
+        self.working = 0
+        self.memory = Footprint()
+        self.last_used = time.monotonic()
+
+    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
+        store = workspace.store(path)
+        file = IpynbFile(path)
+        return Session(
+            name,
+            file,
+            Late(file),
+            JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
+            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
+            workspace.config.limits,
+            lambda environ: workspace.place(path, environ),
+            Adviser(
+                path,
+                Surroundings(self.paths.project),
+                Figures(os.path.join(self.paths.figures, store)),
+                ipython.transformer(),
+            ),
+            settle,
+        )
+
+    async def serve(self) -> None:
+        """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
+        self.paths.make_runtime()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket)  # we hold the daemon's lock: whoever made it is dead
+        server = await asyncio.start_unix_server(self._client, self.paths.socket, limit=1 << 20, backlog=128)
+        os.chmod(self.paths.socket, 0o600)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.ending.set)
+        write_private(self.paths.daemon_json, json.dumps(self.about))
+        log.info("daemon %s listens, pid %d", __version__, os.getpid())
+        gc.freeze()  # what is imported stays: no collection has to look at it again
+        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
+        await self.ending.wait()
+        for task in tasks:
+            task.cancel()
+        server.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket)
+        while self.working:  # answers on their way; no new ones come
+            await asyncio.sleep(0.02)
+        for session in self.workspace.sessions.values():
+            if session.keeper.kernel is not None:
+                session.keeper.kernel.detach()
+            session.put_late()
+        with contextlib.suppress(FileNotFoundError):
+            private.remove(self.paths.daemon_json)
+        log.info("daemon ended")
+
+    async def _look(self) -> None:
+        """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
+        looks: dict[str, asyncio.Task[None]] = {}
+        with contextlib.suppress(StepperError, OSError):
+            for session in self.workspace.all_sessions():
+                await session.keeper.find()
+        while True:
+            for session in list(self.workspace.sessions.values()):
+                before = looks.get(session.name)
+                if before is None or before.done():  # one that waits for a long cell holds up no other
+                    looks[session.name] = asyncio.create_task(self._look_at(session))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look_at(self, session: Session) -> None:
+        try:
+            await session.look()
+        except StepperError as error:
+            log.info("%s: %s", session.name, error)
+        except Exception:
+            log.exception("looking at %s failed", session.name)
+
+    async def _watch(self) -> None:
+        """End kernels that were idle for long, and the daemon when there are none."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = time.monotonic()
+            # A cleaner of /tmp took it, or callers meet elsewhere since /tmp/stepper-UID has another owner.
+            if not os.path.exists(self.paths.socket) or Paths(self.paths.project).socket != self.paths.socket:
+                self.ending.set()
+            with contextlib.suppress(StepperError, OSError):
+                hours = self.workspace.config.limits().kernel_idle_hours
+                for session in list(self.workspace.sessions.values()):
+                    idle = now - session.last_used > hours * 3600
+                    if session.keeper.kernel and not session.lock.locked() and idle:
+                        await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")
+            kernels = any(session.keeper.kernel for session in self.workspace.sessions.values())
+            if kernels or self.working:
+                self.last_used = now
+            elif now - self.last_used > IDLE_SECONDS:
+                self.ending.set()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.last_used = time.monotonic()
+        try:
+            _same_user(writer.get_extra_info("socket"))
+            parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
+            self.working += 1
+            try:
+                await self._answer(parts, reader, writer)
+            finally:
+                self.working -= 1
+        except asyncio.TimeoutError:
+            log.info("a client was turned away: it sent no whole request in %g s", READ_SECONDS)
+        except (wire.FrameError, asyncio.IncompleteReadError, ConnectionError, PermissionError) as error:
+            log.info("a client was turned away: %s", error)
+        except asyncio.CancelledError:  # the daemon ends; asyncio would log each as an error
+            log.info("a client was turned away: the daemon ends")
+        finally:
+            writer.close()
+            asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        if not self.working:
+            self.memory.settle()
+
+    async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(parts) != 5:
+            raise wire.FrameError(f"{len(parts)} parts")
+        verb, version, environ, cwd, payload = parts
+        if version != __version__.encode() and verb != b"shutdown":
+            writer.write(wire.pack(wire.STALE, __version__.encode()))
+            await writer.drain()
+            self.ending.set()
+            return
+
+        def progress(told: dict[str, Any]) -> None:
+            writer.write(wire.pack(wire.PROGRESS, json.dumps(told).encode() if told else b""))
+
+        progress({})
+        caller = Caller(wire.unpack_environ(environ))
+        request = Request(self.workspace, {}, caller, os.fsdecode(cwd), progress)
+        work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
+        gone = asyncio.create_task(reader.read(1))
+        while not work.done():
+            await asyncio.wait(
+                [work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED"
+            )
+            if gone.done() and not caller.left.is_set():
+                caller.left.set()
+                log.info("the client of %r went away", verb[:100])
+                for session in list(self.workspace.sessions.values()):
+                    await session.abandon(caller)
+            elif not work.done() and not caller.left.is_set():
+                progress({})
+        gone.cancel()
+        kind, body = work.result()
+        if not caller.left.is_set():
+            writer.write(wire.pack(kind, body))
+            await writer.drain()
+        if verb == b"shutdown":
+            self.ending.set()
+
+    async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
+        """Return the kind and the body of the answer."""
+        try:
+            verb, _, event = verb.partition(" ")
+            if verb == "hook":
+                return wire.OK, await hook(self.workspace, event, payload, request.caller)
+            command = COMMANDS.get(verb)
+            if command is None:
+                raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
+            request.arguments = arguments(payload)
+            answer = await command(request)
+            self.workspace.mark()
+            if verb == "status":
+                answer["daemon"] = self.about
+            return wire.OK, json.dumps(answer).encode()
+        except StepperError as error:
+            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        except Exception as error:
+            log.exception("%s failed", verb)
+            told = {
+                "message": f"stepper itself failed: {type(error).__name__}: {error}",
+                "hint": f"see {self.paths.log}",
+                "exit_code": 3,
+            }
+        return wire.FAILED, json.dumps(told).encode()
+
+
+async def _request(reader: asyncio.StreamReader) -> list[bytes]:
+    """Return the parts of a client's request; raise FrameError, IncompleteReadError."""
+    sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
+    return [await reader.readexactly(one) for one in sizes]
+
+
+def _same_user(sock: socket.socket) -> None:
+    """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
+    uid = peer_uid(sock)
+    if uid != os.getuid():
+        raise PermissionError(f"uid {uid} is not ours")
+
+
+class PrivateLog(RotatingFileHandler):
+    """The daemon's log, each of its files the user's alone."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
+
+
+def main() -> None:
+    """Run the daemon of the project named on the command line; end at once where one runs already."""
+    paths = Paths(sys.argv[1])
+    paths.make_home()
+    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
+    # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                sys.exit(
+                    "an earlier one still runs a cell: ask again when that is through "
+                    "(`stepper shutdown` ends it, and the kernels with their state)"
+                )
+            time.sleep(0.05)
+    handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    asyncio.run(Daemon(paths).serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, wire, paths, private files, text. It imports nothing of stepper above it."""

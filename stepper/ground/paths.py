@@ -1,0 +1,220 @@
+"""Where things lie. Standard library only: install runs it before there is an environment."""
+
+import os
+import stat
+
+from stepper.ground import meeting
+from stepper.ground.errors import DaemonError
+from stepper.ground.meeting import HOME, Meeting
+
+if False:  # for the type checker alone: typing is not loaded
+    from typing import Any
+
+SCRIPT = ".claude/hooks/stepper"
+LONGEST_PATH = 5000  # characters, and a word before it
+VENV_PYTHON = ".venv/bin/python"
+SOCKET_BYTES = 103  # of a socket's path, on macOS
+
+
+def at_once(path: str, flags: int) -> int:
+    """Open a file without waiting, as a FIFO would have one wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def checkouts(folder: str) -> "tuple[str, ...]":
+    """Return the checkout itself and, where it is a linked git worktree, the main one, which lends what it lacks.
+
+    No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
+    """
+    try:
+        place = os.path.join(folder, ".git")
+        with open(place, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
+            told = stream.read(LONGEST_PATH)  # a device of that name has no end
+    except OSError:  # a folder: the main checkout; or no repository
+        return (folder,)
+    main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")
+    return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
+
+
+def record_root() -> str:
+    """Return the folder below which this user's installs keep what they know of projects."""
+    told = os.environ.get("XDG_STATE_HOME", "")
+    state = told if os.path.isabs(told) else os.path.expanduser("~/.local/state")
+    return os.path.join(state, "stepper", "projects")
+
+
+def record_folder(project: str) -> str:
+    """Return where this user's install keeps what it knows of a project: never in the project, which others write."""
+    return os.path.join(record_root(), project.lstrip(os.sep), HOME)
+
+
+def recorded(project: str) -> "dict[str, Any]":
+    """Return what this user's install noted of the checkout; {} where it did not, or of another one at its place.
+
+    The token in `.stepper/` tells this checkout from a stranger's that was cloned to the same path later.
+    """
+    import json
+
+    folder, home = record_folder(project), os.path.join(project, HOME)
+    if os.path.islink(home):  # it might lead to the very folder whose token it must show
+        return {}
+    try:
+        with open(os.path.join(folder, "install.json"), encoding="utf-8") as stream:
+            about = os.fstat(stream.fileno())
+            if about.st_uid != os.getuid() or about.st_mode & 0o022:
+                return {}
+            data = json.load(stream)
+        tokens = [token(os.path.join(place, "token")) for place in (folder, home)]
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
+
+
+def token(path: str) -> str:
+    """Return the first line of a small file; raise OSError where it is none (a pipe is not waited for)."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), encoding="utf-8") as stream:
+        return stream.readline(100).strip()
+
+
+class Paths(Meeting):
+    """The places of one project. `project` is resolved: every caller meets the same folder."""
+
+    def __init__(self, project: str) -> None:
+        super().__init__(os.path.realpath(project))
+        self.checkouts = checkouts(self.project)
+        # The name by which people call the environment: a link to `env`, where a pull may put anything.
+        self.link = os.path.join(self.home, "env")
+        self.daemon_json = os.path.join(self.home, "daemon.json")
+        self.start_lock = os.path.join(self.home, "start.lock")
+        self.daemon_lock = os.path.join(self.home, "daemon.lock")
+        self.state = os.path.join(self.home, "state.json")
+        self.journals = os.path.join(self.home, "journal")
+        self.kernels = os.path.join(self.home, "kernels")
+        self.figures = os.path.join(self.home, "figures")
+        # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
+        self.batch = os.path.join(self.home, "batch")
+
+    @property
+    def record(self) -> str:
+        """What this user's install noted of the project."""
+        return os.path.join(record_folder(self.project), "install.json")
+
+    @property
+    def env(self) -> str:
+        """stepper's environment, beside the record: no pull writes there."""
+        return os.path.join(record_folder(self.project), "env")
+
+    def lent(self, name: str) -> str:
+        """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
+        there = [os.path.join(folder, name) for folder in self.checkouts]
+        return next(filter(os.path.lexists, there), there[0])
+
+    @property
+    def lender(self) -> str:
+        """The checkout whose environment is used, as the hook script finds it: this one, or the main one."""
+        there = (folder for folder in self.checkouts if os.path.exists(os.path.join(folder, HOME, "env")))
+        return next(there, self.project)
+
+    @property
+    def used_env(self) -> str:
+        """stepper's environment: `env`, or the main checkout's."""
+        return os.path.join(record_folder(self.lender), "env")
+
+    @property
+    def config(self) -> str:
+        """The configuration, or the main checkout's: the hooks that are committed are bound to its folder."""
+        return self.lent(os.path.join(HOME, "config.yaml"))
+
+    def python(self, asked: "str | None") -> str:
+        """Return the interpreter that kernels are to get: the configured one, else the recorded one, else `.venv`'s.
+
+        Nothing of it may run before `accepts` says so.
+        """
+        if asked:
+            return self.lent(os.path.expanduser(asked))
+        for folder in self.checkouts:
+            python = recorded(folder).get("python") or os.path.join(folder, VENV_PYTHON)
+            if python != os.path.join(folder, VENV_PYTHON) or os.path.lexists(python):
+                return str(python)
+        return os.path.join(self.project, VENV_PYTHON)
+
+    def accepts(self, python: str) -> bool:
+        """Whether this user's install recorded the interpreter, or the user accepted it (`stepper trust`)."""
+        notes = [recorded(folder) for folder in self.checkouts]
+        return any(python == note.get("python") or python in note.get("accepted", ()) for note in notes)
+
+    def env_is_ours(self) -> bool:
+        """Whether this user's install recorded the environment that the hook runs."""
+        return bool(recorded(self.lender))
+
+    def borrowers(self) -> "list[str]":
+        """Return the linked worktrees that work with this checkout's environment."""
+        folder, found = os.path.join(self.project, ".git", "worktrees"), []
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            try:
+                with open(os.path.join(folder, name, "gitdir"), encoding="utf-8", errors="surrogateescape") as stream:
+                    found.append(os.path.realpath(os.path.join(folder, name, os.path.dirname(stream.read()))))
+            except OSError:
+                pass  # removed by hand, not pruned yet
+        return [each for each in sorted(found) if is_worktree(each) and Paths(each).lender == self.project]
+
+    def relative(self, path: str) -> str:
+        """Return `path` relative to the project, as reports and `--json` name it."""
+        return os.path.relpath(path, self.project)
+
+    def make_runtime(self) -> None:
+        """Make the socket's folder, the user's alone (0700); raise DaemonError if another user holds it."""
+        if len(os.fsencode(self.socket)) > SOCKET_BYTES:
+            held = " and ".join(f"{root}/stepper-{os.getuid()}" for root in meeting.RUNTIME_ROOTS)
+            raise DaemonError(
+                f"another user holds {held}, and {self.socket} is too long for a socket",
+                f"ask whoever made them to remove them: ls -ld {held.replace(' and', '')}",
+            )
+        for folder in (os.path.dirname(self.runtime), self.runtime):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise DaemonError(f"{folder} can't be made: {error.strerror}") from error
+            about = os.lstat(folder)
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                raise DaemonError(f"{folder} belongs to another user", f"ask its owner to remove it: ls -ld {folder}")
+            if about.st_mode & 0o077:
+                os.chmod(folder, 0o700)
+
+    def make_home(self) -> None:
+        """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
+        from stepper.ground import private
+
+        for folder in (self.home, self.journals, self.kernels, self.figures):
+            private.made(folder)
+
+
+def is_worktree(folder: str) -> bool:
+    """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
+    if not os.path.isfile(os.path.join(folder, SCRIPT)):
+        return False
+    return any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
+
+
+def find_project(start: str) -> "str | None":
+    """Return the nearest folder at or above `start` that holds `.stepper`, or is a worktree of one, or None."""
+    folder = os.path.realpath(start)
+    while True:
+        if os.path.isdir(os.path.join(folder, HOME)) or is_worktree(folder):
+            return folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+
+
+def project_of(start: str, prefix: str) -> "str | None":
+    """Return the project that the environment `prefix` was made for, else (it is gone) that of the folder `start`.
+
+    A linked worktree has its own state, and this stepper from its main checkout.
+    """
+    own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
+    gone = not os.path.isdir(os.path.join(own, HOME))
+    return here if gone or (here and own in checkouts(here)) else own

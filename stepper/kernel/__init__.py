@@ -1,0 +1,1 @@
+"""A live kernel: what it executes, what comes back, and what becomes an output."""

@@ -1,0 +1,73 @@
+"""What the last run published, and what came after it: for a daemon that was not there when it was.
+
+Whatever goes to iopub, from threads and forked children too, passes one method of ipykernel's own thread for it. The
+frames are kept as they are sent: nothing is measured or copied in a step but their sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from stepper.kernel.inside.base import shell
+
+LIMIT = 1 << 20  # bytes of messages
+DELIMITER = b"<IDS|MSG>"
+ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
+last = {"id": b"", "messages": [], "size": 0, "lost": 0, "payload": []}
+before = []  # the `busy` of a request, which comes before it is known to be a run
+original = {}
+
+
+def begin():
+    thread = shell.kernel.iopub_thread
+    original["send"] = send = thread.send_multipart
+
+    def remembering(message, *given, **named):
+        send(message, *given, **named)
+        with contextlib.suppress(Exception):  # an interrupt goes on its way: it is meant for the cell
+            take(list(message))
+
+    thread.send_multipart = remembering
+
+
+def end():
+    if original:
+        del shell.kernel.iopub_thread.send_multipart
+        original.clear()
+
+
+def take(message):
+    parts = message[message.index(DELIMITER) + 2 :]  # without the signature: header, parent, metadata, content, buffers
+    header, parent = bytes(parts[0]), bytes(parts[1])
+    if b'"execute_input"' in header:
+        last.update(id=identity(parent), messages=[*before], size=0, lost=0, payload=[])
+    elif b'"status"' in header:
+        before[:] = [parts]
+    if last["id"] and last["id"] in parent:
+        keep(header, parts)
+
+
+def identity(parent):
+    """A request's id, as it stands in each parent's JSON."""
+    _, _, rest = parent.partition(b'"msg_id"')
+    return rest.split(b'"', 2)[1]
+
+
+def keep(header, parts):
+    size = sum(map(len, parts))
+    if any(kind in header for kind in ALWAYS):
+        last["messages"].append(parts)
+    elif last["size"] + size > LIMIT:
+        last["lost"] += size
+    else:
+        last["size"] += size
+        last["messages"].append(parts)
+
+
+def of(request):
+    """What is remembered of a request, and its messages' frames; None where it is not the last run or did not begin."""
+    if not request or request.encode() != last["id"]:
+        return None, []
+    counts = [len(parts) for parts in last["messages"]]
+    told = {"counts": counts, "lost": last["lost"], "payload": last["payload"]}
+    return told, [bytes(frame) for parts in last["messages"] for frame in parts]

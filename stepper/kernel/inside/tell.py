@@ -1,0 +1,179 @@
+"""The helper's one private message for each run, published within the execution, and what must be done before a run.
+
+Within the execution (IPython's `post_run_cell`), because `user_expressions` come back empty when a cell raised and
+every further round trip costs 3 to 4 ms.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+import signal
+import sys
+import types
+
+import zmq
+
+from stepper.kernel.inside import children, record
+from stepper.kernel.inside.base import clock, guarded, is_error, shell
+from stepper.kernel.inside.cells import now, remember, scratch
+from stepper.kernel.inside.kept import keep
+from stepper.kernel.inside.namespace import namespace
+
+SECONDS = 1.0
+# What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
+WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
+SHOWN = ("_", "__", "___")
+MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
+parts = {"load": None}  # how a part is loaded; the parts that are
+
+
+def parent():
+    kernel = shell.kernel
+    return kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
+
+
+def before_run(info):
+    now["shown"] = id(getattr(sys, "last_value", None))
+    request = parent()["header"]["msg_id"]
+    if request != now.get("request"):  # else a cell runs another one
+        now["request"] = request
+        if is_scratch():
+            now["outputs"] = outputs()
+        for name, words in WORTH.items():
+            if name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
+                part(name)
+        if "figures" in parts:
+            parts["figures"].reset()
+        if "doubts" in parts:
+            guarded(parts["doubts"].before, info.raw_cell)
+
+
+def part(name):
+    """A part of the helper, loaded where it is not."""
+    if name not in parts:
+        found = parts["load"](name)
+        guarded(getattr(found, "begin", bool))
+        parts[name] = found
+    return parts[name]
+
+
+def is_scratch():
+    """Whether `stepper eval` asked: what it shows is nobody's `_`."""
+    return parent()["content"].get("store_history") is False
+
+
+def outputs():
+    """What the user's `Out` and `_` hold, to be put back after a look."""
+    names = {name: shell.user_ns[name] for name in SHOWN if name in shell.user_ns}
+    return dict(shell.user_ns.get("Out") or {}), names
+
+
+def put_back(kept):
+    out, names = kept
+    found = shell.user_ns.get("Out")
+    if type(found) is dict:
+        found.clear()
+        found.update(out)
+    shell.user_ns.update(names)
+    hook = shell.displayhook
+    hook._, hook.__, hook.___ = (names.get(name, "") for name in SHOWN)
+
+
+def after_run(result):
+    if result.info.store_history:
+        remember(result.execution_count, result.info.raw_cell)
+    elif is_scratch():
+        scratch(result.info.raw_cell)
+        if "outputs" in now:
+            guarded(put_back, now.pop("outputs"))
+    error = result.error_before_exec or result.error_in_exec
+    if error is None and MAGIC.search(result.info.raw_cell):  # one may show an error and end well: %time, %%capture
+        last = getattr(sys, "last_value", None)
+        error = last if is_error(last) and id(last) != now["shown"] else None
+    odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
+    shown = guarded(parts["figures"].collected) if "figures" in parts else []
+    tell(error, doubts=odd or [], figures=shown or [])
+
+
+def tell(error=None, **facts):
+    began = clock()
+    message = parent()
+    if error is not None:
+        facts.update(guarded(lambda: part("failed").facts(error)) or {})
+    guarded(keep)
+    facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
+    facts["seconds"] = round(clock() - began, 4)
+    try:
+        send(facts, message)
+    except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
+        send(encodable(facts), message)
+
+
+def send(facts, message, frames=None):
+    shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
+
+
+def encodable(value):
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(name): encodable(part) for name, part in value.items()}
+    return [encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def recall(request):
+    """For a daemon that was not there: what a run published."""
+    told, frames = record.of(request)
+    send({"record": told}, parent(), frames)
+
+
+def on_pre_run(info):
+    guarded(unbounded)
+    guarded(before_run, info)
+
+
+def on_post_run(result):
+    guarded(children.drain)
+    guarded(after_run, result)
+    record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
+
+
+def begin(version, stack, load):
+    parts["load"] = load
+    name = "_stepper_helper"
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end)
+    shell.events.register("pre_run_cell", on_pre_run)
+    shell.events.register("post_run_cell", on_post_run)
+    guarded(sampled, stack)
+    guarded(unbounded)
+    guarded(record.begin)
+
+
+def end():
+    """For a helper of another version, which takes over."""
+    shell.events.unregister("pre_run_cell", on_pre_run)
+    shell.events.unregister("post_run_cell", on_post_run)
+    guarded(record.end)
+    if "figures" in parts:
+        guarded(parts["figures"].end)
+
+
+def unbounded():
+    """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes.
+
+    Said again before each run: it holds for those who listen now, who comes later gets the bound of the socket's bind.
+    """
+    thread = shell.kernel.iopub_thread
+    thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
+
+
+def sampled(stack):
+    """Let a signal write down what runs: also where Python itself can't answer, stuck in C or deaf to an interrupt.
+
+    SIGURG, because whoever has no handler for it ignores it. A crash is written where nobody has to read it from a
+    pipe: the kernel's own stderr, which ipykernel keeps a copy of.
+    """
+    faulthandler.enable(getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False)
+    faulthandler.register(signal.SIGURG, file=open(stack, "ab", 0), all_threads=True)  # noqa: SIM115  # kept open

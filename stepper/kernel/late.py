@@ -1,0 +1,76 @@
+"""Outputs that come for cells beside the one that runs: after their run's end, or into displays that they show.
+
+What a cell has is read when the first message comes, what it has then is written some time after: nothing is held
+between two writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepper.kernel.outputs import UPDATE, OutputArea
+from stepper.notebook.file import IpynbFile
+from stepper.session.ports import Arrived, LeftOut, Models, Target
+
+
+@dataclass
+class _Cell:
+    area: OutputArea
+    characters: int = 0
+    outputs: int = 0
+    updates: int = 0
+
+    def take(self, message: dict[str, Any]) -> None:
+        self.area.take(message)
+        kind = message["msg_type"]
+        self.characters += len(message["content"]["text"]) if kind == "stream" else 0
+        self.updates += kind == UPDATE
+        self.outputs += kind not in ("stream", "clear_output", UPDATE)
+
+
+class Late:
+    """What came for one notebook's cells since it was put there last."""
+
+    def __init__(self, file: IpynbFile) -> None:
+        self.file = file
+        self.cells: dict[Target, _Cell] = {}
+        self.again: dict[Target, Sequence[dict[str, Any]]] = {}  # was put, and dropped by another's write
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything came, or is gone again. Raise NotebookError."""
+        self.again |= self.file.dropped()
+        return bool(self.cells or self.again)
+
+    def take(
+        self,
+        target: Target,
+        message: dict[str, Any],
+        displays: Mapping[str, Sequence[int]],
+        missing: LeftOut,
+        limit: int,
+        waiting: Sequence[dict[str, Any]] | None,
+    ) -> None:
+        """Take a message for a cell that shows these displays, and of whose outputs some are missing.
+
+        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
+        is taken then.
+        """
+        if target not in self.cells:
+            outputs = self.file.outputs_of(target) if waiting is None else waiting
+            self.cells[target] = _Cell(OutputArea.of(outputs, displays, missing, limit))
+        self.cells[target].take(message)
+
+    def put(self, models: Models | None) -> list[Arrived]:
+        """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
+        found = {**self.again, **{target: cell.area.outputs() for target, cell in self.cells.items()}}
+        gone = self.file.put_late(found, models)
+        arrived = [
+            Arrived(target, cell.characters, cell.outputs, cell.updates, cell.area.left_out, cell.area.placed,
+                    target not in gone)
+            for target, cell in self.cells.items()
+        ]  # fmt: skip
+        self.cells, self.again = {}, {}
+        return arrived

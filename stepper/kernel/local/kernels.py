@@ -1,0 +1,103 @@
+"""The kernel provider `local`: a notebook's kernel is started, or found where a former daemon left it.
+
+What talks to a kernel (jupyter_client, ZeroMQ) is loaded while the kernel starts, which takes longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepper.ground import private
+from stepper.ground.errors import KernelError
+from stepper.kernel.local import launch, process
+from stepper.kernel.local.launch import Files, KernelProcess
+from stepper.session.ports import Death, KernelPlace
+
+if TYPE_CHECKING:
+    from stepper.kernel.local.kernel import LocalKernel
+
+START_SECONDS = 60.0
+
+
+class LocalKernels:
+    """One notebook's kernel, kept in `record` for the next daemon; its sockets lie in `runtime`."""
+
+    def __init__(self, record: str, runtime: str) -> None:
+        self.files = Files.beside(record)
+        self.runtime = runtime
+
+    async def start(self, place: KernelPlace) -> LocalKernel:
+        """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
+        name = uuid.uuid4().hex
+        # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
+        try:
+            self.files.note({"kernel": name})
+            os.close(private.opened(str(self.files.stderr), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+            # Written at its end, wherever that is: the daemon cuts it where it grows.
+            stderr = open(self.files.stderr, "ab", opener=private.opened)  # noqa: SIM115
+            os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        except OSError as error:
+            why = f"the kernel's record can't be written: {error.strerror}"
+            raise KernelError(why, getattr(error, "hint", "")) from error
+        with stderr:
+            try:
+                started, connection = launch.launch(place, name, self.runtime, stderr)
+                told = {"kernel": name, "python": place.python, "connection": connection}
+                told["provisioner"] = asdict(started.identity)
+                kernel = self._kernel(told, started)
+            except BaseException as error:
+                await self._clear(name)
+                if isinstance(error, OSError):
+                    what = error.filename or place.python
+                    hint = getattr(error, "hint", "")
+                    raise KernelError(f"the kernel can't be started: {what}: {error.strerror}", hint) from error
+                raise
+        try:
+            await kernel.connect(START_SECONDS)
+            kernel.banner = self.files.stderr.stat().st_size
+            self.files.note({**told, "banner": kernel.banner})
+            for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
+                path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
+        except BaseException:
+            await kernel.shutdown()
+            raise
+        return kernel
+
+    def _kernel(self, told: dict[str, Any], found: KernelProcess) -> LocalKernel:
+        from stepper.kernel.local.kernel import LocalKernel
+
+        return LocalKernel(told["kernel"], told["python"], told["connection"], found, self.files)
+
+    async def _clear(self, kernel: str) -> None:
+        """End what there is of a kernel that never came to be, and forget it."""
+        await asyncio.to_thread(process.clear, kernel)
+        launch.clear_files(self.runtime, kernel)
+        self.files.forget()
+
+    async def attach(self) -> LocalKernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        try:
+            told = json.loads(private.read(str(self.files.record)))
+            told["kernel"] = uuid.UUID(told["kernel"]).hex
+            if "connection" not in told:  # its daemon died while it started it: nothing has run in it
+                await self._clear(told["kernel"])
+                return None
+            ip = launch.socket_path(self.runtime, told["kernel"])
+            if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
+                raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
+            kernel = self._kernel(told, KernelProcess(process.Identity.recorded(told["provisioner"])))
+            kernel.banner = int(told["banner"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Death(f"the record {self.files.record} can't be read: {error}")
+        death = await kernel.death()
+        if death is not None:
+            await kernel.shutdown()
+        return death or kernel

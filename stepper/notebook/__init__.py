@@ -1,0 +1,1 @@
+"""The notebook and its journal as files."""

@@ -1,0 +1,52 @@
+"""Two files of a folder exchanged in one go, and what was replaced taken away: the last steps of an atomic write."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+from concurrent.futures import Future
+from typing import Any
+
+from stepper.notebook.later import soon
+
+RENAME_EXCHANGE = 2  # renameat2(2)
+
+
+def look(name: str, folder: int) -> os.stat_result:
+    """Return what is known of a file, or of a link in its place; raise OSError."""
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def remove(name: str, folder: int) -> None:
+    """Remove a file, if it is there; raise OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def clear(name: str, folder: int) -> Future[None]:
+    """Remove a file soon; whoever makes another one of that name waits for the end of it.
+
+    It takes milliseconds where the system discards its blocks at once.
+    """
+    return soon(lambda own: remove(name, own), folder)
+
+
+@functools.cache
+def _renameat2() -> Any:
+    """Return the system's call; None where it has none: Linux alone does."""
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def swap(one: str, other: str, folder: int) -> bool:
+    """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
+    exchange = _renameat2()
+    if exchange is None:
+        return False
+    if exchange(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    if ctypes.get_errno() == errno.ENOENT:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)
+    return False

@@ -1,0 +1,124 @@
+"""The journal as JSON lines: one event a line, fsynced. What can't be written now waits and is written first, in order.
+
+A line is on disk whole or not at all: one that the disk took in part, or did not promise to keep, is cut off again.
+A torn last line (the machine lost power) is told and left behind. An unreadable journal is moved aside, never written
+over. A journal that somebody deletes is begun anew with the next line: this daemon still knows what stood in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stepper.ground import private
+from stepper.notebook.later import soon
+from stepper.notebook.plainjson import load_exactly
+
+
+class JsonLines:
+    """The journal of one notebook."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._torn = False
+        self._waiting: list[bytes] = []
+        self._syncing: list[tuple[Future[None], int, bytes]] = []  # … the file's size with the lines, the lines
+
+    @property
+    def waiting(self) -> int:
+        """How many lines could not be written yet."""
+        return len(self._waiting)
+
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return all events, and a sentence about what could not be read ('' where all could)."""
+        try:
+            data = private.read(str(self.path))
+        except FileNotFoundError:
+            return [], ""
+        except OSError as error:
+            return [], self._set_aside(error)
+        self._torn = bool(data) and not data.endswith(b"\n")
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        events = [event for event in map(_event, lines) if event is not None]
+        bad = len(lines) - len(events)
+        return events, f"{bad} unreadable line(s) of the journal {self.path} were left out" if bad else ""
+
+    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
+
+        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
+        """
+        self._waiting.append(_line(event))
+        try:
+            self.flush(sync)
+        except OSError:
+            if not keep:
+                self._waiting.pop()
+            raise
+
+    def flush(self, sync: bool | None = True) -> None:
+        """Write the lines that wait, all or none; raise OSError."""
+        if not self._waiting:
+            return
+        handle = private.opened(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            size = os.fstat(handle).st_size
+            if lost := self._lost(size):
+                self._waiting.insert(0, lost)
+            data = b"\n" * self._torn + b"".join(self._waiting)
+            try:
+                if os.write(handle, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if sync:
+                    os.fsync(handle)
+                elif sync is None:
+                    self._syncing.append((soon(os.fsync, handle), size + len(data), data))
+            except OSError:
+                self._torn = True  # unless it can be cut off: then the file ends as it did
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, size)
+                    self._torn = data.startswith(b"\n")
+                raise
+        finally:
+            os.close(handle)
+        self._torn, self._waiting = False, []
+
+    def _lost(self, size: int) -> bytes:
+        """Return the lines that the disk took and, asked in the background, did not keep: the file ends before them."""
+        ended = [one for one in self._syncing if one[0].done()]
+        self._syncing = [one for one in self._syncing if one not in ended]
+        return b"".join(data for done, end, data in ended if done.exception() is not None and size < end)
+
+    def _set_aside(self, why: OSError) -> str:
+        """Give an unreadable journal another name, so that it is not written over; return what to tell."""
+        number = 1
+        while os.path.lexists(aside := f"{self.path}.unreadable-{number}"):
+            number += 1
+        told = f"the journal {self.path} can't be read ({why.strerror}): what ran before is not known"
+        try:
+            private.rename(str(self.path), os.path.basename(aside))
+        except OSError as error:
+            return f"{told}; it can't be moved aside either ({error.strerror})"
+        return f"{told}. It was moved to {aside}; a new one begins"
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = load_exactly(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event, default=str) + b"\n"
+    except TypeError:  # lone surrogates, integers of more than 64 bits, keys that are no strings
+        return json.dumps(event, default=str).encode() + b"\n"

@@ -1,0 +1,106 @@
+"""A Jupyter server on the same notebook: whether one is about, the time that it notices, what its saves may drop.
+
+JupyterLab with collaboration takes a file over when its time grew, and saves over one whose time stayed. A save that
+began before outputs were put lands on top of them: for some seconds they are looked after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import glob
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from stepper.ground.errors import NotebookError
+from stepper.policy.model import Cell
+from stepper.session.ports import Execution
+
+KNOWN_SECONDS = 3.0  # how long an answer to "is a server about" holds
+WATCH_SECONDS = 10.0
+LOOK_SECONDS = 0.25
+NUDGE_SECONDS = 1.0
+NOTICED_NS = 2000  # Jupyter reads times in microseconds, from a float; Claude Code compares whole milliseconds
+# What collaboration leaves in its folders: the server itself may be out of sight (a container, another user's).
+TRACES = (".jupyter_ystore.db", os.path.join(".jupyter", "collaboration_sessions.json"))
+
+_known: dict[str, tuple[float, bool]] = {}
+
+
+def about(path: str) -> bool:
+    """Whether a Jupyter server may have the notebook open; looked up once in a few seconds."""
+    until, found = _known.get(path, (0.0, False))
+    if until < time.monotonic():
+        real = Path(os.path.realpath(path))
+        found = any(real.is_relative_to(root) for root in _roots()) or any(
+            os.path.exists(folder / trace) for folder in real.parents for trace in TRACES
+        )
+        _known[path] = (time.monotonic() + KNOWN_SECONDS, found)
+    return found
+
+
+def _roots() -> Iterator[str]:
+    """Yield the folders that the running servers of this user show."""
+    runtime = jupyter_runtime_dir()
+    for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever stands in it
+            os.kill(int(record.partition("-")[2].removesuffix(".json")), 0)
+            told = json.loads(Path(runtime, record).read_bytes())
+            yield os.path.realpath(told.get("root_dir") or told["notebook_dir"])
+
+
+def kept_time(path: str, mtime_ns: int) -> int:
+    """Return the modification time of a write that keeps it: with a server about it grows by what Jupyter notices.
+
+    Claude Code does not see that, unless the time was at a millisecond's very end: then it asks for a new `Read`.
+    """
+    return mtime_ns + NOTICED_NS if about(path) else mtime_ns
+
+
+@dataclass(frozen=True)
+class Put:
+    """Outputs that were put on a cell, and the run that had stood there before."""
+
+    cell: Cell
+    execution: Execution
+    step: int | None
+    before: Any
+
+
+class Watch:
+    """Has `look` look after what was put in the last seconds, now and then, on the loop that runs.
+
+    A room that was just at the end of a save may take the time of a put for its own save's: `nudge` is called once.
+    """
+
+    def __init__(self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]) -> None:
+        self._look, self._nudge = look, nudge
+        self._puts: dict[str, tuple[float, Put]] = {}
+        self._waits = False
+
+    def over(self, put: Put) -> None:
+        """Look after it, in place of what was put on that cell before."""
+        with contextlib.suppress(RuntimeError):  # no loop runs: nobody waits for a second look
+            asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
+            self._puts[put.cell.id] = (time.monotonic() + WATCH_SECONDS, put)
+            self._later()
+
+    def _later(self) -> None:
+        if not self._waits:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._fire)
+            self._waits = True
+
+    def _fire(self) -> None:
+        self._waits, now = False, time.monotonic()
+        self._puts = {cell: told for cell, told in self._puts.items() if told[0] > now}
+        if self._puts:
+            with contextlib.suppress(NotebookError):  # it is looked at again
+                self._look([put for _, put in self._puts.values()])
+            self._later()

@@ -1,0 +1,55 @@
+"""What is put into a cell as the notebook holds it: outputs, a name, a tag; and the widgets' state beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from stepper.notebook import widgetstate
+from stepper.notebook.plainjson import Changes, as_written
+from stepper.session.ports import Execution, Models
+
+
+def with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:
+    """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
+    metadata = {name: value for name, value in raw.get("metadata", {}).items() if name != "execution"}
+    metadata |= {"execution": execution.timings} if execution.timings else {}
+    metadata |= {"stepper": {"step": step}} if step is not None else {}
+    ran = {"metadata": metadata, "execution_count": execution.execution_count, "outputs": execution.outputs}
+    return as_written({**raw, **ran})
+
+
+def with_late(raw: dict[str, Any], outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the raw cell with what it shows now."""
+    return as_written({**raw, "outputs": [*outputs]})
+
+
+def with_models(cells: Sequence[dict[str, Any]], changes: Changes, models: Models | None) -> Changes:
+    """Return the changes with that of the widgets' state: models that no cell shows any more are not kept."""
+    if models is None:
+        return changes
+    after = [changes[index](raw) if index in changes else raw for index, raw in enumerate(cells)]
+    return {**changes, "metadata": partial(widgetstate.kept, cells=after, models=models)}
+
+
+def with_plan(metadata: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """Return a notebook's metadata with a plan."""
+    return {**metadata, "stepper": plan}
+
+
+def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the raw cell under another id."""
+    return as_written({**raw, "id": name})
+
+
+def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+    """Return the raw cell with a tag more."""
+    metadata = raw.get("metadata", {})
+    return as_written({**raw, "metadata": {**metadata, "tags": [*tags_of(metadata), tag]}})
+
+
+def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
+    """Return a cell's tags; a single one may stand without a list."""
+    tags = metadata.get("tags")
+    return (tags,) if isinstance(tags, str) else tuple(map(str, tags)) if isinstance(tags, list) else ()

@@ -1,0 +1,36 @@
+"""Which cells are new or changed since they last ran: by id and source hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from stepper.policy.model import Cell
+
+SKIP_TAG = "skip-execution"  # as nbclient, nbconvert and JupyterLab know it
+RAISES_TAG = "raises-exception"
+
+
+def source_hash(source: str) -> str:
+    """Return the fingerprint of a cell's source; white space at its end does not count."""
+    return hashlib.sha256(source.rstrip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def runnable(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the code cells that are meant to run: not empty, not tagged `skip-execution`."""
+    return [cell for cell in cells if cell.is_code and cell.source.strip() and SKIP_TAG not in cell.tags]
+
+
+def not_run_yet(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
+    """Return the runnable cells whose present source is not what `ran` (cell id → source hash) holds."""
+    return [cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)]
+
+
+def halved(source: str) -> str | None:
+    """Return why a source can't be sent to a kernel: half of a character stands in it; None where none does."""
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        line = source.count("\n", 0, error.start) + 1
+        return f"line {line} of the source holds half of a character (U+{ord(source[error.start]):04X})"
+    return None

@@ -1,0 +1,142 @@
+"""Fault → Verdict: an ordered table that one can read aloud."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from stepper.policy.model import Fault, Outcome, Verdict
+
+R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
+
+# A fault is known by its words: the names of all its classes, its `errno NAME`, its `HTTP STATUS`. The first row whose
+# word it has decides, so rows above are more special than rows below. What has no row is recoverable.
+TABLE: tuple[tuple[str, Verdict], ...] = (
+    # a server answered
+    ("HTTP 429", T),
+    ("HTTP 502", T),
+    ("HTTP 503", T),
+    ("HTTP 504", T),
+    ("HTTP", R),
+    # a person must act
+    ("MemoryError", U),
+    ("PermissionError", U),
+    ("SystemExit", U),
+    ("KeyboardInterrupt", U),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
+    ("IPython.core.error.StdinNotImplementedError", U),  # input() and getpass()
+    # what the operating system says; below ssl and gaierror, whose numbers mean something else
+    ("socket.gaierror", T),
+    ("ssl.SSLEOFError", T),  # cut off
+    ("ssl.SSLZeroReturnError", T),
+    ("ssl.SSLError", R),  # the certificate, or no TLS at the other end: a wrong call
+    ("errno ENOSPC", U),
+    ("errno EDQUOT", U),
+    ("errno EMFILE", U),
+    ("errno ENFILE", U),
+    ("errno EIO", U),
+    ("errno EHOSTUNREACH", T),
+    ("errno EHOSTDOWN", T),
+    ("errno ENETUNREACH", T),
+    ("errno ENETDOWN", T),
+    # wrong calls, though a connection error is their base
+    ("httpx.UnsupportedProtocol", R),
+    ("httpx.LocalProtocolError", R),
+    # the network
+    ("ConnectionError", T),
+    ("TimeoutError", T),
+    ("socket.timeout", T),  # Python 3.9
+    ("socket.herror", T),
+    ("asyncio.exceptions.TimeoutError", T),  # up to Python 3.10
+    ("http.client.IncompleteRead", T),
+    ("http.client.BadStatusLine", T),
+    ("urllib.error.ContentTooShortError", T),
+    ("urllib3.exceptions.TimeoutError", T),
+    ("urllib3.exceptions.ProtocolError", T),
+    ("urllib3.exceptions.NewConnectionError", T),
+    ("urllib3.exceptions.MaxRetryError", T),
+    ("requests.exceptions.ConnectionError", T),
+    ("requests.exceptions.Timeout", T),
+    ("requests.exceptions.ChunkedEncodingError", T),
+    ("requests.exceptions.RetryError", T),
+    ("httpx.TransportError", T),
+    ("httpcore.NetworkError", T),
+    ("httpcore.TimeoutException", T),
+    ("httpcore.RemoteProtocolError", T),
+    ("aiohttp.client_exceptions.ClientConnectionError", T),
+    ("aiohttp.client_exceptions.ClientPayloadError", T),
+)
+
+# These only pass on what failed below them: a row of their cause goes before their own.
+WRAPPERS = frozenset(
+    {
+        "urllib.error.URLError",
+        "urllib3.exceptions.HTTPError",
+        "requests.exceptions.RequestException",
+        "httpx.RequestError",
+        "aiohttp.client_exceptions.ClientError",
+    }
+)
+
+# Message data, not prose: a key may hold the word by chance.
+DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
+STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")  # not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
+STOP_START = re.compile(r"^['\"]?STOP:")
+
+
+def asks_to_stop(fault: Fault) -> bool:
+    """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
+    pattern = STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD
+    return bool(pattern.search(fault.evalue))
+
+
+def words(fault: Fault) -> set[str]:
+    """Return by what a fault is known: its classes, `errno NAME`, `HTTP` and `HTTP STATUS`."""
+    found = _words(_names(fault), fault.attributes.get("errno"))
+    status = fault.attributes.get("status")
+    return found | {"HTTP", f"HTTP {status}"} if isinstance(status, int) else found
+
+
+def causes(fault: Fault) -> set[str]:
+    """Return the words of what is below an error that only passes it on; empty for all others."""
+    if not WRAPPERS & _names(fault):
+        return set()
+    return _words(fault.attributes.get("reason_mro") or (), fault.attributes.get("reason_errno"))
+
+
+def of_fault(fault: Fault) -> Verdict:
+    """Return what follows from an exception, by its whole MRO, its errno, its HTTP status and what it passes on."""
+    if asks_to_stop(fault):
+        return U
+    return _row(causes(fault)) or _row(words(fault)) or R
+
+
+def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
+    """Return what follows from the end of a run."""
+    if outcome is Outcome.ERROR and fault is not None:
+        return of_fault(fault)
+    return {
+        Outcome.OK: Verdict.FINE,
+        Outcome.ERROR: R,
+        Outcome.TIMEOUT: R,
+        Outcome.MEMORY: U,
+        Outcome.KERNEL_DIED: U,
+        Outcome.CANCELLED: Verdict.CANCELLED,
+    }[outcome]
+
+
+def _names(fault: Fault) -> set[str]:
+    """Return the names of the fault's classes; where the helper told none, the kernel's name for it must do."""
+    return set(fault.mro or (fault.ename,))
+
+
+def _words(names: Iterable[str], number: Any) -> set[str]:
+    found = set(names)
+    if "OSError" in found and number in errno.errorcode:
+        found.add(f"errno {errno.errorcode[number]}")
+    return found
+
+
+def _row(known: set[str]) -> Verdict | None:
+    return next((verdict for word, verdict in TABLE if word in known), None)

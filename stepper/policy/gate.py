@@ -1,0 +1,75 @@
+"""Which code cells may be written and run now: a stop, a failed cell that waits for its fix, the cells' number.
+
+Each function returns why not, for the agent to read, or None. `PreToolUse` asks before an edit, `PostToolUse` again
+before the run: after a stop the remaining calls of a message still come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stepper.ground.text import one_line
+from stepper.policy import plan
+from stepper.policy.ledger import State
+from stepper.policy.model import Cell, Consent, Limits
+
+GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
+PLAN_MODE = "the client is in plan mode, in which nothing runs"
+# A call of a command. Each option is found in one way only: the time is linear.
+CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
+PERSONS = re.compile(CALL.format("continue|fix|skip|restart|restore|trust"))  # the agent's own call of them asks
+RUNNING = re.compile(CALL.format("run|eval|restart|restore"))
+
+
+def unaccepted(consent: Consent, limits: Limits) -> str | None:
+    """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
+    if consent is Consent.WITHHELD:
+        return PLAN_MODE
+    if limits.auto_run == "ask" and consent is not Consent.GIVEN:
+        return "`auto_run` is `ask` in .stepper/config.yaml, and the client's mode does not accept edits by itself"
+    return None
+
+
+def stopped(state: State) -> str | None:
+    """Return why no code cell runs while the notebook is stopped."""
+    if state.stop is None:
+        return None
+    lines = dict(line.split(": ", 1) for line in state.stop.block.splitlines() if ": " in line)
+    what = f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"
+    return f"execution of this notebook is stopped ({one_line(what, 300)}): {GO_ON}"
+
+
+def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
+    """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
+    number = state.open_step()
+    failed = plan.failed_cell(state, cells, number) if number is not None else None
+    if failed is None or index <= failed.index:
+        return None
+    step = state.plan.step(number)
+    title = f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"' if step else "its step"
+    where = failed.label
+    return (
+        f"{where} of {title} failed and is not fixed: no new code cell below it. Replace that cell (edit_mode replace,"
+        f" cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"
+    )
+
+
+def too_many(cells: Sequence[Cell], limits: Limits) -> str | None:
+    """Return why there is no room for the code cells as they stand."""
+    count = sum(cell.is_code for cell in cells)
+    if count <= limits.max_cells:
+        return None
+    return f"{count} code cells are more than the limit of {limits.max_cells} (max_cells in .stepper/config.yaml)"
+
+
+def asks_person(command: str) -> str | None:
+    """Return the person's command that a shell command holds, or None."""
+    found = PERSONS.search(command)
+    return found[1] if found else None
+
+
+def runs_code(command: str) -> str | None:
+    """Return the command that a shell command holds and that runs cells or code, or None."""
+    found = RUNNING.search(command)
+    return found[1] if found else None

@@ -1,0 +1,209 @@
+"""The words of stepper as values: plan, step, run, fault, outcome, verdict, limits. Frozen, JSON-friendly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from stepper.ground.text import one_line
+
+
+class Outcome(str, Enum):
+    """How one execution of a cell ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    KERNEL_DIED = "kernel_died"
+    CANCELLED = "cancelled"
+
+
+class Verdict(str, Enum):
+    """What follows from an outcome."""
+
+    FINE = "fine"
+    RECOVERABLE = "recoverable"  # the agent fixes the cell
+    TRANSIENT = "transient"  # stepper runs the cell again, with backoff
+    UNRECOVERABLE = "unrecoverable"  # stop and tell the person
+    CANCELLED = "cancelled"  # the person's doing: no attempt is counted
+
+
+class StepStatus(str, Enum):
+    """Where a step stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Consent(Enum):
+    """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
+
+    GIVEN = "given"
+    ASKED = "asked"
+    WITHHELD = "withheld"
+
+
+class Kind(str, Enum):
+    """What a step is for."""
+
+    STEP = "step"
+    VALIDATION = "validation"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One TODO of a plan: one code cell, with the markdown before it."""
+
+    id: int
+    title: str
+    criterion: str = ""
+    kind: Kind = Kind.STEP
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The TODO list of a notebook, in the order of execution."""
+
+    problem: str = ""
+    steps: tuple[Step, ...] = ()
+
+    def step(self, number: int | None) -> Step | None:
+        """Return the step with that id, or None."""
+        return next((step for step in self.steps if step.id == number), None)
+
+    def position(self, number: int) -> int:
+        """Return the step's place in the plan, counted from 1."""
+        return [step.id for step in self.steps].index(number) + 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as the engine sees it.
+
+    `index` counts all cells from 0; `number` counts code cells from 1, as one reads the notebook (0 for others).
+    In notebooks without cell ids (nbformat below 4.5) `id` is `cell-INDEX`, as Claude Code names them.
+    """
+
+    id: str
+    index: int
+    number: int
+    type: str
+    source: str
+    tags: tuple[str, ...] = ()
+    step: int | None = None
+
+    @property
+    def is_code(self) -> bool:
+        """Whether this cell can run."""
+        return self.type == "code"
+
+    @property
+    def label(self) -> str:
+        """How texts name it: by number among code cells and by id."""
+        return f"cell {self.number} (id {one_line(self.id, 100)})"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of the user's own code on the way to an error, in a cell (its execution count) or in a `file`."""
+
+    cell: int
+    line: int
+    function: str
+    context: tuple[tuple[int, str], ...] = ()  # (line number, text), the failing line's neighbours
+    file: str = ""  # of the user's own, as written from the kernel's folder
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What an error tells. `mro` holds the class names (`module.Name`, builtins bare) from itself to object.
+
+    `chain` is what led to it, nearest first: (how, class, message). `doc` is the first line of its class's docstring.
+    """
+
+    ename: str
+    evalue: str
+    mro: tuple[str, ...] = ()
+    line: int | None = None  # in the cell that ran, from 1
+    frames: tuple[Frame, ...] = ()
+    attributes: dict[str, Any] = field(default_factory=dict)
+    traceback: str = ""
+    chain: tuple[tuple[str, str, str], ...] = ()
+    doc: str = ""
+    suggestion: str = ""  # one line of facts that the fix needs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of one cell. `started_at` is UTC in ISO 8601; `duration_s` in seconds."""
+
+    run: int
+    cell_id: str
+    number: int
+    index: int
+    step: int | None
+    source_hash: str
+    started_at: str
+    duration_s: float
+    outcome: Outcome
+    verdict: Verdict
+    fault: Fault | None = None
+    kernel: str = ""
+    tool_use_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The keys of `.stepper/config.yaml` with their defaults."""
+
+    cell_timeout_seconds: float = 30
+    max_cell_timeout_seconds: float = 3600
+    max_retries: int = 3
+    network_retries: int = 3
+    max_cells: int = 100
+    max_output_bytes: int = 1048576
+    max_widget_state_bytes: int = 5242880
+    max_memory_percent: float = 80
+    notebooks_dir: str = "notebooks"
+    kernel_cwd: str = "notebook"
+    python: str | None = None
+    kernel_idle_hours: float = 12
+    preflight: bool = True
+    record_timing: bool = True
+    auto_run: str = "always"
+    hide_env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CellEdit:
+    """A NotebookEdit that happened (or, before it happens, is about to).
+
+    `cell_id` names the cell itself, None where the client does not tell: before an insert, and after one into a
+    notebook without cell ids. Then `after` names the cell above it, None at the top.
+    """
+
+    notebook: str
+    cell_id: str | None
+    after: str | None
+    cell_type: str | None
+    mode: str  # replace, insert, delete
+    source: str
+    tool_use_id: str | None
+    session: str
+    consent: Consent
+
+
+@dataclass(frozen=True)
+class FileWrite:
+    """A Write of a whole notebook."""
+
+    notebook: str
+    content: str
+    tool_use_id: str | None
+    session: str
+    consent: Consent

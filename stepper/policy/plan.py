@@ -1,0 +1,183 @@
+"""A plan and its names: from arguments to steps, from a problem to a file name, to and from JSON."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from stepper.policy import directive
+from stepper.policy.model import Cell, CellEdit, Kind, Plan, Step, StepStatus
+
+if TYPE_CHECKING:
+    from stepper.policy.ledger import State
+
+SLUG_LENGTH = 40
+
+
+def slug(problem: str) -> str:
+    """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
+    plain = unicodedata.normalize("NFKD", problem.lower()).encode("ascii", "ignore").decode()
+    words = re.findall(r"[a-z0-9]+", plain)
+    name = ""
+    for word in words:
+        longer = f"{name}_{word}" if name else word[:SLUG_LENGTH]
+        if len(longer) > SLUG_LENGTH:
+            break
+        name = longer
+    return name or "notebook"
+
+
+def step_from_text(number: int, text: str) -> Step:
+    """Return the step that `--step "TITLE :: CRITERION"` names; raise ValueError where the title is empty."""
+    title, _, criterion = text.partition("::")
+    return step(number, title, criterion)
+
+
+def step(number: int, title: str, criterion: str = "", kind: str = "step") -> Step:
+    """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
+    title, criterion = " ".join(title.split()), " ".join(criterion.split())
+    if not title:
+        raise ValueError(f"step {number} has no title")
+    return Step(number, title, criterion, Kind(kind))
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as it stands in `metadata.stepper` and in the journal."""
+    return {
+        "problem": plan.problem,
+        "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps],
+    }
+
+
+def from_json(data: Any) -> Plan | None:
+    """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
+    try:
+        steps = tuple(
+            step(int(item["id"]), str(item["title"]), str(item.get("criterion", "")), item.get("kind", "step"))
+            for item in data["steps"]
+        )
+        problem = str(data.get("problem", ""))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return None
+    if len({step.id for step in steps}) != len(steps) or not all(0 < step.id < 1 << 31 for step in steps):
+        return None
+    return Plan(problem, steps)
+
+
+def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
+    """Return the id of the step that a code cell belongs to, or None for a cell in no step.
+
+    The cell's own first line decides, then the step whose cell it is, then the first step that is neither done nor
+    skipped. While that step's failed cell exists, every other cell is a helper in no step.
+    """
+    asked = directive.parse(cell.source)
+    if asked.scratch:
+        return None
+    if asked.step is not None and state.plan.step(asked.step):
+        return asked.step
+    for step in state.plan.steps:
+        if state.of(step.id).cell_id == cell.id:
+            return step.id
+    number = state.open_step()
+    if cell.id in state.progress:
+        return None  # it ran before, in no step
+    if number is not None and failed_cell(state, cells, number) is not None:
+        return None
+    return number
+
+
+def key(state: State, cells: Sequence[Cell], cell: Cell) -> int | str:
+    """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
+    cell that is gone takes over that one's count.
+    """
+    number = owner(state, cells, cell)
+    if number is not None:
+        return number
+    ids = {other.id for other in cells}
+    for known, progress in state.progress.items():
+        if isinstance(known, str) and progress.failing:
+            if progress.cell_id == cell.id:
+                return known
+            if progress.cell_id not in ids and progress.index == cell.index:
+                return known
+    return cell.id
+
+
+def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
+    """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
+    progress = state.of(number)
+    if progress.status is not StepStatus.FAILED:
+        return None
+    return next((cell for cell in cells if cell.is_code and cell.id == progress.cell_id), None)
+
+
+def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
+    """Return the cell with that id; `cell-INDEX` names a cell by its place, as Claude Code does."""
+    found = next((cell for cell in cells if cell.id == name), None)
+    number = re.fullmatch(r"cell-(\d+)", name)
+    if found is None and number and int(number[1]) < len(cells):
+        return cells[int(number[1])]
+    return found
+
+
+def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
+    """Return the cell that was edited; without cell ids an insert is found below the cell it came after."""
+    if edit.cell_id is not None:
+        found = find_cell(cells, edit.cell_id)
+    else:
+        above = find_cell(cells, edit.after) if edit.after else None
+        index = above.index + 1 if above else 0
+        found = cells[index] if index < len(cells) else None
+    same = [cell for cell in cells if cell.is_code and cell.source == edit.source]
+    return found if found is None or found in same or len(same) != 1 else same[0]
+
+
+def added(state: State, title: str, after: int | None) -> Plan:
+    """Return the plan with one more step, at the end or after that step; raise ValueError."""
+    number, _, criterion = title.partition("::")
+    new = step(max((s.id for s in state.plan.steps), default=0) + 1, number, criterion)
+    return Plan(state.plan.problem, _placed(state, state.plan.steps, new, after))
+
+
+def edited(state: State, number: int, title: str) -> Plan:
+    """Return the plan with that step's title (and criterion, after `::`) changed; raise ValueError."""
+    old = _not_run(state, number)
+    name, mark, criterion = title.partition("::")
+    new = step(number, name, criterion if mark else old.criterion, old.kind.value)
+    return Plan(state.plan.problem, tuple(new if s.id == number else s for s in state.plan.steps))
+
+
+def removed(state: State, number: int) -> Plan:
+    """Return the plan without that step; raise ValueError."""
+    _not_run(state, number)
+    return Plan(state.plan.problem, tuple(s for s in state.plan.steps if s.id != number))
+
+
+def moved(state: State, number: int, after: int) -> Plan:
+    """Return the plan with that step after another one (0: first); raise ValueError."""
+    moving = _not_run(state, number)
+    rest = tuple(s for s in state.plan.steps if s.id != number)
+    return Plan(state.plan.problem, _placed(state, rest, moving, after))
+
+
+def _not_run(state: State, number: int) -> Step:
+    found = state.plan.step(number)
+    if found is None:
+        raise ValueError(f"there is no step {number}")
+    if state.of(number).status is not StepStatus.PENDING:
+        raise ValueError(f"step {number} ran already: it can only be skipped (stepper skip)")
+    return found
+
+
+def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None) -> tuple[Step, ...]:
+    ids = [s.id for s in steps]
+    if after is not None and after != 0 and after not in ids:
+        raise ValueError(f"there is no step {after} to put it after")
+    at = len(steps) if after is None else ids.index(after) + 1 if after else 0
+    ran = next((s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING), None)
+    if ran is not None:
+        raise ValueError(f"step {ran} ran already: no step can be put before it")
+    return (*steps[:at], new, *steps[at:])

@@ -1,0 +1,317 @@
+"""What the engine needs of the world: a kernel, a notebook file, a journal. Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stepper.policy.model import Cell, Fault, Limits, Outcome, Plan
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr."""
+
+    how: str
+    stderr: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
+
+    characters: int = 0
+    outputs: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        """Return both together."""
+        return LeftOut(self.characters + other.characters, self.outputs + other.outputs, self.bytes + other.bytes)
+
+    def __bool__(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.characters or self.outputs)
+
+
+NOTHING = LeftOut()
+
+
+@dataclass(frozen=True)
+class Models:
+    """The state of a kernel's widgets, as a notebook's metadata holds it: at most `limit` bytes of it."""
+
+    states: Mapping[str, dict[str, Any]]
+    limit: int
+    left_out: int = 0  # models
+    left_out_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A cell for which something comes besides its run: as it was when it ran."""
+
+    cell_id: str
+    source_hash: str
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What came for a cell besides its run, and whether it is there: a cell may be changed or gone."""
+
+    target: Target
+    characters: int
+    outputs: int
+    updates: int  # of displays that it shows
+    left_out: LeftOut  # of all that it got, the run's too
+    displays: Mapping[str, Sequence[int]]
+    there: bool
+
+
+@dataclass
+class Execution:
+    """What came of one execution, as the kernel told it. `outputs` are nbformat dicts."""
+
+    outcome: Outcome
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    execution_count: int | None = None
+    timings: dict[str, str] = field(default_factory=dict)  # nbclient's names → ISO 8601
+    fault: Fault | None = None
+    death: Death | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # the helper's message
+    notes: list[str] = field(default_factory=list)
+    memory: str = ""  # what the memory guard saw when it stopped the cell
+    pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
+    left_out: LeftOut = NOTHING
+    displays: dict[str, list[int]] = field(default_factory=dict)  # display id → the outputs that show it
+    widgets: Models | None = None  # None where nothing of them changed
+    captured: list[dict[str, Any]] = field(default_factory=list)  # what went into Output widgets
+    next_inputs: list[str] = field(default_factory=list)  # sources of the cells that Jupyter would make next
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+
+    python: str
+    cwd: str
+    environ: Mapping[str, str]
+
+
+class Kernel(Protocol):
+    """A live kernel of one notebook."""
+
+    id: str
+    pid: int
+    python: str
+    busy: bool
+    # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
+    # whether cells beside that took it.
+    hears: Callable[[dict[str, Any], bool], bool]
+
+    def listen(self) -> None:
+        """Take what the kernel published while no cell ran."""
+
+    def models(self) -> Models | None:
+        """Return the state of its widgets for the notebook; None where nothing changed since."""
+
+    async def execute(
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+    ) -> Execution:
+        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
+
+        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
+        """
+
+    async def adopt(self) -> Death | None:
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+
+    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+        """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+
+        It has that many seconds left. Raise KernelError where the kernel does not answer.
+        """
+
+    async def missed(self, request: str) -> list[dict[str, Any]]:
+        """Return what a request that is over published while no daemon was there, as far as the kernel remembers."""
+
+    async def facts(self) -> dict[str, Any]:
+        """Return the namespace in short, asked of the helper; empty where it does not tell."""
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now."""
+
+    async def death(self) -> Death | None:
+        """Return how the kernel ended, or None while it lives."""
+
+    async def shutdown(self) -> None:
+        """End the kernel and its children; return when they are gone."""
+
+    def detach(self) -> None:
+        """Leave the kernel to the next daemon."""
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the kernel's process tree in bytes."""
+
+
+class KernelProvider(Protocol):
+    """Starts kernels and finds those that outlived a daemon."""
+
+    async def start(self, place: KernelPlace) -> Kernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+
+    async def attach(self) -> Kernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+
+
+class Notebook(Protocol):
+    """One state of a notebook file, as read."""
+
+    language: str
+    plan: Any  # metadata.stepper, unchecked
+
+    @property
+    def figures(self) -> int:
+        """How many outputs are pictures."""
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """All cells, in order."""
+
+
+class NotebookFile(Protocol):
+    """A notebook on disk."""
+
+    path: str
+
+    def read(self) -> Notebook:
+        """Read it; raise NotebookError where it is no notebook."""
+
+    def parse(self, text: str) -> Notebook:
+        """Return the notebook that the text would be; raise NotebookError."""
+
+    def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
+        """Put the outputs on the cell by id and source, on a fresh read.
+
+        Return '' or why they can never be put; raise NotebookError where they can't be put now.
+        """
+
+    def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
+        """Put what cells have got besides their runs, in one write; the file keeps its time.
+
+        Return the cells that are gone or changed; raise NotebookError.
+        """
+
+    def outputs_of(self, target: Target) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
+
+    def mend_ids(self) -> list[tuple[str, Cell]]:
+        """Give ids of their own to cells that have another one's; return their former ids with them.
+
+        Raise NotebookError where the file can't be read or written.
+        """
+
+    def outputs(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
+
+    def mark(self, cell: Cell, tag: str) -> None:
+        """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+
+    def set_plan(self, plan: Plan) -> None:
+        """Put the plan into the metadata, the modification time kept; raise NotebookError."""
+
+    def touch(self) -> None:
+        """Set the modification time to now, so that those who poll it notice what was written."""
+
+
+class Late(Protocol):
+    """What came for a notebook's cells besides their runs, until it is put there."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything came."""
+
+    def take(
+        self,
+        target: Target,
+        message: dict[str, Any],
+        displays: Mapping[str, Sequence[int]],
+        missing: LeftOut,
+        limit: int,
+        waiting: Sequence[dict[str, Any]] | None,
+    ) -> None:
+        """Take a message for a cell that shows these displays, and of whose outputs some are missing.
+
+        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
+        is taken then.
+        """
+
+    def put(self, models: Models | None) -> list[Arrived]:
+        """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
+
+
+class Journal(Protocol):
+    """The append-only file of all runs and decisions of a notebook."""
+
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return all events, and a sentence about what could not be read ('' where all could)."""
+
+    @property
+    def waiting(self) -> int:
+        """How many events could not be written yet."""
+
+    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
+
+        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
+        """
+
+    def flush(self, sync: bool | None = True) -> None:
+        """Write the events that wait, all or none; raise OSError."""
+
+
+class Surroundings(Protocol):
+    """The project's files and the kernel's environment, each answer bounded in time and number."""
+
+    def named(self, folder: str) -> str:
+        """Return a folder as reports name it: relative to the project where it lies inside."""
+
+    def paths_like(self, asked: str, cwd: str) -> list[str]:
+        """Return the existing paths nearest to one, as written from `cwd`."""
+
+    def entries(self, folder: str, cwd: str) -> list[str]:
+        """Return the names of what a folder holds, as far as it can be read."""
+
+    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
+        """Return modules of that name below the project: path, and the folder that must be on sys.path."""
+
+    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
+        """Return which of the project's source files define one of the names: path, line, name."""
+
+    def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
+        """Return the topmost folder of a path that is missing, and the one above it; '' for none."""
+
+    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
+        """Return importable modules with names close to one."""
+
+    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
+        """Whether a kernel with that sys.path may find a module; True in doubt."""
+
+    def install_command(self, python: str, distribution: str) -> str:
+        """Return the command that adds a distribution to the environment of `python`."""
+
+    def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
+        """Return the project's files that were written since: path, size in bytes."""
+
+    def changed_since(self, when_ns: int, leave_out: Collection[str], folders: Sequence[str]) -> bool:
+        """Whether a file of the project, or one of the folders, was changed since."""
+
+
+class Pictures(Protocol):
+    """The folder of pictures that an agent can look at."""
+
+    def save(self, outputs: Sequence[dict[str, Any]], run: int) -> Sequence[Any]:
+        """Save the pictures of a run's outputs; return what became of each, in order."""
+
+
+Progress = Callable[[dict[str, Any]], None]

@@ -1,0 +1,225 @@
+"""One run of one cell in a session: begun, executed, judged, its outputs put away, journaled, told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from dataclasses import astuple, dataclass, replace
+from itertools import count
+
+from stepper.diagnosis.adviser import doubtful
+from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.policy import changes, directive, judge, ledger, plan, progress, retry
+from stepper.policy.model import Cell, Fault, Limits, Outcome, Run, Verdict
+from stepper.session.keeper import now
+from stepper.session.ports import Execution, Notebook
+from stepper.session.session import Caller, Session
+from stepper.words import brief, report
+from stepper.words.report import Ended
+
+
+@dataclass
+class Work:
+    """A cell that is to run, and what is noted on the way."""
+
+    document: Notebook
+    cell: Cell
+    key: ledger.Key
+    timeout: float
+    limits: Limits
+    keep_time: bool
+    notes: list[str]
+    was_complete: bool
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """A run that is journaled: what came of it, and what follows."""
+
+    begin: judge.Begun
+    run: Run
+    execution: Execution
+    decision: retry.Decision
+    attempts: int
+
+
+def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = True) -> Work:
+    """Return the work on a cell: its key, its deadline in seconds, what is to be noted before it runs."""
+    limits, asked = session.limits(), directive.parse(cell.source)
+    timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+    key = plan.key(session.state, document.cells, cell)
+    notes = [*asked.problems, *_out_of_order(session, document, cell)]
+    notes += progress.returned(session.state, key, changes.source_hash(cell.source))
+    return Work(document, cell, key, timeout, limits, keep_time, notes, session.state.complete)
+
+
+async def run_cell(
+    session: Session,
+    document: Notebook,
+    cell: Cell,
+    caller: Caller,
+    tool_use_id: str | None = None,
+    keep_time: bool = True,
+) -> Ended:
+    """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
+    if why := changes.halved(cell.source):
+        raise StepperError(f"{cell.label}: {why}")
+    work = work_on(session, document, cell, keep_time)
+    for repeat in count():
+        try:
+            kernel = await session.keeper.get(caller.environ)
+        except KernelError as error:
+            return _not_started(session, work, error)
+        work.notes = [*session.take_notes(), *work.notes]
+        begin = judge.Begun(session.state.next_run, work.key, now(), time.monotonic(), tool_use_id, repeat,
+                            uuid.uuid4().hex, work.timeout)  # fmt: skip
+        if caller.left.is_set():
+            raise StepperError("the caller went away before the cell ran")
+        session.log({**begin.event(cell), "kernel": kernel.id}, sync=False)
+        known = session.facts
+        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
+        done = await conclude(session, work, begin, execution, known, kernel.id, kernel.python)
+        if done.decision.act is not retry.Act.AGAIN:
+            break
+        wait = done.decision.wait
+        work.notes.append(
+            f"run {done.run.run}: {report.short_fault(done.run.fault)}; stepper ran it again after {wait:g} s"
+        )
+        if await _paused(session, wait, caller):
+            done = replace(done, run=replace(done.run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED))
+            break
+    return await tell(session, work, done)
+
+
+async def conclude(
+    session: Session,
+    work: Work,
+    begin: judge.Begun,
+    execution: Execution,
+    known: dict[str, object],
+    kernel_id: str,
+    python: str,
+) -> Concluded:
+    """Judge an execution, put its outputs away and journal the run; `known` are the facts of before it."""
+    state, cell, key = session.state, work.cell, work.key
+    known = session.facts or known  # a kernel that died tells no more
+    fault, verdict = judged(cell, execution, known, brief.built(state))
+    if fault is not None:
+        look = execution.facts.get("look") or {}
+        fault = await asyncio.to_thread(
+            session.adviser.suggested, fault, look, cell, work.document.cells, state, known, python
+        )
+    run = begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())
+    attempts = state.attempts_after(key, verdict, begin.repeat > 0)
+    decision = retry.decide(verdict, attempts, begin.repeat, work.limits)
+    if decision.act is not retry.Act.AGAIN:
+        work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
+    if verdict is Verdict.RECOVERABLE:
+        work.notes += progress.same_error(state, key, run)
+    counted: dict[str, object] = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
+    counted |= {"displays": execution.displays} if execution.displays else {}
+    counted |= {"left_out": astuple(execution.left_out)} if execution.left_out else {}
+    session.log({"event": "run", **judge.told(run), **counted, "request": begin.request}, sync=None)
+    session.ended(execution, f"cell {cell.number}")
+    session.failed = execution if verdict is Verdict.RECOVERABLE else None
+    return Concluded(begin, run, execution, decision, attempts)
+
+
+async def tell(session: Session, work: Work, done: Concluded) -> Ended:
+    """Return what the report needs of a run; stop the notebook where that follows."""
+    run, execution = done.run, done.execution
+    session.put_late()
+    ended = summed(session, work, run, execution)
+    besides = (session, execution, run, done.begin.wall_ns)
+    slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
+    seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
+    ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
+    if done.decision.act is retry.Act.STOP:
+        session.stop(work.key, work.cell.id, report.stop_block(ended, done.attempts + done.begin.repeat))
+    if session.state.complete and not work.was_complete:
+        with contextlib.suppress(NotebookError):  # it may be gone by now
+            figures = session.file.read().figures
+            ended = replace(ended, tail=brief.completion(session.name, session.state, figures))
+    return ended
+
+
+def judged(cell: Cell, execution: Execution, facts: dict[str, object], built: str = "") -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution and what follows; `facts` are what the kernel told last.
+
+    `built` tells what had built the variables, for a kernel that died.
+    """
+    how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
+    memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
+    return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory, built)
+
+
+def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
+    """Return a run as the reports need it."""
+    state = session.state
+    return Ended(
+        cell=work.cell,
+        run=run.run,
+        outcome=run.outcome,
+        verdict=run.verdict,
+        duration_s=run.duration_s,
+        outputs=execution.outputs,
+        fault=run.fault,
+        plan=state.plan,
+        step=state.plan.step(run.step),
+        next_step=state.plan.step(state.open_step()),
+        attempts=state.of(work.key).attempts,
+        max_retries=work.limits.max_retries,
+        timeout=work.timeout,
+        notes=[*work.notes, *brief.came(state, work.document.cells)],
+        captured=execution.captured,
+        next_inputs=execution.next_inputs,
+    )
+
+
+def _besides(session: Session, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
+    """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
+    changed = execution.facts.get("changed")
+    left = session.adviser.kept(changed, since_ns) if run.verdict is not Verdict.FINE else doubtful(execution)
+    return session.adviser.seen(execution, run.run), left
+
+
+async def _paused(session: Session, wait: float, caller: Caller) -> bool:
+    """Wait before stepper runs a cell again; return True where that was interrupted."""
+    session.waits_for = caller
+    session.pause.clear()
+    try:
+        await asyncio.wait_for(session.pause.wait(), wait)
+    except asyncio.TimeoutError:
+        return False
+    finally:
+        session.waits_for = None
+    return True
+
+
+def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
+    """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
+    if not error.stops:
+        raise error
+    cell, key = work.cell, work.key
+    fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
+    run = Run(0, cell.id, cell.number, cell.index, key if isinstance(key, int) else None, "", now(), 0.0,
+              Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault)  # fmt: skip
+    work.notes, work.timeout = [], 0.0
+    ended = summed(session, work, run, Execution(run.outcome))
+    session.stop(key, cell.id, report.stop_block(ended, session.state.of(key).attempts, error.hint))
+    return ended
+
+
+def _out_of_order(session: Session, document: Notebook, cell: Cell) -> list[str]:
+    below = [c for c in document.cells if c.index > cell.index and c.id in session.state.ran]
+    if not below:
+        return []
+    return [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
+
+
+def _origins(session: Session, document: Notebook) -> dict[int, str]:
+    """Return how reports name the cells that ran in this kernel, by execution count."""
+    names = {cell.id: cell.label for cell in document.cells if cell.is_code}
+    return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in session.state.counts.items()}

@@ -1,0 +1,312 @@
+"""Set stepper up in any repository. install.sh calls it: `plan` (preflight.py), then `apply`.
+
+Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
+uninstall.py undoes all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stepper import __version__
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths
+from stepper.hook import client
+from stepper.setup import doctor, settings, trust
+from stepper.setup.refuse import (
+    SETTINGS,
+    SKILLS,
+    Choice,
+    RefusedError,
+    check_interpreter,
+    parse,
+    plan,
+    read_settings,
+    refuse,
+    say,
+)
+
+
+def apply(options: argparse.Namespace) -> None:
+    """Set the project up; the environment is there already."""
+    choice = refuse(options)
+    paths = Paths(options.target)
+    project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
+    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    finish_env(paths)
+    if options.remade and not options.editable and compile_client(Path(paths.env, "bin/hook")):
+        say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+    for each in (paths.project, *paths.borrowers()) if options.remade else ():
+        retire(Paths(each))
+    prepare_kernel(project, choice)
+
+    text, data = read_settings(project)
+    merged, new_rules = settings.add_rules(
+        settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
+    )
+    known = doctor.record(paths).get("script")
+    write_record(paths, options, choice, notebooks, new_rules)
+    if doctor.strange(paths, python := doctor.kernel_python(paths)):
+        say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
+
+    ignored = project / ".gitignore"
+    say(".gitignore", write(ignored, settings.ignore(read(ignored))))
+    install_script(project, known)
+    if merged != data:
+        write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
+    say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if options.allow:
+        say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
+    install_skills(project)
+    if not (project / notebooks).is_dir():
+        (project / notebooks).mkdir(parents=True)
+        say("notebooks", f"made: {notebooks}/")
+    if not options.demo:
+        farewell(paths, options.allow)
+
+
+def farewell(paths: Paths, allowed: bool) -> None:
+    """Say what to do next."""
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if not allowed:
+        say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
+
+
+def finish_env(paths: Paths) -> None:
+    """Put into the environment what the hook script and the person's shell need, and its name into the project."""
+    trust.make_folders(paths)
+    env = Path(paths.env)
+    link(env / "project", Path(paths.project))
+    link(env / "packages", Path(__file__).resolve().parent.parent)  # site-packages, or the checkout
+    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
+    # own. `stepper` alone comes first, because the project may have another command of that name.
+    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
+    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    link(env / "cli/stepper", Path("../bin/stepper"))
+    # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
+    script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    write(env / "bin/stepper", os.fsencode(script), 0o755)
+    link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
+
+
+def compile_client(target: Path) -> bool:
+    """Make the compiled client, a fallback of none: the hook script takes Python's where it is missing.
+
+    Linked statically where that is possible, because a home folder may be on machines with other C libraries. Return
+    whether it is there and works.
+    """
+    source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
+    for more in (["-static"], []) if compiler else ():
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
+        try:
+            if doctor.run(*command).code == 0 and doctor.run(str(temporary), "--version").code == 0:
+                temporary.replace(target)
+                return True
+        finally:
+            temporary.unlink(missing_ok=True)
+    return False
+
+
+def retire(paths: Paths) -> None:
+    """End a daemon that runs on the old environment; its kernels stay for the next one.
+
+    A request of another version has it make way, as after every update.
+    """
+    try:
+        connection = client.connect(paths)
+        if connection:
+            try:
+                connection.send(b"status", b"reinstalled", b"", b"", b"")
+                connection.answer()
+            finally:
+                connection.sock.close()
+            client.retired(paths)
+            say("daemon", "ended, to start anew with the next cell; kernels stay")
+    except (OSError, StepperError) as error:
+        say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
+
+
+def prepare_kernel(project: Path, choice: Choice) -> None:
+    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise RefusedError."""
+    uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    if choice.make:
+        # in a project uv knows which Python it wants
+        wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
+        command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
+        must(command, project, undo=project / ".venv")
+        made.append("made")
+    about = check_interpreter(choice)
+    if "ipykernel" not in about.modules:
+        how = [uv, "pip", "install", "--python"] if uv else []
+        command = [*how, choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
+        must([*command, "ipykernel"], project, undo=project / ".venv" if choice.make else None)
+        made.append("ipykernel added")
+    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.name})")
+    if "ipykernel added" in made and (project / "uv.lock").exists():
+        say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
+
+
+def must(command: list[str], cwd: Path, undo: Path | None) -> None:
+    """Run a command; where it fails remove `undo` and raise RefusedError with the end of what it said."""
+    done = doctor.run(*command, cwd=str(cwd))
+    if done.code:
+        if undo:
+            remove(undo)
+        raise RefusedError(
+            f"{shlex.join(command)} failed: {done.tail()}",
+            "mend that and run this again, or name another interpreter: --python PATH",
+        )
+
+
+def write_record(
+    paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
+) -> None:
+    """Note for this user what runs here, and what uninstall can't see: what was there before.
+
+    Written before anything else of the project is changed.
+    """
+    project, old = Path(paths.project), doctor.record(paths)
+    text, data = read_settings(project)
+    script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
+    # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
+    fresh = not (settings.has_ours(data) or script.exists() or our_skills(project))
+    places = (".claude", ".claude/hooks", SKILLS, ".gitignore", notebooks)
+    before: settings.Data = {
+        "found": [name for name in places if (project / name).exists()] if fresh else [],
+        "settings": text if fresh else None,
+        "allow": [] if fresh else [settings.RULES[-1]],
+        "gitignore": not fresh or settings.ignore(ignored) != ignored,
+        **{name: old[name] for name in ("found", "settings", "allow", "gitignore") if name in old},
+    }
+    note = {
+        "version": 1,
+        "python": choice.python,
+        "given": choice.given,
+        "source": options.source,
+        "notebooks": notebooks,
+        "script": hashlib.sha256(doctor.assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
+        **before,
+        "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
+        **{name: old[name] for name in ("accepted",) if name in old},
+    }
+    trust.remember(paths, note)
+
+
+def install_script(project: Path, known: str | None) -> None:
+    """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
+    path, ours = project / settings.SCRIPT, doctor.assets("hooks").joinpath("stepper").read_bytes()
+    there = read(path)
+    if there and there != ours and hashlib.sha256(there).hexdigest() != known:
+        copy = path.with_name("stepper.orig")
+        write(copy, there)
+        say("hook", f"the one that was here differs: kept as {copy.relative_to(project)}")
+    say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
+
+
+def our_skills(project: Path) -> dict[str, str]:
+    """Return the skills of the project that bear our mark: name → `ours` or `edited`."""
+    found = {folder.name: settings.whose(doctor.files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))}
+    return {name: whose for name, whose in found.items() if whose in ("ours", "edited")}
+
+
+def install_skills(project: Path) -> None:
+    """Copy the skills; leave those that the person edited; remove those that this version has no more."""
+    shipped, present = doctor.shipped_skills(), our_skills(project)
+    done: dict[str, list[str]] = {}
+    for name, files in shipped.items():
+        folder = project / SKILLS / name
+        if present.get(name) == "edited":
+            word = "edited by you, kept"
+        elif name in present and settings.digest(doctor.files_in(folder)) == settings.digest(files):
+            word = "unchanged"
+        else:
+            word = "updated" if name in present else "made"
+            remove(folder)
+            for file, content in files.items():
+                write(folder / file, content)
+        done.setdefault(word, []).append(name)
+    for name in present.keys() - shipped.keys():
+        if present[name] == "ours":
+            remove(project / SKILLS / name)
+            done.setdefault("removed", []).append(name)
+    for word, names in done.items():
+        say("skills", f"{word}: {', '.join(names)}")
+    if edited := done.get("edited by you, kept"):
+        say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> bytes:
+    """Return a file's bytes, none where there is no file."""
+    return path.read_bytes() if path.is_file() else b""
+
+
+def write(path: Path, content: bytes, mode: int | None = None) -> str:
+    """Write a file whole or not at all, through a link, its mode kept; return made, updated or unchanged."""
+    path = Path(os.path.realpath(path))
+    old = path.stat() if path.exists() else None
+    wanted = mode if mode is not None else (old.st_mode & 0o7777 if old else None)
+    if old and path.read_bytes() == content:
+        if wanted != old.st_mode & 0o7777:
+            path.chmod(wanted or 0)
+            return "updated"
+        return "unchanged"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        if wanted is not None:
+            temporary.chmod(wanted)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return "updated" if old else "made"
+
+
+def link(path: Path, target: Path) -> None:
+    """Make `path` a link to `target`."""
+    if not (path.is_symlink() and path.readlink() == target):
+        remove(path)
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+Verb = Callable[[argparse.Namespace], None]
+VERBS: dict[str, Verb] = {"plan": plan, "apply": apply}
+
+
+def main(verbs: Mapping[str, Verb] = VERBS) -> int:
+    """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
+    try:
+        verbs[sys.argv[1]](parse(sys.argv[2:]))
+    except StepperError as error:
+        sys.stderr.write(f"install.sh: {error}\n")
+        return error.exit_code
+    except OSError as error:
+        sys.stderr.write(f"install.sh: {error.filename or ''}: {error.strerror or error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

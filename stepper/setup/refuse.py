@@ -1,0 +1,270 @@
+"""What must be refused and what is to be made, before anything changes: the first half of install.
+
+It runs from the checkout with any Python 3.10 or newer, stdlib only. `plan` answers install.sh in shell text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.paths import Paths, record_folder, record_root, recorded
+from stepper.setup import doctor, settings
+
+SETTINGS = ".claude/settings.json"
+SKILLS = ".claude/skills"
+ENV = ".stepper/env"
+# Where install and uninstall write or remove things, besides `.claude/`.
+PLACES = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore")
+# In the third line of every version of the hook script: how it is known as ours.
+SCRIPT_MARK = b"notebook-stepper"
+
+
+class Choice(NamedTuple):
+    """The kernel's interpreter: its path, why it is this one, whether `--python` gave it."""
+
+    python: str
+    why: str
+    given: bool = False
+    make: bool = False
+
+
+class RefusedError(StepperError):
+    """Install can't do its work here; nothing was changed."""
+
+
+def say(name: str, what: str) -> None:
+    """Tell the person what was done. That nobody listens any more (`| head`) is no reason to stop half way."""
+    try:
+        sys.stdout.write(f"{name:<12}{what}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+# --- what is asked, and what must be refused ---------------------------------------------------------------
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of install.sh, with absolute paths; raise UsageError."""
+    parser = argparse.ArgumentParser(prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("target", nargs="?")
+    parser.add_argument("--python")
+    for name in ("allow", "editable", "uninstall", "demo", "remade"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--source", default=str(Path(__file__).resolve().parent.parent))
+    try:
+        options, unknown = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error), "./install.sh --help") from None
+    if unknown:
+        raise UsageError(f"unknown or too many arguments: {' '.join(unknown)}", "./install.sh --help")
+    if options.demo and options.uninstall:
+        raise UsageError("--demo and --uninstall exclude each other", "./install.sh --help")
+    if options.python is not None:
+        found = options.python if os.sep in options.python else shutil.which(options.python)
+        # not resolved: the link in a venv is what makes it that venv's interpreter
+        options.python = os.path.abspath(found or options.python)
+    options.scratch = options.demo and options.target is None
+    if options.scratch:
+        options.target = tempfile.mkdtemp(prefix="stepper-demo-")
+    options.target = os.path.realpath(options.target or ".")
+    return options
+
+
+def check_target(target: str) -> None:
+    """Raise UsageError where the folder can't be set up at all."""
+    shown = shlex.quote(target)
+    if not os.path.lexists(target):
+        raise UsageError(f"there is no folder {shown}", f"mkdir -p {shown}")
+    if not Path(target).is_dir():
+        raise UsageError(f"{shown} is not a folder")
+    if set(os.pathsep + "\n") & set(record_folder(target)):
+        where = shlex.quote(record_folder(target))
+        raise UsageError(f"{where}: a colon or a line end can't stand on the PATH", "rename the folder")
+    if target == os.path.realpath(Path.home()):
+        raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
+    try:
+        tempfile.TemporaryFile(dir=target).close()
+    except OSError as error:
+        raise UsageError(f"{shown} can't be written: {error.strerror}", f"ls -ld {shown}") from None
+
+
+def read_settings(project: Path) -> tuple[str | None, settings.Data]:
+    """Return the settings' text (None: no file) and data; raise RefusedError where merging is impossible."""
+    path = project / SETTINGS
+    try:
+        text = path.read_bytes().decode("utf-8")
+        data = settings.parse(text)
+    except FileNotFoundError:
+        return None, {}
+    except (OSError, ValueError, RecursionError) as error:
+        kind = "can't be read" if isinstance(error, OSError) else "is not valid JSON"
+        raise RefusedError(f"{path} {kind}: {error}", f"{doctor.editor(str(path))}  # then run this again") from None
+    if wrong := settings.problem(data):
+        raise RefusedError(f"{path}: {wrong}", f"{doctor.editor(str(path))}  # then run this again")
+    return text, data
+
+
+def check_links(project: Path, *more: str) -> None:
+    """Raise RefusedError where a link in a place of ours leads out of the project: nothing is written elsewhere.
+
+    `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
+    """
+    skills = [f"{SKILLS}/{name}" for name in doctor.shipped_skills()]
+    places = (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more)
+    for name in places:
+        place, real = project / name, os.path.realpath(project / name)
+        inside = (project, os.path.realpath(record_root())) if name == ENV else (project,)
+        if not any(Path(real).is_relative_to(each) for each in inside) or (name == ".stepper" and place.is_symlink()):
+            word = shlex.quote(str(place))
+            raise RefusedError(
+                f"{place} is or lies behind a link, to {real}", f"ls -ld {word}; rm the link, not {real}"
+            )
+
+
+def check_folders(project: Path, *names: str) -> None:
+    """Raise RefusedError where a folder that we need is none, or can't be written."""
+    for name in names:
+        place = project / name
+        if os.path.lexists(place) and not place.is_dir():
+            raise RefusedError(f"{place} is not a folder", "move it away, then run this again")
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+            raise RefusedError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
+
+
+def check_files(project: Path) -> None:
+    """Raise RefusedError where something foreign stands in a place of ours."""
+    for name in (SETTINGS, ".gitignore", settings.SCRIPT):
+        place = project / name
+        if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
+            raise RefusedError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
+    script = project / settings.SCRIPT
+    if script.is_file() and SCRIPT_MARK not in script.read_bytes():
+        raise RefusedError(f"{script} is not stepper's", "move it away, then run this again")
+    found = {name: project / SKILLS / name for name in doctor.shipped_skills()}
+    foreign = [str(place) for place in found.values() if settings.whose(doctor.files_in(place)) == "foreign"]
+    if foreign:
+        raise RefusedError(
+            f"another skill has the name of one of ours: {', '.join(foreign)}",
+            "rename it, then run this again",
+        )
+
+
+def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
+    """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
+    noted = doctor.record(paths)
+    venv = Path(paths.project, ".venv")
+    if given:
+        return Choice(given, "--python", given=True)
+    if noted.get("given") and Path(str(noted.get("python"))).exists():
+        return Choice(str(noted["python"]), "given by --python before", given=True)
+    if (venv / "bin/python").exists():
+        return Choice(str(venv / "bin/python"), "the project's .venv")
+    ours = (paths.home, os.path.realpath(record_root()))  # where environments of stepper's own lie
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        python, real = Path(environ.get(name, ""), "bin/python"), Path(os.path.realpath(environ.get(name, "")))
+        if environ.get(name) and python.exists() and not any(map(real.is_relative_to, ours)):
+            return Choice(str(python), f"the active {name}")
+    if os.path.lexists(venv):
+        raise RefusedError(f"{venv} has no bin/python", "remove it, or name an interpreter: --python PATH")
+    return Choice(str(venv / "bin/python"), "a new .venv", make=True)
+
+
+def check_interpreter(choice: Choice) -> doctor.Interpreter:
+    """Return what the interpreter said of itself; raise RefusedError where no kernel can be made of it."""
+    about = doctor.probe(choice.python)
+    if about.error:
+        raise RefusedError(f"{choice.python} ({choice.why}) does not run: {about.error}", "name another: --python PATH")
+    if about.version < doctor.OLDEST_KERNEL_PYTHON:
+        raise RefusedError(
+            f"{choice.python} ({choice.why}) is Python {about.name}: the kernel needs 3.9 or newer",
+            "name another: --python PATH",
+        )
+    if not {"ipykernel", "pip"} & set(about.modules) and not shutil.which("uv"):
+        raise RefusedError(
+            f"{choice.python} ({choice.why}) has neither ipykernel nor pip, and uv is not on the PATH",
+            f"{shlex.quote(choice.python)} -m ensurepip  # then run this again",
+        )
+    return about
+
+
+# --- plan: refuse or say what is to be made; nothing changes ------------------------------------------------
+
+
+def stamp(options: argparse.Namespace) -> str:
+    """Return the fingerprint of this checkout, this mode and this place, which an environment carries."""
+    source = Path(options.source)
+    # an editable environment holds only what the metadata says
+    files = [source / "pyproject.toml", source / "stepper/__init__.py"]
+    if not options.editable:
+        folders = [source / name for name in ("stepper", "hooks", "skills")]
+        files += [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    total = hashlib.sha256(f"{options.editable} {options.target}".encode("utf-8", "surrogateescape"))
+    for path in sorted(set(files)):
+        if "__pycache__" not in path.parts:
+            total.update(os.fsencode(path.relative_to(source)) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def env_ready(paths: Paths, wanted: str) -> bool:
+    """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
+    if not recorded(paths.project) or os.path.islink(paths.env):  # `stepper trust` made that link
+        return False
+    try:
+        there = Path(paths.env, "stamp").read_text().strip()
+    except OSError:
+        return False
+    code = "import stepper.setup.install"
+    return there == wanted and doctor.run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).code == 0
+
+
+def refuse(options: argparse.Namespace) -> Choice:
+    """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
+    check_target(options.target)
+    paths = Paths(options.target)
+    check_links(Path(paths.project))
+    check_folders(Path(paths.project), ".stepper", ".claude", ".claude/hooks", SKILLS)
+    read_settings(Path(paths.project))
+    check_links(Path(paths.project), doctor.notebooks_dir(paths))
+    check_folders(Path(paths.project), doctor.notebooks_dir(paths))
+    check_files(Path(paths.project))
+    environ = {} if options.scratch else os.environ
+    choice = choose(paths, options.python, environ)
+    if not choice.make:
+        check_interpreter(choice)
+    return choice
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Print what install.sh is to do, as shell text."""
+    if options.uninstall:
+        check_target(options.target)
+        check_links(Path(Paths(options.target).project))
+    else:
+        refuse(options)
+    paths = Paths(options.target)
+    wanted = stamp(options)
+    values = {
+        "target": paths.project,
+        "env": paths.env,
+        "state": os.path.dirname(os.path.dirname(record_root())),
+        "stamp": "" if options.uninstall or env_ready(paths, wanted) else wanted,
+        **{name: "yes" if getattr(options, name) else "" for name in ("editable", "demo", "uninstall")},
+    }
+    words = [f"--{name}" for name in ("allow", "editable", "uninstall") if getattr(options, name)]
+    words += ["--python", options.python] if options.python else []
+    words += ["--source", options.source, "--", paths.project]
+    text = "\n".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+    # a scratch folder gets an environment of its own: the demo installs pandas there
+    text += "\nunset VIRTUAL_ENV CONDA_PREFIX" if options.scratch else ""
+    sys.stdout.buffer.write(os.fsencode(f"{text}\nset -- {shlex.join(words)}\n"))

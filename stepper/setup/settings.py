@@ -1,0 +1,313 @@
+"""What install writes into files that are not only ours: settings.json, .gitignore, the skills' folders.
+
+Pure: data or text in, data or text out; no files. Our parts are recognised without any record: a handler by
+its command, a line by its text, a skill by the mark that ends its SKILL.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stepper.ground import paths
+
+SCRIPT = paths.SCRIPT
+# A cell ends by our rules, never by the client's: its handler may take a day (seconds).
+CELL_TIMEOUT = 86_400
+GITIGNORE_LINE = b".stepper/"
+COVERING_LINES = (b".stepper", b".stepper/", b"/.stepper", b"/.stepper/")
+
+Json = Any  # a value of any JSON type
+Data = dict[str, Json]
+
+
+class Handler(NamedTuple):
+    """One hook handler. `rule` is its `if` ({} stands for the notebooks' folder), `timeout` in seconds."""
+
+    event: str
+    matcher: str | None
+    rule: str | None
+    timeout: int
+    status: str | None = None
+
+
+HANDLERS = (
+    Handler("PreToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", 30),
+    Handler("PreToolUse", "Write", "Write({}/**/*.ipynb)", 30),
+    Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
+    Handler("PostToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
+    Handler("PostToolUse", "Write", "Write({}/**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
+    Handler("PostToolBatch", None, None, 30),
+    Handler("SessionStart", None, None, 30),
+    Handler("UserPromptSubmit", None, None, 20),
+    Handler("Stop", None, None, 20),
+)
+# With these, approving an edit is no longer asked for: the cell runs at once.
+RULES = ("Edit({}/**)", "Bash(stepper *)")
+
+
+def rules(notebooks_dir: str) -> list[str]:
+    """Return the permission rules of `--allow`."""
+    return [rule.replace("{}", notebooks_dir) for rule in RULES]
+
+
+def group(handler: Handler, notebooks_dir: str) -> Data:
+    """Return `handler` as the settings hold it: a group of its own, in exec form (no shell, no quoting)."""
+    spec: Data = {
+        "type": "command",
+        "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
+        "args": [handler.event],
+    }
+    if handler.rule:
+        spec["if"] = handler.rule.replace("{}", notebooks_dir)
+    spec["timeout"] = handler.timeout
+    if handler.status:
+        spec["statusMessage"] = handler.status
+    return {"matcher": handler.matcher, "hooks": [spec]} if handler.matcher else {"hooks": [spec]}
+
+
+def is_ours(spec: object) -> bool:
+    """Tell whether a handler of the settings calls our hook script."""
+    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
+
+
+def problem(data: object) -> str:
+    """Return what in `data` is not of the shape that Claude Code reads, or "" where we can merge."""
+    if not isinstance(data, dict):
+        return "it does not hold an object"
+    hooks, permissions = data.get("hooks", {}), data.get("permissions", {})
+    for name, value in (("hooks", hooks), ("permissions", permissions)):
+        if not isinstance(value, dict):
+            return f"{name} is not an object"
+    lists = {f"hooks.{event}": hooks.get(event, []) for event in events()}
+    lists["permissions.allow"] = permissions.get("allow", [])
+    return next((f"{name} is not a list" for name, value in lists.items() if not isinstance(value, list)), "")
+
+
+def events() -> list[str]:
+    """Return the events that have a handler of ours, each once, in order."""
+    return list(dict.fromkeys(handler.event for handler in HANDLERS))
+
+
+def missing(data: Data, notebooks_dir: str) -> list[str]:
+    """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
+    hooks = data.get("hooks", {})
+    lacking = [h for h in HANDLERS if group(h, notebooks_dir) not in hooks.get(h.event, [])]
+    return [" ".join(filter(None, (h.event, h.matcher))) for h in lacking]
+
+
+def has_ours(data: Data) -> bool:
+    """Tell whether any handler of `data` is ours."""
+    return bool(remove_hooks(data, {}) != data)
+
+
+def add_hooks(data: Data, notebooks_dir: str) -> Data:
+    """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
+    ours = sum(is_ours(spec) for groups in data.get("hooks", {}).values() for spec in _specs(groups))
+    if ours == len(HANDLERS) and not missing(data, notebooks_dir):
+        return data
+    clean = remove_hooks(data, data)
+    hooks = dict(clean.get("hooks", {}))
+    for handler in HANDLERS:
+        hooks[handler.event] = [*hooks.get(handler.event, []), group(handler, notebooks_dir)]
+    return {**clean, "hooks": hooks}
+
+
+def remove_hooks(data: Data, before: Mapping[str, Json]) -> Data:
+    """Return `data` without our handlers and without what became empty by that and is not in `before`."""
+    if not isinstance(data.get("hooks"), dict):
+        return data
+    kept = before.get("hooks")
+    hooks = {}
+    for event, groups in data["hooks"].items():
+        rest = _without(groups)
+        if rest or rest == groups or (isinstance(kept, dict) and event in kept):
+            hooks[event] = rest
+    if hooks or hooks == data["hooks"] or kept is not None:
+        return {**data, "hooks": hooks}
+    return {name: value for name, value in data.items() if name != "hooks"}
+
+
+def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
+    """Return `data` with the permission rules, and those that it did not have yet."""
+    permissions = data.get("permissions", {})
+    allow = permissions.get("allow", [])
+    new = [rule for rule in wanted if rule not in allow]
+    if not new:
+        return data, []
+    return {**data, "permissions": {**permissions, "allow": [*allow, *new]}}, new
+
+
+def remove_rules(data: Data, ours: list[str], before: Mapping[str, Json]) -> Data:
+    """Return `data` without the rules `ours` and without what became empty by that and is not in `before`."""
+    permissions = data.get("permissions")
+    if not isinstance(permissions, dict) or not isinstance(permissions.get("allow"), list):
+        return data
+    allow = [rule for rule in permissions["allow"] if rule not in ours]
+    if allow == permissions["allow"]:
+        return data
+    kept = before.get("permissions")
+    rest = {**permissions, "allow": allow}
+    if not allow and not (isinstance(kept, dict) and "allow" in kept):
+        del rest["allow"]
+    if rest or kept is not None:
+        return {**data, "permissions": rest}
+    return {name: value for name, value in data.items() if name != "permissions"}
+
+
+def _specs(groups: object) -> list[Json]:
+    """Return the handlers of an event's groups; whatever is of another shape is passed over."""
+    items = groups if isinstance(groups, list) else []
+    found = [item.get("hooks") for item in items if isinstance(item, dict)]
+    return [spec for specs in found if isinstance(specs, list) for spec in specs]
+
+
+def _without(groups: Json) -> Json:
+    """Return an event's groups without our handlers, and without the groups that held only those."""
+    if not any(map(is_ours, _specs(groups))):
+        return groups
+    rest = []
+    for item in groups:
+        specs = _specs([item])
+        others = [spec for spec in specs if not is_ours(spec)]
+        if len(others) == len(specs):
+            rest.append(item)
+        elif others:
+            rest.append({**item, "hooks": others})
+    return rest
+
+
+# --- the settings as text: a diff shows only what was added ------------------------------------------------
+
+
+def parse(text: str) -> Json:
+    """Return the JSON document in `text`; raise ValueError, also where an object has a key twice."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Json]]) -> Data:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the key {twice!r} twice")
+    return data
+
+
+def render(data: Data, old: str = "{}\n") -> str:
+    """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
+    found = re.search(r'\n([ \t]+)"', old)
+    eol = "\r\n" if "\r\n" in old else "\n"
+    start = len(old) - len(old.lstrip())
+    end = len(old.rstrip())
+    body = _render(data, old[start:end], eol, found[1] if found else "  ")
+    return old[:start] + body + old[end:]
+
+
+def _render(new: Json, source: str, eol: str, indent: str, depth: int = 1) -> str:
+    """Return `new`, `depth` levels deep, as text; `source` is the text of what stood in its place."""
+    old = json.loads(source) if source else None
+    if source and json.dumps(old) == json.dumps(new):  # == takes True for 1, and dicts in any order
+        return source
+    if not isinstance(new, (dict, list)):
+        return json.dumps(new, ensure_ascii=False)
+    if not new:
+        return "{}" if isinstance(new, dict) else "[]"
+    texts = _parts(source) if isinstance(old, type(new)) else {}
+    edge = eol + indent * depth
+    if isinstance(new, dict):
+        lines = [
+            f"{json.dumps(name, ensure_ascii=False)}: " + _render(value, texts.get(name, ""), eol, indent, depth + 1)
+            for name, value in new.items()
+        ]
+    else:
+        # an item keeps its text wherever it moved to
+        known = {json.dumps(json.loads(text)): text for text in texts.values()}
+        lines = [_render(item, known.get(json.dumps(item), ""), eol, indent, depth + 1) for item in new]
+    inner = ("," + edge).join(lines)
+    opening, closing = "{}" if isinstance(new, dict) else "[]"
+    return f"{opening}{edge}{inner}{eol}{indent * (depth - 1)}{closing}"
+
+
+def _parts(source: str) -> dict[Json, str]:
+    """Return the text of each member of the JSON object or array in `source`, by key or index."""
+    decoder = json.JSONDecoder()
+    parts: dict[Json, str] = {}
+    at = _skip(source, 1)
+    while source[at] not in "]}":
+        name: Json = len(parts)
+        if source[0] == "{":
+            name, at = decoder.raw_decode(source, at)
+            at = _skip(source, _skip(source, at) + 1)  # the colon
+        _, end = decoder.raw_decode(source, at)
+        parts[name] = source[at:end]
+        at = _skip(source, end)
+        if source[at] == ",":
+            at = _skip(source, at + 1)
+    return parts
+
+
+def _skip(source: str, at: int) -> int:
+    """Return the index of the first character from `at` on that is not white space."""
+    while source[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+# --- .gitignore: bytes, because it may be in any encoding -------------------------------------------------
+
+
+def ignore(content: bytes) -> bytes:
+    """Return a .gitignore that covers `.stepper/`; a missing last line end stays missing (see `unignore`)."""
+    if any(line.strip() in COVERING_LINES for line in content.split(b"\n")):
+        return content
+    eol = b"\r\n" if b"\r\n" in content else b"\n"
+    if not content or content.endswith(b"\n"):
+        return content + GITIGNORE_LINE + eol
+    return content + eol + GITIGNORE_LINE
+
+
+def unignore(content: bytes) -> bytes:
+    """Return a .gitignore without the line that `ignore` adds."""
+    lines = content.split(b"\n")
+    rest = [line for line in lines if line.rstrip(b"\r") != GITIGNORE_LINE]
+    if len(rest) == len(lines):
+        return content
+    text = b"\n".join(rest)
+    # ours was the last line and had no line end: then the one before it had none either
+    return text.removesuffix(b"\r") if lines[-1] == GITIGNORE_LINE else text
+
+
+# --- skills: a folder's files by relative name ------------------------------------------------------------
+
+MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """Return the hash of a skill's files, whatever its mark and its line ends (git may change those)."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name].replace(b"\r\n", b"\n")
+        content = MARK.sub(b"\n", content).rstrip() if name == "SKILL.md" else content
+        total.update(b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content)
+    return total.hexdigest()[:16]
+
+
+def stamped(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a skill's files with our mark and their hash at the end of SKILL.md: how it is known again."""
+    body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
+    mark = f"<!-- notebook-stepper {digest(files)} -->".encode()
+    return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
+
+
+def whose(files: Mapping[str, bytes]) -> str:
+    """Return whose a skill is: `none` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
+    if not files:
+        return "none"
+    mark = MARK.search(files.get("SKILL.md", b""))
+    if not mark:
+        return "foreign"
+    return "ours" if (mark[1] or b"").decode() == digest(files) else "edited"

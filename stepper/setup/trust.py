@@ -1,0 +1,134 @@
+"""Whose code may run in a checkout: what this user's install records, and what `stepper trust` accepts.
+
+The record lies in the user's own state folder. A checkout may hold anything that a stranger put there, so nothing in
+it says who made it; its token only tells it from another checkout that comes to lie at the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+from stepper.ground import private
+from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.names import quoted, shown
+from stepper.ground.paths import Paths, record_folder, record_root, recorded
+
+
+@contextlib.contextmanager
+def writing(folder: str) -> Iterator[None]:
+    """Raise StepperError, with the mend, where something in the folder can't be written."""
+    try:
+        yield
+    except OSError as error:
+        hint = getattr(error, "hint", "")
+        raise StepperError(f"{error.filename or folder} can't be written: {error.strerror}", hint) from error
+
+
+def make_folders(paths: Paths) -> None:
+    """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
+    folder = record_folder(paths.project)
+    with writing(folder):
+        private.made(paths.home)
+        private.made(os.path.realpath(folder))  # the person's home may lie behind a link
+
+
+def remember(paths: Paths, note: dict[str, Any]) -> None:
+    """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
+    folder, known = record_folder(paths.project), recorded(paths.project)
+    make_folders(paths)
+    with writing(folder):
+        if not known:
+            told = secrets.token_hex(16) + "\n"
+            for each in (folder, paths.home):
+                write(os.path.join(each, "token"), told)
+        if known != note:
+            write(paths.record, json.dumps(note, indent=1) + "\n")
+
+
+def forget(paths: Paths) -> None:
+    """Remove the record with the environment, and the folders that held nothing else; raise OSError."""
+    folder = record_folder(paths.project)
+    if os.path.isdir(paths.env) and not os.path.islink(paths.env):
+        shutil.rmtree(paths.env)
+    for name in ("env", "install.json", "token"):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):  # the first that is not empty ends it
+        top = os.path.dirname(record_root())
+        while folder.startswith(top):  # an empty home stays
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
+
+
+def write(path: str, text: str) -> None:
+    """Replace a file, or a link in its place, by one of the user's alone."""
+    temporary = f"{path}.{secrets.token_hex(4)}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.replace(temporary, path)
+
+
+def trust(paths: Paths) -> dict[str, Any]:
+    """Record the interpreter and the hook environment that the checkout names as accepted; return what they are.
+
+    An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError, with nothing
+    recorded, where somebody else could change what would run.
+    """
+    from stepper.daemon import config
+
+    asked = config.load(paths).python
+    python, known = paths.python(asked), recorded(paths.project)
+    installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
+    env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else None
+    if not os.path.exists(python):
+        if asked or not env:
+            raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
+        python = ""
+    inside = ("", "bin/python", "packages", "session.sh") if env else ()
+    for path in (python, *(os.path.join(env or "", name).rstrip(os.sep) for name in inside)):
+        if path and os.path.lexists(path):
+            check(path)
+    note: dict[str, Any] = {**known}
+    if python and not asked:
+        note["python"] = python
+    elif python and python not in note.get("accepted", ()):
+        note["accepted"] = [*note.get("accepted", ()), python]
+    remember(paths, note or {"accepted": []})
+    if env == paths.link:
+        real = os.path.realpath(env)
+        with writing(paths.env):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(paths.env)  # what was accepted before
+            os.symlink(real, paths.env)
+    return {
+        "project": paths.project,
+        "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
+        "environment": {"path": paths.link, "is": os.path.realpath(paths.env)} if env else None,
+        "recorded": paths.record,
+    }
+
+
+def check(path: str) -> None:
+    """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
+    for place in {path, os.path.realpath(path)}:
+        about = os.lstat(place)
+        if about.st_uid not in (0, os.getuid()):
+            raise StepperError(f"{shown(place)} belongs to another user: it is not accepted", f"ls -ld {quoted(place)}")
+        above = place
+        while True:
+            mode = os.lstat(above).st_mode
+            sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
+            if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
+                raise StepperError(
+                    f"anybody can write {shown(above)}: {shown(path)} is not accepted", f"chmod o-w {quoted(above)}"
+                )
+            if above == os.path.dirname(above):
+                break
+            above = os.path.dirname(above)

@@ -1,0 +1,192 @@
+"""Remove what install added and only that: later edits stay, and so do notebooks, `.venv` and `ipykernel`.
+
+It works without the record and without the environment (install.sh runs it from the checkout): our parts are
+recognised by themselves. The record adds what nobody can see, what was there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from stepper.ground.paths import Paths
+from stepper.setup import doctor, install, settings, trust
+from stepper.setup.install import read, remove, write
+from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, SKILLS, check_links, check_target, read_settings, say
+
+SHUTDOWN_SECONDS = 60.0
+# What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
+OWN = (
+    "env",  # the link
+    "install.json",  # of older versions
+    "token",
+    "daemon.json",
+    "daemon.log",
+    "start.lock",
+    "daemon.lock",
+    "state.json",
+    "active",
+    "batch",
+    "kernels",
+)
+
+
+def uninstall(options: argparse.Namespace) -> None:
+    """Undo an installation; raise a StepperError, with nothing changed, where the settings can't be read."""
+    check_target(options.target)
+    paths = Paths(options.target)
+    check_links(Path(paths.project))
+    project, note = Path(paths.project), doctor.record(paths)
+    text, data = read_settings(project)
+    script = SCRIPT_MARK in read(project / settings.SCRIPT)
+    traces = settings.has_ours(data) or install.our_skills(project)
+    if not (script or traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
+        say("nothing", f"of stepper's is in {paths.project}")
+        return
+    borrowers = [Paths(folder) for folder in paths.borrowers()]
+    for each in (paths, *borrowers):
+        stop(each)
+    remove_settings(project, note, text, data)
+    remove_script(project, note)
+    remove_skills(project)
+    if note.get("gitignore", True):
+        remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
+    remove_home(paths)
+    trust.forget(paths)  # the environment too
+    for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
+        if name not in note.get("found", ()) and remove_empty(project / name):
+            say("removed", f"{name}/ (empty)")
+    for each in borrowers:
+        say("worktree", f"{each.project} worked with this environment: its cells do not run any more")
+    say("kept", "notebooks, .venv and ipykernel in it")
+
+
+def stop(paths: Paths) -> None:
+    """End daemon and kernels; say where that fails, because processes may be left."""
+    command = Path(paths.used_env, "bin/stepper")
+    try:
+        running = doctor.listening(paths)
+    except OSError:
+        running = True  # something is there: let `stepper shutdown` look
+    if not running and not any(Path(paths.kernels).rglob("*.json")):
+        return
+    if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
+        say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")
+        return
+    done = doctor.run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
+    if done.code == 0:
+        say("stopped", f"daemon and kernels of {paths.project}")
+        return
+    say("warning", f"daemon and kernels may still run: `stepper shutdown` failed ({done.tail()})")
+    try:
+        pid = int(json.loads(Path(paths.daemon_json).read_text("utf-8"))["pid"])
+        say("", f"look, then end it: ps -p {pid}; kill {pid}")
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+
+
+def remove_settings(project: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
+    """Take our handlers and rules out of the settings; remove a file that holds nothing else."""
+    if text is None:
+        return
+    first = note.get("settings")
+    before = settings.parse(first) if isinstance(first, str) else {}
+    # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
+    rules = note.get("allow", [settings.RULES[-1]])
+    rest = settings.remove_rules(settings.remove_hooks(data, before), rules, before)
+    if rest == data:
+        return
+    path = project / SETTINGS
+    if not rest and first is None:
+        remove(path)
+        say("removed", SETTINGS)
+        return
+    same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
+    write(path, str(first if same else settings.render(rest, text)).encode())
+    say("removed", f"our hooks from {SETTINGS}")
+    doubtful = [rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")]
+    if doubtful and "allow" not in note:
+        say("kept", f"permission rule {doubtful[0]}: no record tells who added it")
+
+
+def remove_script(project: Path, note: settings.Data) -> None:
+    """Remove the hook script; keep a copy of one that the person edited."""
+    path = project / settings.SCRIPT
+    there = read(path)
+    if SCRIPT_MARK not in there:
+        return
+    known = {note.get("script", hashlib.sha256(there).hexdigest())}
+    known.add(hashlib.sha256(read(doctor.assets("hooks") / "stepper")).hexdigest())
+    if hashlib.sha256(there).hexdigest() in known:
+        remove(path)
+        say("removed", settings.SCRIPT)
+    else:
+        path.replace(path.with_name("stepper.orig"))
+        say("kept", f"{settings.SCRIPT} was edited: it is {settings.SCRIPT}.orig now")
+
+
+def remove_skills(project: Path) -> None:
+    """Remove our skills, save those that the person edited."""
+    found = install.our_skills(project)
+    for name, whose in found.items():
+        if whose == "ours":
+            remove(project / SKILLS / name)
+    for whose, word in (("ours", "removed"), ("edited", "kept")):
+        names = [name for name in found if found[name] == whose]
+        note = "" if whose == "ours" else f" (edited by you; rm -r {SKILLS}/{names[0] if names else ''})"
+        if names:
+            say(word, f"skills {', '.join(names)}{note}")
+
+
+def remove_line(path: Path, keep: bool) -> None:
+    """Take our line out of .gitignore; remove a file that holds nothing else, unless it is to be kept."""
+    old = read(path)
+    new = settings.unignore(old)
+    if new == old:
+        return
+    if new or keep:
+        write(path, new)
+    else:
+        remove(path)
+    say("removed", f"our line from {path.name}" if new or keep else path.name)
+
+
+def remove_home(paths: Paths) -> None:
+    """Remove what stepper keeps in `.stepper/` and the socket's folder; journals, figures and config stay."""
+    home = Path(paths.home)
+    for name in OWN:
+        for path in home.glob("daemon.log*") if name == "daemon.log" else [home / name]:
+            remove(path)
+    for folder in ("journal", "figures"):
+        remove_empty(home / folder)
+    runtime = Path(paths.runtime)
+    if runtime.is_dir() and not runtime.is_symlink() and runtime.stat().st_uid == os.getuid():
+        remove(runtime)
+    if not home.is_dir():
+        return
+    if remove_empty(home):
+        say("removed", ".stepper/")
+    else:
+        names = ", ".join(sorted(path.name for path in home.iterdir()))
+        say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
+
+
+def remove_empty(folder: Path) -> bool:
+    """Remove an empty folder; tell whether it was one."""
+    if not folder.is_dir() or folder.is_symlink() or any(folder.iterdir()):
+        return False
+    folder.rmdir()
+    return True
+
+
+def main() -> int:
+    """Do any of install's verbs, or `uninstall`; return the exit code."""
+    return install.main({**install.VERBS, "uninstall": uninstall})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

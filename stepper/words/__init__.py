@@ -1,0 +1,1 @@
+"""What the agent and the person read: values in, texts out."""

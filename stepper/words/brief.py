@@ -1,0 +1,225 @@
+"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepper.ground.text import clean, one_line
+from stepper.policy.ledger import Came, Key, State, Stop
+from stepper.policy.model import Cell, Step, StepStatus, Verdict
+from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
+
+MARKS = {
+    StepStatus.DONE: "✓",
+    StepStatus.FAILED: "✗",
+    StepStatus.SKIPPED: "–",
+    StepStatus.RUNNING: "▶",
+    StepStatus.PENDING: "·",
+}
+NAMES = 40  # of each kind, in a context
+
+
+def plan_lines(state: State) -> list[str]:
+    """Return the plan, a line a step."""
+    lines = []
+    for step in state.plan.steps:
+        progress = state.of(step.id)
+        more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
+        more += [step.kind.value] if step.kind.value != "step" else []
+        more += [f"retries: {progress.attempts}"] if progress.attempts else []
+        more += [f"skipped: {one_line(progress.reason, 200)}"] if progress.reason else []
+        told = f" ({'; '.join(more)})" if more else ""
+        lines.append(f"  {MARKS[progress.status]} {step.id}. {one_line(step.title, 120)}{told}")
+    return lines
+
+
+def next_line(state: State) -> str:
+    """Return what comes next."""
+    step = state.plan.step(state.open_step())
+    if step is None:
+        return (
+            "No step of the plan is left." if state.plan.steps else "There is no plan; the next cell goes at the end."
+        )
+    criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
+    again = " (its cell failed)" if state.of(step.id).status is StepStatus.FAILED else ""
+    return f"Next: {step_name(state.plan, step)}{again}{criterion}."
+
+
+def names_lines(facts: dict[str, Any]) -> list[str]:
+    """Return the modules, functions and variables of the kernel, a line each."""
+    modules = [f"{alias} ({name})" if alias != name else name for alias, name in (facts.get("modules") or {}).items()]
+    functions = [f"{name}{signature}" for name, signature in (facts.get("functions") or {}).items()]
+    variables = [f"{name}: {describe(fact)}" for name, fact in (facts.get("variables") or {}).items()]
+    rows = (
+        ("Modules", modules),
+        ("Functions", functions),
+        ("Classes", list(facts.get("classes") or [])),
+        ("Variables", variables),
+    )
+    return [f"{title}: {_listed(names)}" for title, names in rows if names]
+
+
+def describe(fact: dict[str, Any]) -> str:
+    """Return a variable's type with its shape or length."""
+    kind = str(fact.get("type", "")).rsplit(".", 1)[-1]
+    if "shape" in fact:
+        return f"{kind} {' × '.join(str(n) for n in fact['shape'])}".strip()
+    return f"{kind} of {fact['len']}" if "len" in fact else kind
+
+
+def largest(facts: dict[str, Any], count: int = 3) -> list[str]:
+    """Return a sentence on the largest variables known, in a list; empty where none is."""
+    sized = [(fact.get("bytes", 0), name) for name, fact in (facts.get("variables") or {}).items()]
+    top = [f"{one_line(name, 60)} {size / 1e6:,.1f} MB" for size, name in sorted(sized, reverse=True)[:count] if size]
+    return [f"the largest variables before this cell: {', '.join(top)}"] if top else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(one_line(name, 120) for name in names[:NAMES]) + more
+
+
+def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
+    """Return what an agent must know to go on with a notebook that is under way."""
+    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name})."]
+    lines += plan_lines(state)
+    if state.stop:
+        lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
+    lines.append(next_line(state))
+    lines.append(
+        "Its kernel is alive; its variables are there."
+        if alive
+        else "Its kernel is not running: no variables are there."
+    )
+    lines += names_lines(facts) if alive else []
+    lines.append(
+        "Further cells go into this notebook, unless the person asks for a new one."
+        " NotebookEdit needs a Read of it first in this session."
+    )
+    return "\n".join(lines)
+
+
+def built(state: State) -> str:
+    """Return what had built the present kernel's variables, and how to have them again; '' for none."""
+    steps = [step.id for step in state.plan.steps if state.of(step.id).cell_id in state.ran]
+    loose = len(state.ran) - len(steps)
+    if not state.ran:
+        return ""
+    named = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"] if steps else []
+    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
+
+
+def stop_of_death(message: str, stderr: str) -> str:
+    """Return the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
+    said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
+    return "\n".join(
+        [
+            "❌ Execution stopped: the kernel died",
+            "Error Type: KernelDied",
+            f"Error Message: {one_line(message + said)}",
+            "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
+        ]
+    )
+
+
+def of_journaled(run: Mapping[str, Any], text: str | None, stop: Stop | None) -> Report:
+    """Return the report on a run as the journal has it; without its text, what is known of it."""
+    fine, fault = run["verdict"] == Verdict.FINE.value, run.get("fault")
+    what = f"{fault['ename']}: {fault['evalue']}" if fault else run["outcome"]
+    line = one_line(f"{'✓' if fine else '✗'} run {run['run']} · {what}", 200)
+    if text is None:
+        where = f"cell {run.get('number', '?')} (id {one_line(str(run['cell_id']), 100)})"
+        text = (
+            f"stepper: run {run['run']}, {where}, ended: {one_line(what)}."
+            " Its daemon ended before it could tell more; its outputs are in the notebook."
+        )
+    return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
+
+
+def waits(reason: str, command: str) -> Report:
+    """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
+    text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
+    line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
+    return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+
+
+def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:
+    """Return the answer of `continue`: the stop is lifted, where to go on, with the context."""
+    first = "The stop is lifted." if lifted else "Nothing was stopped."
+    return f"{first} Go on.\n{context(name, state, facts, alive)}"
+
+
+def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:
+    """Return the answer of `fix`: the failed cell, its error, what was tried."""
+    if key is None:
+        return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
+    lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {one_line(name)}."]
+    tried = [run for run in state.runs if run["key"] == key and run["outcome"] != "ok"]
+    if tried:
+        lines.append("What was tried:")
+        lines += [f"  run {run['run']}: {fault_line(run)}" for run in tried[-6:]]
+    if cell is not None:
+        lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
+        lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
+    else:
+        lines.append("Its cell was deleted: the next new code cell is its next attempt.")
+    return "\n".join(lines)
+
+
+def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
+    """Return the answer of `skip`: what is skipped, the next step."""
+    if key is None:
+        return f"stepper: there is nothing to skip in {one_line(name)}."
+    because = f" ({one_line(reason, 200)})" if reason else ""
+    return f"stepper: {what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
+
+
+def what(state: State, key: Key) -> str:
+    """Return how a text names a step or a cell in no step."""
+    step: Step | None = state.plan.step(key) if isinstance(key, int) else None
+    return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
+
+
+def fault_line(run: dict[str, Any]) -> str:
+    """Return the error of a run in one line."""
+    fault = run.get("fault")
+    if run["outcome"] != "error" or not fault:
+        return str(run["outcome"])
+    return f"{one_line(fault['ename'], 100)}: {one_line(fault['evalue'], 200)}"
+
+
+def completion(name: str, state: State, figures: int) -> list[str]:
+    """Return the lines that follow the report which completed the notebook."""
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
+    return [
+        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
+        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
+        f"It is {one_line(name)}.",
+    ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def came(state: State, cells: Sequence[Cell]) -> list[str]:
+    """Return what came for cells besides their runs since the last report, a sentence a cell."""
+    names = {cell.id: cell.label for cell in cells}
+    return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
+            for cell_id, what in state.came.items()]  # fmt: skip
+
+
+def _came(name: str, what: Came) -> str:
+    parts = [f"{what.characters:,} characters"] if what.characters else []
+    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)}"] if what.outputs else []
+    parts += [f"{what.updates:,} update{'s' * (what.updates > 1)} of a display"] if what.updates else []
+    told = " and ".join(parts) or "a clearing of its outputs"
+    if what.lost:
+        return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
+    gone = f"; in all, {left_out(*what.left_out)}" if any(what.left_out) else ""
+    return f"after its run {name} got {told}: they are on it{gone}"

@@ -1,0 +1,365 @@
+"""The texts for the agent and for the person: verdict first, facts not orders, bounded, no escapes.
+
+Every line that a cell printed stands behind `| `, so that nothing printed can pass for stepper's own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from stepper.ground.text import clean, last_state, one_line
+from stepper.policy.model import Cell, Fault, Outcome, Plan, Step, Verdict
+from stepper.words import remedy
+
+TEXT_LIMIT = 2000  # characters of a cell's output in a report
+EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
+REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
+TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
+LINE_LIMIT = 400
+SAME = 4  # equal lines in a row that are shown
+NOTE_LIMIT = 1000
+NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
+MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
+
+MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a request about cells: `text` for the agent, `line` for the person, `stop` where all stops."""
+
+    text: str
+    line: str = ""
+    stop: str = ""
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All that a report on one run needs."""
+
+    cell: Cell
+    outcome: Outcome
+    verdict: Verdict
+    duration_s: float
+    outputs: Sequence[dict[str, Any]] = ()
+    fault: Fault | None = None
+    plan: Plan = field(default_factory=Plan)
+    step: Step | None = None
+    next_step: Step | None = None
+    attempts: int = 0  # retries made so far
+    max_retries: int = 3
+    timeout: float = 0
+    notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
+    tail: Sequence[str] = ()  # what follows: completion
+    origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
+    run: int = 0  # its number in the journal; 0 where nothing ran
+    held: bool = False  # found before it ran: nothing of it ran
+    counted: bool = False  # as an attempt, although nothing ran
+    captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
+    next_inputs: Sequence[str] = ()  # sources of the cells that Jupyter would make next
+    seen: Sequence[str] = ()  # pictures and other rich outputs
+    doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
+
+
+def words(text: str) -> str:
+    """Return a message that may have several lines: the first as it is, the others behind `| `."""
+    first, *others = clean(text).strip().split("\n")
+    return "\n".join([one_line(first, NOTE_LIMIT), *folded([_cut_line(line) for line in others])])
+
+
+def quote(text: str, limit: int) -> str:
+    """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
+    text = clean("\n".join(map(last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
+    lines = folded([_cut_line(line) for line in text.split("\n")])
+    if sum(len(line) - 1 for line in lines) <= limit:
+        return "\n".join(lines)
+    head, used = 0, 0
+    while used + len(lines[head]) - 1 <= limit * 0.6:
+        used += len(lines[head]) - 1
+        head += 1
+    tail, used = len(lines), 0
+    while used + len(lines[tail - 1]) - 1 <= limit * 0.35:
+        tail -= 1
+        used += len(lines[tail]) - 1
+    left = lines[head:tail]
+    said = (
+        f"… {len(left):,} lines ({sum(len(line) - 1 for line in left):,} characters) left out; all is in the notebook"
+    )
+    return "\n".join([*lines[:head], said, *lines[tail:]])
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """Return the lines behind `| `; of equal ones in a row the first few, and how many more there are."""
+    found: list[str] = []
+    for line, same in groupby(lines):
+        count = sum(1 for _ in same)
+        shown = count if count <= SAME + 1 else SAME
+        found += [f"| {line}"] * shown
+        if count > shown:
+            found.append(f"… {count - shown:,} more lines like this")
+    return found
+
+
+def _cut_line(line: str) -> str:
+    if len(line) <= LINE_LIMIT:
+        return line
+    keep = LINE_LIMIT // 2
+    return f"{line[:keep]} …{len(line) - 2 * keep:,} characters… {line[-keep:]}"
+
+
+def step_name(plan: Plan, step: Step) -> str:
+    """Return how reports name a step."""
+    return f'step {plan.position(step.id)} of {len(plan.steps)} "{few(step.title, TITLE_WORDS)}"'
+
+
+def few(text: str, count: int) -> str:
+    """Return the first words of a text, in one line: each report repeats it."""
+    words = one_line(text, 120).split()
+    return " ".join(words) if len(words) <= count else " ".join(words[:count]) + " …"
+
+
+def seconds(value: float) -> str:
+    """Return a duration for people."""
+    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+
+
+def headline(ended: Ended) -> str:
+    """Return the verdict, in one line."""
+    where, took = ended.cell.label, seconds(ended.duration_s)
+    where = where[0].upper() + where[1:]
+    if ended.outcome is Outcome.OK:
+        return f"{where} ran ok in {took}."
+    if ended.verdict is Verdict.FINE:
+        return f"{where} ran in {took} and raised {': '.join(error_of(ended))}, as its tag raises-exception allows."
+    if ended.outcome is Outcome.CANCELLED:
+        return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
+    name, message = error_of(ended)
+    if ended.held:
+        return f"{where} FAILED before it ran: {name}: {message}"
+    return f"{where} FAILED after {took}: {name}: {message}"
+
+
+def error_of(ended: Ended) -> tuple[str, str]:
+    """Return the error's class and its message in one line; what is no exception has classes of its own."""
+    fault = ended.fault
+    if fault is None:
+        return ended.outcome.value, "no details"
+    message = one_line(fault.evalue) or "(no message)"
+    if fault.ename == "Timeout":
+        message = f"interrupted after {ended.timeout:g} s (its deadline); {message}"
+    return one_line(fault.ename, 100), message
+
+
+def short_fault(fault: Fault | None) -> str:
+    """Return an error in one line."""
+    return f"{one_line(fault.ename, 100)}: {one_line(fault.evalue, 200)}" if fault else "failed"
+
+
+def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
+    """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
+    name, message = error_of(ended)
+    title = one_line(ended.step.title, 200) if ended.step else "(no step)"
+    return "\n".join(
+        [
+            f"❌ Execution stopped at cell {ended.cell.number}",
+            f"TODO: {title}",
+            f"Error Type: {name}",
+            f"Error Message: {message}",
+            f"Attempted Fixes: {retries}",
+            f"Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}",
+        ]
+    )
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Return several reports as one; the last one's line and verdict stand."""
+    last = reports[-1]
+    return Report(bounded("\n".join(one.text for one in reports)), last.line, last.stop, last.ok)
+
+
+def standing(ended: Ended) -> str:
+    """Return where the step stands after the run."""
+    if ended.step is None:
+        return ""
+    name = step_name(ended.plan, ended.step)
+    name = name[0].upper() + name[1:]
+    if ended.verdict is Verdict.FINE:
+        criterion = f"; criterion: {few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        return f"{name}: done{criterion}."
+    if ended.verdict is Verdict.CANCELLED:
+        return f"{name}: not finished."
+    if ended.verdict is Verdict.UNRECOVERABLE:
+        return f"{name}: failed; not a matter of another try."
+    left = max(0, ended.max_retries - ended.attempts)
+    return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
+
+
+def found_before(ended: Ended) -> list[str]:
+    """Return what a fault that was found before the cell ran counts for."""
+    if not ended.held:
+        return []
+    count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
+    return [f"Nothing of the cell ran; {count}. The same code written once more runs."]
+
+
+def chain(fault: Fault) -> list[str]:
+    """Return what led to an error, a line each."""
+    return [
+        f"{how[0].upper()}{how[1:]} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]
+    ]
+
+
+def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
+    """Return the failing line of the cell with its neighbours, and the frame in an earlier cell where it arose."""
+    parts = []
+    if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
+        lines = source.split("\n")
+        around = [(n, lines[n - 1]) for n in range(fault.line - 2, fault.line + 3) if 0 < n <= len(lines)]
+        parts.append(f"Line {fault.line} of the cell:\n" + _listing(around, fault.line))
+    if fault.frames:
+        inner = fault.frames[-1]
+        if inner.line != fault.line or inner.function != "<module>":
+            where = one_line(inner.file, 200) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
+            here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
+            parts.append(here + "\n" + _listing(inner.context, inner.line))
+    return parts
+
+
+def _listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
+    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(text)}" for n, text in lines)
+
+
+def one_or_cut(line: str) -> str:
+    """Return a line of code, cleaned, cut where it is very long."""
+    line = clean(line).replace("\n", " ")
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+def left_out(characters: int, outputs: int, size: int) -> str:
+    """Return what the notebook's limits leave out of a cell, in words."""
+    parts = [f"{characters:,} characters"] if characters else []
+    parts += [f"{outputs:,} output{'s' * (outputs > 1)} ({size:,} bytes)"] if outputs else []
+    return f"left out of the notebook: {' and '.join(parts)}"
+
+
+def _named(error: Mapping[str, Any]) -> dict[str, Any]:
+    return {"output_type": "stream", "text": f"{error.get('ename')}: {error.get('evalue')}\n"}
+
+
+def outputs_text(
+    outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT, title: str = "Output", errors: bool = False
+) -> list[str]:
+    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none.
+
+    With `errors` those that were shown but ended nothing are named among it.
+    """
+    shown = [_named(output) if errors and output.get("output_type") == "error" else output for output in outputs]
+    text = "".join(text for output in shown for text in texts_of(output))
+    return [f"{title}:\n{quote(text, limit)}"] if text.strip() else []
+
+
+def texts_of(output: Mapping[str, Any]) -> list[str]:
+    """Return the text of an output, in a list; a picture's own words for itself tell nothing."""
+    if output.get("output_type") == "stream":
+        return [whole(output.get("text", ""))]
+    data = output.get("data") or {}
+    if "text/plain" in data and not any(mime.startswith("image/") for mime in data):
+        return [whole(data["text/plain"]) + "\n"]
+    return []
+
+
+def whole(value: Any, between: str = "") -> str:
+    """Return a text that may be stored as lines."""
+    return value if isinstance(value, str) else between.join(str(item) for item in value)
+
+
+def of_run(ended: Ended) -> Report:
+    """Return the report on one run."""
+    parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)]), *found_before(ended)]
+    parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+    room = TEXT_LIMIT
+    if ended.verdict is not Verdict.FINE and ended.fault is not None:
+        fault = ended.fault
+        if fault.suggestion and fault.suggestion not in fault.evalue:
+            parts.append(f"Suggestion: {one_line(fault.suggestion)}")
+        parts += failing_lines(fault, ended.cell.source, ended.origins) + chain(fault)
+        if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
+            parts.append("The whole message:\n" + quote(fault.evalue, 1200))
+        room = 1200
+    about = "Doubt" if ended.verdict is Verdict.FINE else "Note"
+    parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
+    parts += outputs_text(ended.outputs, room, errors=ended.outcome is Outcome.OK)  # `run_cell` in a cell shows one
+    parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
+    parts += list(ended.seen)
+    parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
+              for source in ended.next_inputs[:2]]  # fmt: skip
+    if ended.verdict is Verdict.FINE and ended.next_step is not None:
+        parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
+    parts += ended.tail
+    return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.verdict is Verdict.FINE)
+
+
+def of_scratch(
+    outcome: Outcome, verdict: Verdict, fault: Fault | None, took: float, timeout: float, source: str,
+    outputs: Sequence[dict[str, Any]],
+) -> str:  # fmt: skip
+    """Return the report on code that was run beside the notebook: the verdict, then what it printed."""
+    ended = Ended(Cell("", -1, 0, "code", source), outcome, verdict, took, fault=fault, timeout=timeout)
+    if outcome is Outcome.OK:
+        parts = [f"stepper: eval ran ok in {seconds(took)}."]
+    elif outcome is Outcome.CANCELLED:
+        parts = [f"stepper: eval was CANCELLED after {seconds(took)}."]
+    else:
+        parts = [f"stepper: eval FAILED after {seconds(took)}: {': '.join(error_of(ended))}"]
+        if fault is not None:
+            parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
+            parts += failing_lines(fault, source, {})
+    return bounded("\n".join([*parts, *outputs_text(outputs, EVAL_LIMIT)]))
+
+
+def bounded(text: str) -> str:
+    """Return a report within the limit; what is over it is cut in the middle, at lines."""
+    if len(text) <= REPORT_LIMIT:
+        return text
+    head = text[: REPORT_LIMIT // 2].rsplit("\n", 1)[0]
+    tail = "\n".join(text[-(REPORT_LIMIT // 2 - 100) :].split("\n")[1:])
+    return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
+
+
+def person_line(ended: Ended) -> str:
+    """Return the one line that the person sees: step n of m, title, outcome, duration."""
+    where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
+    mark = MARKS[Outcome.OK] if ended.verdict is Verdict.FINE else MARKS.get(ended.outcome, "✗")
+    told = ended.outcome.value
+    if ended.outcome not in (Outcome.OK, Outcome.CANCELLED):
+        told = ": ".join(error_of(ended))
+    took = "found before it ran" if ended.held else seconds(ended.duration_s)
+    return f"{mark} {where} · {one_line(told, 160)} · {took}"
+
+
+def not_run(reason: str, hint: str = "") -> Report:
+    """Return the report on a cell that did not run: why, and the command that mends it."""
+    text = f"stepper: the cell was NOT run: {words(reason)}"
+    if hint:
+        text += f"\nThe command that mends it: {one_line(hint)}"
+    return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}", ok=False)
+
+
+def of_runs(ended: Sequence[Ended], planned: int) -> Report:
+    """Return the report on the cells of a notebook that was written whole, in order, the last one in full."""
+    last = of_run(ended[-1])
+    if planned == 1:
+        return last
+    ran = sum(not one.held for one in ended)
+    parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
+    for one in ended[:-1]:
+        parts += [headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+    parts.append(last.text)
+    if len(ended) < planned:
+        parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")
+    return Report(bounded("\n".join(parts)), last.line, last.stop, last.ok)
