@@ -16,7 +16,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.kernel.widgets import STATE
+from stepper.notebook.widgetstate import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
 from tests.oracle.compare import differs, plain

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.kernel.widgets import STATE
+from stepper.notebook.widgetstate import STATE
 from stepper.setup import trust
 from tests.conftest import Notebook, Project, code, some_nightly, text_of
 from tests.oracle.test_oracle import PACKAGES
