@@ -256,7 +256,7 @@ def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Proje
     assert "| 5" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
 
 
-@pytest.mark.parametrize("mend", some_nightly(["continue", "skip", "fix", "restart"], "continue", "restart"))
+@pytest.mark.parametrize("mend", some_nightly(["continue", "skip", "fix", "restart"], "continue"))
 def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Project, mend: str) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 5")
