@@ -37,19 +37,35 @@ def environment(python: str, *requirements: str) -> str:
     with (cache / f"{key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
         if not made.exists() or not os.path.exists(inner):  # the Python that it was made from may be gone
-            shutil.rmtree(home, ignore_errors=True)
-            uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-            commands = [[python, "-m", "venv", str(home)], [inner, "-m", "pip", "install", "--quiet", *requirements]]
-            if uv:
-                commands = [
-                    [uv, "venv", "--quiet", "--python", python, str(home)],
-                    [uv, "pip", "install", "--quiet", "--python", inner, *requirements],
-                ]
-            for command in commands:
-                done = subprocess.run(command, capture_output=True, text=True)
-                assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+            said = []
+            for commands in ways(python, home, requirements):
+                shutil.rmtree(home, ignore_errors=True)
+                said.append(failure(commands))
+                if not said[-1]:
+                    break
+            assert not said[-1], "\n".join(said)
             made.write_text(version + "\n".join(requirements) + "\n")
     return inner
+
+
+def ways(python: str, home: Path, requirements: tuple[str, ...]) -> list[list[list[str]]]:
+    """The commands that make an environment: uv's, which take a tenth of the time, and pip's, which may know an index."""
+    inner = str(home / "bin" / "python")
+    found = [[[python, "-m", "venv", str(home)], [inner, "-m", "pip", "install", "--quiet", *requirements]]]
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if uv:
+        install = [uv, "pip", "install", "--quiet", "--python", inner, *requirements]
+        found.insert(0, [[uv, "venv", "--quiet", "--seed", "--python", python, str(home)], install])
+    return found
+
+
+def failure(commands: list[list[str]]) -> str:
+    """Run the commands; return what the first that fails says, or ''."""
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return ""
 
 
 def old_python() -> str:
