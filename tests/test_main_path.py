@@ -325,7 +325,8 @@ def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> N
     notebook.path.chmod(0o640)
     untouched.hook("PostToolUse", payload)
     assert notebook.path.stat().st_mode & 0o777 == 0o640
-    assert [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name]
+    # it goes in the background
+    wait_until(lambda: [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name])
 
 
 def test_a_kernel_gets_the_callers_environment_without_the_agents(
