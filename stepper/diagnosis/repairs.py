@@ -196,6 +196,10 @@ def indentation(broken: Broken) -> Iterator[Edit]:
     """Lines moved into a block around them: the one where Python stopped, those with it, those above it."""
     whole, end = statements(broken.source), len(broken.above)
     for first in range(end - 1, max(0, end - NEAR // 10), -1):
+        head = whole[first - 1]  # a block that begins with an odd indentation is the likeliest
+        if head.opens_block and whole[first].width not in (head.width + 4, head.width):
+            yield _moved(whole[first : first + 1], head.width + 4, whole[:first])
+    for first in range(end - 1, max(0, end - NEAR // 10), -1):
         above, now = whole[max(0, first - NEAR) : first], whole[first].width
         widths = {above[-1].width} if above[-1].width > now else set()
         if first == end - 1:
