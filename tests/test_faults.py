@@ -53,7 +53,7 @@ def test_reports_hold_the_fact(group: str) -> None:
 
 
 def judge(found: list[Seen]) -> None:
-    """Nine of ten reports hold the fact; no preparing cell is stopped, none is held that would have run."""
+    """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
     assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
     assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
