@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from stepper.diagnosis import before as beforehand
-from stepper.diagnosis import distributions, doubts, pictures, suggest
+from stepper.diagnosis import distributions, doubts, pictures, rich, suggest
 from stepper.diagnosis.around import Around, listed, quoted
 from stepper.diagnosis.imports import of_module, relative
 from stepper.diagnosis.unbound import unbound
@@ -211,7 +211,7 @@ class Adviser:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         saved = self.pictures.save(execution.pictures, run)
         lines = pictures.lines(saved, execution.facts.get("figures") or [])
-        return [*lines, *pictures.rich(execution.outputs, execution.facts.get("figures") or [])]
+        return [*lines, *rich.rich(execution.outputs, execution.facts.get("figures") or [])]
 
 
 def doubtful(execution: Execution) -> list[str]:

@@ -6,11 +6,13 @@ import linecache
 import os
 import re
 import sysconfig
+from typing import Any
 
 from stepper.kernel.inside.base import files, short
 
 FRAMES, AROUND, CELLS = 12, 2, 500
-sources, now = {}, {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
+sources: dict[int, str] = {}
+now: dict[str, Any] = {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
 made_global = set()  # names that some function of a cell may bind by `global`
 AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
 DEFINES = re.compile(r"\b(?:def|lambda)\b")  # with one of those: a call may bind any name, later too
@@ -40,17 +42,17 @@ def scratch(raw):
     remember(now["looks"], raw)
 
 
-def raw_lines(number):
+def raw_lines(number: int) -> list[str]:
     return sources.get(number, "").split("\n") if number in sources else []
 
 
-def cell_magic(number):
+def cell_magic(number: int) -> tuple[int, int] | None:
     lines = raw_lines(number)
     head = next((index for index, text in enumerate(lines) if text.strip()), 0)
     return (number, head + 1) if lines and lines[head].startswith("%%") else None
 
 
-def place(filename, line):
+def place(filename: str, line: int) -> tuple[int, int]:
     # IPython cuts blank lines at a cell's head and joins continued magics: lines only ever move up
     number = files()[filename]
     number = number if number in sources else now["number"]  # one that a magic runs has the next cell's
