@@ -85,7 +85,7 @@ def finish_env(paths: Paths) -> None:
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
-    link(env / "packages", Path(__file__).resolve().parent.parent)  # site-packages, or the checkout
+    link(env / "packages", doctor.PACKAGE.parent)  # site-packages, or the checkout
     # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
     # own. `stepper` alone comes first, because the project may have another command of that name.
     path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'

@@ -61,7 +61,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--python")
     for name in ("allow", "editable", "uninstall", "demo", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--source", default=str(Path(__file__).resolve().parent.parent))
+    parser.add_argument("--source", default=str(doctor.PACKAGE.parent))
     try:
         options, unknown = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
