@@ -35,7 +35,7 @@ static struct {
 } payload;
 static char **arguments;
 static int sock = -1;
-static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()";
+static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
 /* Put bytes where a process can read them from a descriptor; return that, or -1. */
 static int kept(const char *data, size_t size) {

@@ -19,6 +19,7 @@ from stepper import __version__
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import client
+from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
 from stepper.setup.refuse import (
     SETTINGS,
@@ -130,7 +131,7 @@ def retire(paths: Paths) -> None:
                 connection.answer()
             finally:
                 connection.sock.close()
-            client.retired(paths)
+            retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
