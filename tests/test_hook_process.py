@@ -24,7 +24,7 @@ from stepper.ground.paths import Paths
 from stepper.hook import client, process
 from stepper.hook import payload as hookio
 from stepper.setup import install
-from tests.conftest import CLIENT, CLIENTS, ROOT, STATE, Project, bare_env, code, scratch
+from tests.conftest import CLIENT, CLIENTS, ONE_CLIENT, ROOT, STATE, Project, bare_env, code, scratch, some_nightly
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
@@ -220,7 +220,7 @@ def was_cancelled(project: Project) -> None:
     assert project.json("eval", "x")["text"].endswith("1")
 
 
-@pytest.mark.parametrize("pair", [os.pipe, socket.socketpair])
+@pytest.mark.parametrize("pair", some_nightly([os.pipe, socket.socketpair], os.pipe))
 def test_a_hook_whose_output_nobody_reads_any_more_ends(project: Project, pair: Callable[[], tuple[Any, Any]]) -> None:
     payload = sleeping(project)
     ours, theirs = pair()
@@ -239,6 +239,7 @@ def close(end: Any) -> None:
     os.close(end if isinstance(end, int) else end.detach())
 
 
+@ONE_CLIENT
 def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(sleeping(project))
     text = '"$@" <payload >said & wait'
@@ -254,7 +255,8 @@ def daemons(project: Project) -> int:
     return (project.folder / ".stepper/daemon.log").read_text().count(" listens, pid ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@ONE_CLIENT
+@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Project, number: signal.Signals) -> None:
     payload = sleeping(project)
     with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
@@ -269,6 +271,7 @@ def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Proje
     was_cancelled(project)
 
 
+@ONE_CLIENT
 def test_a_hook_asks_again_once(project: Project) -> None:
     payload = sleeping(project)
     answers: list[str] = []
@@ -318,6 +321,7 @@ def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(project: P
     assert len(project.json("history")) == 1  # what could not be read was not asked for
 
 
+@ONE_CLIENT
 def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

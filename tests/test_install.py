@@ -128,6 +128,7 @@ def repo(tmp_path):
 # --- the whole way, real environments ----------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_with_venv_and_pip(checkout, repo, path, kernel):
     before = snapshot(repo)
     done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from stepper.diagnosis import before as beforehand
-from stepper.diagnosis import distributions, doubts, pictures, rich, suggest
+from stepper.diagnosis import distributions, doubts, pictures, rich, suggest, syntax
 from stepper.diagnosis.around import Around, listed, quoted
 from stepper.diagnosis.imports import of_module, relative
 from stepper.diagnosis.unbound import unbound
@@ -101,7 +101,9 @@ class Adviser:
                 around = self._around_module(around, fault, name, facts.get("path") or (), python)
             elif classes.intersection(FILES):
                 around = self._around_path(around, fault, look)
-        return replace(fault, suggestion=one_line(suggest.hint(fault, look, around), suggest.LONGEST))
+        told = syntax.suggestion(cell.source, fault, self.transform) if "SyntaxError" in classes else ""
+        told = told or suggest.hint(fault, look, around)
+        return replace(fault, suggestion=one_line(told, suggest.LONGEST))
 
     def _around_name(self, around: Around, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> Around:
         """Where a name would come from, or where it went."""

@@ -14,7 +14,6 @@ from stepper.diagnosis.suggest_files import file_not_found
 from stepper.diagnosis.suggest_members import attribute_error, index_error
 from stepper.diagnosis.suggest_names import import_error, key_error, module_not_found, name_error
 from stepper.diagnosis.suggest_values import operands, type_error, unicode_error, value_error
-from stepper.diagnosis.syntax import syntax_error
 from stepper.ground.text import one_line
 from stepper.policy.model import Fault
 
@@ -92,6 +91,5 @@ ROWS: tuple[tuple[str, Callable[[Fault, Facts, Around], str]], ...] = (
     ("IsADirectoryError", file_not_found),
     ("TypeError", type_error),
     ("UnicodeError", unicode_error),
-    ("SyntaxError", syntax_error),
     ("ValueError", value_error),
 )
