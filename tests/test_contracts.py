@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytest.importorskip("importlinter.contracts.acyclic_siblings", reason="an import-linter without that contract")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 FLOORS, PURE, DIAGNOSIS, CIRCLES = "floors", "pure", "diagnosis can be taken out", "no circles"
 
