@@ -31,7 +31,7 @@ STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
 
 class Project:

@@ -361,7 +361,7 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: P
     notebook.insert("x = 5")
     status = project.json("status")
     source = CLIENT.replace(
-        "from stepper.hook.client", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.client"
+        "from stepper.hook.process", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process"
     )
     payload = notebook.edited("insert", "print(x)")
     command = [sys.executable, "-I", "-S", "-c", source, str(ROOT), str(project.folder), "PostToolUse"]

@@ -145,7 +145,7 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
     payload = notebook.edited("insert", leaves("count") + WAITS, notebook.raw["cells"][-1]["id"])
     cell_id = payload["tool_response"]["cell_id"]
     made = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()",
+        [sys.executable, "-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()",
          str(Path(__file__).parent.parent), str(project.folder), "PostToolUse"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
     made.stdin.write(json.dumps(payload).encode())

@@ -27,7 +27,6 @@ from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.hook.client import peer_uid
 from stepper.kernel.late import Late
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.kernel.local.memory import Footprint
@@ -246,7 +245,7 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
 
 def _same_user(sock: socket.socket) -> None:
     """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    uid = peer_uid(sock)
+    uid = wire.peer_uid(sock)
     if uid != os.getuid():
         raise PermissionError(f"uid {uid} is not ours")
 

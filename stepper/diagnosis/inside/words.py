@@ -182,7 +182,7 @@ def of_data(value: Any, parts: list[str]) -> None:
         missing = int(value.isna().sum())
         parts.append(f"{missing:,} NaN" if missing else "")
     elif getattr(dtype, "kind", "") == "f" and cells:
-        import numpy  # type: ignore[import-not-found]  # the user's
+        import numpy
 
         bad = ~numpy.isfinite(value)
         parts.append(f"{int(bad.sum()):,} NaN or infinite" if bad.any() else "")
