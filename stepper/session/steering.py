@@ -1,4 +1,4 @@
-"""What a person steers with: run, restore, eval, continue, fix, skip, restart, changes of a plan. Each on one session."""
+"""What a person steers with: run, restore, eval, continue, fix, skip, restart, plans. Each works on one session."""
 
 from __future__ import annotations
 
