@@ -51,15 +51,14 @@ class Request:
         return session
 
 
-VERBS: dict[str, Callable[[Request, Any], Awaitable[object]]] = {}
+Verb = Callable[[Request, Told], Awaitable[object]]
+VERBS: dict[str, Verb[Any]] = {}
 
 
-def serves(
-    arguments: type[Told],
-) -> Callable[[Callable[[Request, Told], Awaitable[object]]], Callable[[Request, Told], Awaitable[object]]]:
+def serves(arguments: type[Told]) -> Callable[[Verb[Told]], Verb[Told]]:
     """Bind a function to the row whose arguments it takes."""
 
-    def bound(function: Callable[[Request, Told], Awaitable[object]]) -> Callable[[Request, Told], Awaitable[object]]:
+    def bound(function: Verb[Told]) -> Verb[Told]:
         (name,) = (row.name for row in commands.COMMANDS.values() if row.arguments is arguments)
         VERBS[name] = function
         return function
