@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stepper import __version__
 from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths
+from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
@@ -52,7 +52,7 @@ def apply(options: argparse.Namespace) -> None:
     merged, new_rules = settings.add_rules(
         settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
     )
-    known = doctor.record(paths).get("script")
+    known = recorded(paths.project).get("script")
     write_record(paths, options, choice, notebooks, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
@@ -176,7 +176,7 @@ def write_record(
 
     Written before anything else of the project is changed.
     """
-    project, old = Path(paths.project), doctor.record(paths)
+    project, old = Path(paths.project), recorded(paths.project)
     text, data = read_settings(project)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.

@@ -163,7 +163,7 @@ def check_files(project: Path) -> None:
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
     """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
-    noted = doctor.record(paths)
+    noted = recorded(paths.project)
     venv = Path(paths.project, ".venv")
     if given:
         return Choice(given, "--python", given=True)

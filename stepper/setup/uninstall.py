@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from stepper.ground.paths import Paths
+from stepper.ground.paths import Paths, recorded
 from stepper.setup import doctor, install, settings, trust
 from stepper.setup.install import read, remove, write
 from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, SKILLS, check_links, check_target, read_settings, say
@@ -40,7 +40,7 @@ def uninstall(options: argparse.Namespace) -> None:
     check_target(options.target)
     paths = Paths(options.target)
     check_links(Path(paths.project))
-    project, note = Path(paths.project), doctor.record(paths)
+    project, note = Path(paths.project), recorded(paths.project)
     text, data = read_settings(project)
     script = SCRIPT_MARK in read(project / settings.SCRIPT)
     traces = settings.has_ours(data) or install.our_skills(project)
