@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import stat
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,23 +19,11 @@ from stepper.ground.errors import UsageError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.setup import settings
+from stepper.setup.files import assets
+from stepper.setup.interpreter import OLDEST_KERNEL_PYTHON, probe
+from stepper.setup.skills import SKILLS, digest, files_in, shipped_skills, whose
 
-PACKAGE = Path(__file__).resolve().parent.parent  # stepper/, in site-packages or in the checkout
-# The kernel's helper runs on it (stepper/kernel/helper.py).
-OLDEST_KERNEL_PYTHON = (3, 9)
 TRUST = "stepper trust"  # shows what it accepts, and records it
-PROBE_SECONDS = 30.0
-# Also Python 2 can run it: it must live to tell its version. The mark sets it apart from what a site prints.
-PROBE_MARK = "stepper-probe"
-PROBE = f"""
-import sys
-try:
-    from importlib.util import find_spec
-    names = [name for name in ("ipykernel", "pip") if find_spec(name)]
-except ImportError:
-    names = []
-sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % (tuple(sys.version_info[:3]) + (" ".join(names),)))
-"""
 
 
 @dataclass(frozen=True)
@@ -48,76 +34,6 @@ class Check:
     ok: bool
     detail: str
     mend: str = ""
-
-
-class Result(NamedTuple):
-    """What a process left: exit code (-1: could not run or did not end), output, errors."""
-
-    code: int
-    out: str
-    err: str
-
-    def tail(self) -> str:
-        """Return the end of what it said, for a message (at most 1,000 characters)."""
-        return (self.err.strip() or self.out.strip())[-1000:] or f"exit code {self.code}, no message"
-
-
-class Interpreter(NamedTuple):
-    """What a Python said of itself; `error` tells why it said nothing."""
-
-    version: tuple[int, ...] = ()
-    modules: tuple[str, ...] = ()
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        """Return its version as people write it."""
-        return ".".join(map(str, self.version))
-
-
-def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> Result:
-    """Run a command without input, to its end or `seconds`."""
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Result(-1, "", f"no answer within {seconds:.0f} s")
-    except (OSError, ValueError) as error:
-        return Result(-1, "", getattr(error, "strerror", None) or str(error))
-    return Result(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
-
-
-def probe(python: str) -> Interpreter:
-    """Ask an interpreter for its version and whether it has ipykernel and pip. It writes no bytecode."""
-    told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
-    found = re.search(rf"^{PROBE_MARK} (\d+)\.(\d+)\.(\d+) ?(.*)$", told.out, re.MULTILINE)
-    if not found:
-        return Interpreter(error=told.tail())
-    *version, modules = found.groups()
-    return Interpreter(tuple(map(int, version)), tuple(modules.split()))
-
-
-def assets(kind: str) -> Path:
-    """Return the folder `hooks` or `skills` that came with this package: in the wheel, or in the checkout."""
-    packed = PACKAGE / "assets" / kind
-    return packed if packed.is_dir() else PACKAGE.parent / kind
-
-
-def shipped_skills() -> dict[str, dict[str, bytes]]:
-    """Return the skills that came with this package, as they are installed: name → file → bytes."""
-    folders = sorted(path.parent for path in assets("skills").glob("*/SKILL.md"))
-    return {folder.name: settings.stamped(files_in(folder)) for folder in folders}
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    """Return the files below `folder` by relative name; hidden ones and bytecode are none of a skill."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
-            found[name.as_posix()] = path.read_bytes()
-    return found
 
 
 def notebooks_dir(paths: Paths) -> str:
@@ -147,7 +63,7 @@ def editor(path: str) -> str:
 
 def checks(paths: Paths) -> list[Check]:
     """Return all checks of one project, in the order in which one would mend them."""
-    done = {name: check(paths) for name, check in CHECKS.items()}
+    done = ((name, check(paths)) for name, check in CHECKS.items())
     return [
         Check(name, True, said) if isinstance(said, str) else Check(name, False, *said) for name, said in done.items()
     ]
@@ -251,13 +167,13 @@ def skills(paths: Paths) -> str | Wrong:
     wrong, edited = [], []
     shipped = shipped_skills()
     for name, files in shipped.items():
-        present = files_in(Path(paths.project, ".claude/skills", name))
-        whose = settings.whose(present)
-        if whose == "edited":
+        present = files_in(Path(paths.project, SKILLS, name))
+        owner = whose(present)
+        if owner == "edited":
             edited.append(name)
-        elif whose != "ours":
-            wrong.append(f"{name} is " + ("missing" if whose == "none" else "another skill of that name"))
-        elif settings.digest(present) != settings.digest(files):
+        elif owner != "ours":
+            wrong.append(f"{name} is " + ("missing" if owner == "none" else "another skill of that name"))
+        elif digest(present) != digest(files):
             wrong.append(f"{name} is of another version")
     if wrong or not shipped:
         return Wrong("; ".join(wrong) or "none came with this installation", install_command(paths))
