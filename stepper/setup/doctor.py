@@ -64,9 +64,7 @@ def editor(path: str) -> str:
 def checks(paths: Paths) -> list[Check]:
     """Return all checks of one project, in the order in which one would mend them."""
     done = ((name, check(paths)) for name, check in CHECKS.items())
-    return [
-        Check(name, True, said) if isinstance(said, str) else Check(name, False, *said) for name, said in done.items()
-    ]
+    return [Check(name, True, said) if isinstance(said, str) else Check(name, False, *said) for name, said in done]
 
 
 class Wrong(NamedTuple):
