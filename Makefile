@@ -24,9 +24,9 @@ lint: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
-# Two workers, who take tests from each other when they have none left. No test is run again to pass.
+# Three workers for two cores, because most tests wait for kernels; who has no tests left takes another's. None is run again to pass.
 pytest: env
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # All tests, those that are slow by nature too: hangs, floods, memory to the last, the soak, versions, Python 3.9, the whole
 # corpus, all of the real client and of JupyterLab, every cell of the notebooks three times beside nbclient, for races.

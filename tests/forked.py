@@ -1,6 +1,6 @@
 """The command line without its start: one process has imported it, and each call is a fork of that one.
 
-What runs is the same `main`, in a process of its own with the caller's folder, environment and arguments; only the
+What runs is the same `main`, in a process of its own with the caller's folder, environment, umask and arguments; only the
 0.2 s in which Python starts and imports are saved, some thousand times. That the command starts by itself is shown
 by what takes no shortcut: test_costs.py, test_install.py, test_processes.py, the real client.
 """
@@ -67,7 +67,8 @@ def run(arguments: list[str], cwd: Path, timeout: float) -> Done:
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(nursery(os.getpid()).path)
         pipes = [os.pipe(), os.pipe()]
-        about = json.dumps({"argv": arguments, "cwd": str(cwd), "environ": dict(os.environ)})
+        os.umask(umask := os.umask(0o077))
+        about = json.dumps({"argv": arguments, "cwd": str(cwd), "environ": dict(os.environ), "umask": umask})
         try:
             socket.send_fds(link, [len(about).to_bytes(8, "big")], [write for _, write in pipes])
             link.sendall(about.encode("utf-8", "surrogateescape"))
@@ -149,6 +150,7 @@ def become(told: dict[str, Any], outputs: list[int]) -> None:
     os.dup2(outputs[1], 2)
     for output in outputs:
         os.close(output)
+    os.umask(told["umask"])
     os.chdir(told["cwd"])
     for name in set(os.environ) - set(told["environ"]):
         del os.environ[name]

@@ -53,11 +53,12 @@ def test_reports_hold_the_fact(group: str) -> None:
 
 
 def judge(found: list[Seen]) -> None:
-    """Nine of ten reports hold the fact; no preparing cell is stopped, none is held that would have run."""
+    """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
     assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
     assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
-    allowed = max(1, len(found) // 10)  # one of five memory cells: what else runs takes and gives memory too
+    allowed = max(1, len(found) // 4)  # of a class; of all, 88 % must hold it, by `make faults`
     assert len(missed) <= allowed, missed
+    assert [one.swallowed for one in found if one.swallowed] == [], "the helper failed, and kept it quiet"
     assert max(len(one.report.text) for one in found) <= 6000
     assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from stepper import diagnosis
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
@@ -32,7 +33,7 @@ class Lab:
     def __init__(self, python: str, **environ: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lab"))  # short: a socket's path has at most 107 bytes
         self.loop = asyncio.new_event_loop()
-        self.kernels = LocalKernels(str(self.folder / "kernel.json"), str(self.folder))
+        self.kernels = LocalKernels(str(self.folder / "kernel.json"), str(self.folder), diagnosis.PARTS)
         inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         self.place = KernelPlace(python, str(self.folder), {**inherited, **environ})
         self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))

@@ -181,6 +181,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     assert not env.parent.exists()
 
 
+@pytest.mark.nightly
 def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     uv = find_uv()
     if uv is None:

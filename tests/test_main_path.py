@@ -393,13 +393,18 @@ def test_many_callers_at_once_start_one_daemon_and_one_kernel(untouched: Project
 
 def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     source = (
-        "import sys, stepper.daemon.server as d; d.IDLE_SECONDS, d.WATCH_SECONDS = 1.5, 0.1\n"
+        "import os, sys, threading, time, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1\n"
+        "def impatient():\n"
+        "    while not os.path.exists(sys.argv[1] + '/a kernel lives'): time.sleep(0.02)\n"
+        "    d.IDLE_SECONDS = 1.5\n"
+        "threading.Thread(target=impatient, daemon=True).start()\n"
         "sys.argv = ['d', sys.argv[1]]; d.main()"
     )
     with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:
         wait_until(lambda: os.path.exists(untouched.paths.socket))
         notebook = untouched.new()
         notebook.insert("1")
+        (untouched.folder / "a kernel lives").touch()
         time.sleep(2.5)
         assert daemon.poll() is None  # a kernel lives
         untouched.stepper("interrupt")

@@ -271,7 +271,11 @@ def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: P
 def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("1 / 0")
-    os.kill(project.json("status")["kernel"]["pid"], signal.SIGKILL)
+    kernel = psutil.Process(project.json("status")["kernel"]["pid"])
+    kernel.kill()
+    wait_until(
+        lambda: not kernel.is_running() or kernel.status() == psutil.STATUS_ZOMBIE
+    )  # else it may still take the cell
     cell_id = notebook.raw["cells"][-1]["id"]
     assert "ran ok" in notebook.replace(cell_id, "x = 1").text
 

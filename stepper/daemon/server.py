@@ -16,7 +16,7 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from stepper import __version__
+from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.verbs import COMMANDS, Request, arguments
 from stepper.daemon.workspace import Workspace, write_private
@@ -66,7 +66,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
+            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
             Adviser(
