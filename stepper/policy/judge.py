@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from stepper.policy import classify
 from stepper.policy.changes import RAISES_TAG, source_hash
-from stepper.policy.model import Cell, Fault, Outcome, Run, Verdict
+from stepper.policy.events import Started
+from stepper.policy.model import Cell, Fault, Key, Outcome, Run, Verdict
 
 KEPT = "the kernel's state is kept"
 LOST = "all variables are lost"
@@ -49,7 +49,7 @@ class Begun:
     """A run that begins: its number, what it counts for, when (UTC, and on the monotonic clock)."""
 
     number: int
-    key: int | str
+    key: Key
     at: str
     clock: float
     tool_use_id: str | None
@@ -62,22 +62,22 @@ class Begun:
         """When it began, in nanoseconds of the clock that files are stamped by."""
         return int(datetime.fromisoformat(self.at.replace("Z", "+00:00")).timestamp() * 1e9)
 
-    def event(self, cell: Cell) -> dict[str, Any]:
-        """Return what the journal tells of it: all that a daemon needs which finds it unfinished."""
-        return {
-            "event": "start",
-            "run": self.number,
-            "key": self.key,
-            "at": self.at,
-            "tool_use_id": self.tool_use_id,
-            "request": self.request,
-            "timeout": self.timeout,
-            "cell_id": cell.id,
-            "number": cell.number,
-            "index": cell.index,
-            "source": cell.source,
-            "tags": cell.tags,
-        }
+    def event(self, cell: Cell, kernel: str) -> Started:
+        """Return what the journal tells of it."""
+        return Started(
+            run=self.number,
+            key=self.key,
+            at=self.at,
+            tool_use_id=self.tool_use_id,
+            request=self.request,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
 
     def run(
         self, cell: Cell, outcome: Outcome, fault: Fault | None, verdict: Verdict, kernel: str, clock: float
@@ -97,9 +97,5 @@ class Begun:
             fault=fault,
             kernel=kernel,
             tool_use_id=self.tool_use_id,
+            key=self.key,
         )
-
-
-def told(run: Run) -> dict[str, Any]:
-    """Return a run as the journal holds it (dataclasses.asdict copies each value, which costs more than a write)."""
-    return {**vars(run), "fault": asdict(run.fault) if run.fault else None}
