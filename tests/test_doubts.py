@@ -44,7 +44,7 @@ warnings.showwarning = _show
 """
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Kernels with the newest pandas, and with pandas 2 on Python 3.9 and IPython 8."""
     python = old_python() if request.param == "Python 3.9" else ""
@@ -100,8 +100,6 @@ def told(lab: Lab, code: str) -> list[str]:
         ("%%time\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
         ("%%capture\na = 1\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 5: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
         ("%pwd\n!true \\\n   x\ntry:\n    1 / 0\nexcept Exception:\n    pass", "line 6: except Exception swallowed 1 × ZeroDivisionError: division by zero"),
-        ("for i in range(3):\n    try:\n        1 / 0\n        break\n    except Exception:\n        pass", "line 5: except Exception swallowed 3 × ZeroDivisionError: division by zero"),
-        ("def f():\n    for i in range(3):\n        try:\n            return 1 / 0\n        except Exception:\n            if i == 2:\n                return None\nf()", "line 5: except Exception swallowed 3 × ZeroDivisionError: division by zero"),
         ("for i in range(1500):\n    try: 1 / 0\n    except Exception: pass", "line 3: except Exception swallowed 1,000 or more × ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
@@ -332,10 +330,10 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ("people = people.dropna(subset=['city'])\nmerged = people.merge(twice, on='city', how='left')", "merged has 100 rows: more than people (75) and twice (4)"),
         ("merged = people.merge(twice, on='city', how='left')", "merged has 125 rows: more than people (100) and twice (4)"),
         ("people = people.merge(twice, on='city', how='left')", "people has 125 rows: more than people (100) and twice (4)"),
-        ("people.merge(twice, on=['city'], how='left')", "the result has 125 rows: more than people (100) and twice (4)"),
         ("merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape", "merged has 125 rows: more than people (100) and twice (4)"),
         ("merged = twice.merge(people[['city', 'id']], on='city', how='right')", "merged has 125 rows: more than twice (4) and people (100)"),
         ("a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')", "merged has 500 rows: more than a (200) and orders (250)"),
+        ("look = pd.concat([people, people.head(1)])\nmerged = orders.merge(look, on='id', how='left')", "merged has 254 rows: more than orders (250) and look (101)"),
         ("merged = people.merge(codes, left_on='city', right_on='code')", "merged has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
         ("people = people.merge(codes.rename(columns={'code': 'city'}), on='city')", "people has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
         ("people['age'] = people['age'].map({'20': 'young'})", 'column "age" of people is all NaN now'),
@@ -416,6 +414,19 @@ SILENT = {
     "a name in a text": "note = 'people and orders'\nfor people_name in ['people']: pass",
     "scalars": "n = len(people.merge(twice, on='city', how='left'))\ntotal = people.merge(twice, on='city', how='left')['pay'].sum()",
     "deleted": "old = people[people.age > 400]\ndel old",
+    "dates split": "people['date'] = pd.to_datetime(people['born'], errors='coerce')\npeople['year'] = people['date'].dt.year",
+    "ranks": "people['cum'] = people.groupby('city')['pay'].cumsum()\npeople['rank'] = people.groupby('city')['pay'].rank()",
+    "an indicator": "m = people.merge(orders, on='id', how='outer', indicator=True)\nalone = m[m._merge == 'right_only']",
+    "empty columns dropped": "empty_cols = raw.columns[raw.isna().all()]\nraw = raw.dropna(axis=1, how='all')",
+    "described": "corr = people.select_dtypes('number').corr()\nstats = people.describe(include='all')",
+    "a wide pivot": "wide = orders.pivot(index='order', columns='id', values='amount')",
+    "how by place": "m = people.merge(cities, 'left', 'city')\nn = pd.merge(people, cities, 'left', 'city')",
+    "totals merged": "people = people.merge(orders.groupby('id', as_index=False)['amount'].sum(), on='id', how='left')",
+    "merged by an index": "daily = orders.groupby('id').agg(total=('amount', 'sum'))\nm = people.merge(daily, left_on='id', right_index=True, how='left')",
+    "values blanked by a mask": "mask = people.age > 0\npeople.loc[mask, 'pay'] = np.nan",
+    "what is left to do": "todo = people[~people['id'].isin(range(200))]",
+    "a loop that collects": "res = []\nfor c in [*cities.city, 'Rome']:\n    sub = people[people.city == c]\n    res.append(sub.pay.mean())",
+    "features": "X = people.drop(columns=['pay']); y = people['pay']\nD = pd.get_dummies(people[['city']])",
     "in a function": "def f():\n    old = people[people.age > 400]\n    return old\nn = len(f())",
 }  # fmt: skip
 
@@ -456,8 +467,10 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
         "m = big.merge(people, left_on='x', right_on='id', how='left')",
     ):
         began = time.monotonic()
-        assert told(clean, code) == []
-        assert time.monotonic() - began < 3
+        timed = f"import time\n_began = time.monotonic()\n{code}\n_took = time.monotonic() - _began"
+        assert told(clean, timed) == []
+        spent = time.monotonic() - began
+        assert spent - clean.value("_took") < 1.5  # pandas takes its own
     clean.ok("del big, wide, huge, m")
 
 
@@ -478,13 +491,12 @@ def test_the_weightiest_three_and_the_rest_counted() -> None:
             "message": "no",
             "count": 4,
         },
-        {"kind": "more", "count": 4},
     ]
     assert doubts.lines(given) == [
         "line 3: except Exception swallowed 4 × ValueError: no",
         "m has 1,530 rows: more than left (891) and right (3)",
         "x has 0 rows",
-        "… and 6 more doubts",
+        "… and 2 more doubts",
     ]
     assert doubts.lines(given[:4])[-1] == "… and 1 more doubt"
     assert doubts.lines([]) == []
@@ -505,6 +517,6 @@ def test_no_text_of_the_users_passes_for_steppers() -> None:
 
 @pytest.mark.parametrize("value", [None, "text", -1, [], {}, [["a"]], [[1, 2, 3]]])
 def test_facts_that_are_no_facts(value: Any) -> None:
-    for kind in [*doubts.KINDS, "more", "nothing", None]:
+    for kind in [*doubts.KINDS, "nothing", None]:
         keys = ("name", "line", "head", "error", "message", "count", "category", "columns", "operands", "rows")
         assert len(doubts.lines([{"kind": kind, **dict.fromkeys(keys, value)}, {}])) <= 1

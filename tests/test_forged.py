@@ -164,7 +164,7 @@ def test_a_figures_facts_cannot() -> None:
         "legend": [EVIL],
         "xlim": [EVIL, EVIL],
         "kind": EVIL,
-        "lines": 1,
+        "artists": [["line", 1, 2]],
     }
     fact = {"key": 7, "title": EVIL, "axes": [axes, axes], "colour_bars": [EVIL], "legend": [EVIL] * 9}
     saved = [pictures.Saved(f"/x/{NAME}.png", 3, 4, key=7), pictures.Saved(why=EVIL)]

@@ -1,73 +1,95 @@
-"""Doubts about a run that ended well, in a few lines of facts: what the kernel's helper noticed, the weightiest first.
+"""Doubts about a run that ended well, in a few lines: what the kernel's helper noticed, the weightiest first.
 
-The facts come from the user's process: every text in them is cleaned and cut, and each line begins with words of ours.
+The facts come from the user's process: what is not so is left out, and each line begins with words of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from stepper.diagnosis.reading import read_all
 from stepper.ground.text import one_line
 
 SHOWN, LINE, NAME, MANY = 3, 160, 40, 1000
-Fact = dict[str, Any]
 
 
-def lines(facts: list[Fact]) -> list[str]:
+@dataclass(frozen=True)
+class Doubt:
+    """What the helper tells of a doubt; every kind fills the fields that its words need."""
+
+    kind: str
+    name: str = ""  # of a frame
+    rows: int = 0
+    operands: tuple[tuple[str, int], ...] = ()  # the frames that it was made of, and their rows
+    columns: tuple[str, ...] = ()  # the first ones
+    count: int = 0  # of columns, errors, warnings
+    line: int = 0  # of the cell
+    head: str = ""  # of the handler
+    error: str = ""
+    message: str = ""
+    category: str = ""
+
+
+def lines(facts: list[Any]) -> list[str]:
     """Return at most three doubts, one line each, and how many there are more."""
-    told = [(list(KINDS).index(kind), KINDS[kind](fact)) for fact in facts if (kind := fact.get("kind")) in KINDS]
-    texts = [one_line(text, LINE) for _, text in sorted(told, key=lambda one: one[0])]
-    left = len(texts) - SHOWN + sum(_number(fact, "count") for fact in facts if fact.get("kind") == "more")
-    more = f"… and {left} more doubt{'s' if left > 1 else ''}"
-    return texts[:SHOWN] + ([more] if left > 0 else [])
+    doubts = [doubt for doubt in read_all(Doubt, facts) if doubt.kind in KINDS]
+    doubts.sort(key=lambda doubt: list(KINDS).index(doubt.kind))
+    texts = [one_line(KINDS[doubt.kind](doubt), LINE) for doubt in doubts]
+    left = len(texts) - SHOWN
+    return texts[:SHOWN] + ([f"… and {left} more doubt{'s' if left > 1 else ''}"] if left > 0 else [])
 
 
-def _swallowed(fact: Fact) -> str:
-    count = _number(fact, "count")
-    times = f"{count:,} or more ×" if count >= MANY else f"{count} ×"
-    message = _text(fact, "message", LINE)
-    error = _text(fact, "error") + (f": {message}" if message else "")
-    return f"line {_number(fact, 'line')}: {_text(fact, 'head')} swallowed {times} {error}"
+def _swallowed(doubt: Doubt) -> str:
+    times = f"{doubt.count:,} or more ×" if doubt.count >= MANY else f"{doubt.count} ×"
+    return f"line {doubt.line}: {_cut(doubt.head)} swallowed {times} {_cut(doubt.error)}{_message(doubt)}"
 
 
-def _multiplied(fact: Fact) -> str:
-    given = " and ".join(f"{name} ({count:,})" for name, count in _operands(fact))
-    return f"{_name(fact)} has {_number(fact, 'rows'):,} rows: more than {given}"
+def _warning(doubt: Doubt) -> str:
+    line = [f"line {doubt.line}"] if doubt.line else []
+    where = ", ".join(line + ([f"{doubt.count} ×"] if doubt.count > 1 else []))
+    return _cut(doubt.category) + (f" ({where})" if where else "") + _message(doubt)
 
 
-def _emptied(fact: Fact) -> str:
-    given = " and ".join(f"{name} ({count:,})" for name, count in _operands(fact))
-    return f"{_name(fact)} has 0 rows: nothing matched in the merge of {given}"
+def _multiplied(doubt: Doubt) -> str:
+    return f"{_cut(doubt.name)} has {doubt.rows:,} rows: more than {_sides(doubt)}"
 
 
-def _empty(fact: Fact) -> str:
-    given = _operands(fact)
-    if [name for name, _ in given] == [_name(fact)]:
-        return f"{_name(fact)} has 0 rows now; before: {given[0][1]:,}"
-    sources = ", ".join(f"{name} has {count:,}" for name, count in given[:3])
-    return f"{_name(fact)} has 0 rows" + (f"; {sources}" if sources else "")
+def _emptied(doubt: Doubt) -> str:
+    return f"{_cut(doubt.name)} has 0 rows: nothing matched in the merge of {_sides(doubt)}"
 
 
-def _blank(fact: Fact) -> str:
-    columns = [f'"{one_line(str(one), NAME)}"' for one in _list(fact, "columns")]
-    if not columns:
-        return f"{_name(fact)} is all NaN now"
-    left = _number(fact, "count") - len(columns)
-    listed = ", ".join(columns) + (f" and {left} more" if left > 0 else "")
-    one = len(columns) == 1 and left <= 0
-    return f"column{'' if one else 's'} {listed} of {_name(fact)} {'is' if one else 'are'} all NaN now"
+def _empty(doubt: Doubt) -> str:
+    if [name for name, _ in doubt.operands] == [doubt.name]:
+        return f"{_cut(doubt.name)} has 0 rows now; before: {doubt.operands[0][1]:,}"
+    sources = ", ".join(f"{_cut(name)} has {rows:,}" for name, rows in doubt.operands[:3])
+    return f"{_cut(doubt.name)} has 0 rows" + (f"; {sources}" if sources else "")
 
 
-def _warning(fact: Fact) -> str:
-    line, count = _number(fact, "line"), _number(fact, "count")
-    where = ", ".join(([f"line {line}"] if line else []) + ([f"{count} ×"] if count > 1 else []))
-    message = _text(fact, "message", LINE)
-    return _text(fact, "category") + (f" ({where})" if where else "") + (f": {message}" if message else "")
+def _blank(doubt: Doubt) -> str:
+    if not doubt.columns:
+        return f"{_cut(doubt.name)} is all NaN now"
+    left = doubt.count - len(doubt.columns)
+    listed = ", ".join(f'"{_cut(column)}"' for column in doubt.columns) + (f" and {left} more" if left > 0 else "")
+    single = len(doubt.columns) == 1 and left <= 0
+    return f"column{'' if single else 's'} {listed} of {_cut(doubt.name)} {'is' if single else 'are'} all NaN now"
+
+
+def _cut(text: str) -> str:
+    return one_line(text, NAME)
+
+
+def _message(doubt: Doubt) -> str:
+    return f": {one_line(doubt.message, LINE)}" if doubt.message else ""
+
+
+def _sides(doubt: Doubt) -> str:
+    return " and ".join(f"{_cut(name)} ({rows:,})" for name, rows in doubt.operands)
 
 
 # The weightiest first.
-KINDS: dict[str, Callable[[Fact], str]] = {
+KINDS: dict[str, Callable[[Doubt], str]] = {
     "swallowed": _swallowed,
     "multiplied": _multiplied,
     "emptied": _emptied,
@@ -75,26 +97,3 @@ KINDS: dict[str, Callable[[Fact], str]] = {
     "blank": _blank,
     "warning": _warning,
 }
-
-
-def _text(fact: Fact, key: str, limit: int = NAME) -> str:
-    return one_line(str(fact.get(key) or ""), limit)
-
-
-def _name(fact: Fact) -> str:
-    return _text(fact, "name") or "the result"
-
-
-def _number(fact: Fact, key: str) -> int:
-    value = fact.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _list(fact: Fact, key: str) -> list[Any]:
-    value = fact.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _operands(fact: Fact) -> list[tuple[str, int]]:
-    pairs = [one for one in _list(fact, "operands") if isinstance(one, list) and len(one) == 2]
-    return [(one_line(str(name), NAME), count) for name, count in pairs if isinstance(count, int)]

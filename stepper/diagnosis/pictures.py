@@ -1,4 +1,4 @@
-"""A run's pictures in words: where the agent's copy lies, what matplotlib's figure holds, what has no picture at all.
+"""A run's pictures in words: where the agent's copy lies, and what matplotlib's figure holds.
 
 Titles, labels and names come from the user's figure: they stand in double quotes, on one line, cut.
 """
@@ -6,12 +6,12 @@ Titles, labels and names come from the user's figure: they stand in double quote
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepper.diagnosis.reading import read_all
 from stepper.ground.text import clean, one_line
-from stepper.kernel.pictures import RASTER, content_text, key
 
 LIMIT = 1800  # characters of all lines
 FIGURE_LIMIT = 420  # … and of one figure's
@@ -19,38 +19,21 @@ TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
-PLACEHOLDER = re.compile(r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL)
-KINDS = (  # the first that fits names an output
-    ("application/vnd.plotly.", "plotly figure"),
-    ("application/vnd.vega", "Altair/Vega-Lite chart"),
-    ("application/vnd.bokeh", "Bokeh figure"),
-    ("application/vnd.jupyter.widget-view", "widget"),
-    ("image/svg+xml", "SVG"),
-    ("application/pdf", "PDF"),
-    ("video/", "video"),
-    ("audio/", "audio"),
-    ("application/javascript", "JavaScript"),
-    ("text/html", "HTML"),
-    ("text/markdown", "Markdown"),
-    ("text/latex", "LaTeX"),
-)
+# How many of what axes hold, in the order of a line: the word for one and, where it has its own, that for more.
+KINDS = {
+    "line": "",
+    "scatter": "",
+    "bar": "",
+    "patch": "patches",
+    "other collection": "",
+    "other artist": "",
+    "text": "",
+}
+POINTED = ("line", "scatter")
 UNSEEN = {
     "blank": "blank: the axes hold no data",
     "nan": "all values are NaN",
-    "outside": "all data lie outside the limits",
-    "zero": "all bars are 0 high",
 }
-COUNTED = (  # (its name in the facts, that of its points, one, many)
-    ("lines", "line_points", "line", "lines"),
-    ("scatters", "scatter_points", "scatter", "scatters"),
-    ("bars", "", "bar", "bars"),
-    ("patches", "", "patch", "patches"),
-    ("collections", "", "other collection", "other collections"),
-    ("others", "", "other artist", "other artists"),
-    ("texts", "", "text", "texts"),
-    ("empty", "", "artist without data", "artists without data"),
-)
 
 
 @dataclass(frozen=True)
@@ -62,177 +45,151 @@ class Saved:
     height: int = 0
     single_colour: bool = False
     why: str = ""
-    key: int = 0  # `key` of its text
+    key: int = 0  # `kernel.pictures.key` of its text
 
 
-def lines(saved: Sequence[Saved], facts: Iterable[Any]) -> list[str]:
+@dataclass(frozen=True)
+class Image:
+    """An image on axes: its shape, the range of its values where there are some."""
+
+    shape: tuple[int, ...] = ()
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What axes show."""
+
+    title: str = ""
+    kind: str = ""  # where they are not rectilinear
+    xlabel: str = ""
+    ylabel: str = ""
+    xlim: tuple[str | float | None, ...] = ()
+    ylim: tuple[str | float | None, ...] = ()
+    xscale: str = ""  # where it is not linear
+    yscale: str = ""
+    legend: tuple[str, ...] = ()
+    artists: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, with how many points)
+    images: tuple[Image, ...] = ()
+    invisible: str = ""  # one of UNSEEN where nothing can be seen
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the helper tells of a figure; `key` is that of its picture."""
+
+    key: int
+    title: str = ""
+    colour_bars: tuple[str, ...] = ()
+    legend: tuple[str, ...] = ()
+    axes: tuple[Axes, ...] = ()
+    left_out: int = 0  # axes
+
+
+def by_key(facts: list[Any]) -> dict[int, Figure]:
+    """Return the figures that the helper told of, by the key of their picture."""
+    return {figure.key: figure for figure in read_all(Figure, facts)}
+
+
+def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
     """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
-    known = _by_key(facts)
-    looked = [one for one in saved if one.why != MANY]
+    figures = by_key(facts)
+    looked = [picture for picture in saved if picture.why != MANY]
     distinct = list(dict.fromkeys(looked))
     room = min(FIGURE_LIMIT, (LIMIT - 120) // max(1, len(distinct)))
-    said: list[str] = []
-    for number, one in enumerate(distinct, 1):
-        line = _figure(number, one, known.get(one.key), looked.count(one), room)
-        if sum(map(len, said)) + len(line) + 120 > LIMIT:
-            left = len(distinct) - len(said)
-            said.append(f"… and {_many(left, 'picture')} in the same folder")
+    texts: list[str] = []
+    for number, picture in enumerate(distinct, 1):
+        text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
+        if sum(map(len, texts)) + len(text) + 120 > LIMIT:
+            texts.append(f"… and {many(len(distinct) - len(texts), 'picture')} in the same folder")
             break
-        said.append(line)
+        texts.append(text)
     past = len(saved) - len(looked)
-    return said + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
+    return texts + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
 
 
-def rich(outputs: Iterable[Mapping[str, Any]], facts: Iterable[Any] = ()) -> list[str]:
-    """Return the names and sizes of what can be seen in the notebook only; facts where an SVG is matplotlib's."""
-    known = _by_key(facts)
-    found = [name for output in outputs if (name := _rich(output.get("data"), known))]
-    return found[:NAMED] + ([f"… and {len(found) - NAMED:,} more"] if len(found) > NAMED else [])
+def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
+    if not picture.path:
+        return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
+    path = clean(picture.path).replace("\n", "")
+    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else quoted(path, len(path))}"
+    head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
+    return joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
 
 
-def _by_key(facts: Iterable[Any]) -> dict[Any, Mapping[str, Any]]:
-    return {one["key"]: one for one in facts or () if isinstance(one, dict) and isinstance(one.get("key"), int)}
-
-
-def _figure(number: int, one: Saved, fact: Mapping[str, Any] | None, times: int, room: int) -> str:
-    if not one.path:
-        return f"Figure {number}: not saved: {one_line(one.why, 120)}."
-    path = clean(one.path).replace("\n", "")
-    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else _quoted(path, len(path))}"
-    head += f" ({one.width:,} × {one.height:,})" + (f", shown {times:,} times" if times > 1 else "")
-    wrong = ["single-coloured: nothing is visible"] if one.single_colour else []
-    return _joined(head, wrong + _wrong(fact or {}), _held(fact or {}), room)
-
-
-def _joined(head: str, wrong: Sequence[str], held: Sequence[str], room: int) -> str:
+def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = FIGURE_LIMIT) -> str:
     """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
-    text = ": ".join([head, *filter(None, ["; ".join(wrong)])])
-    for part in held:
+    text = ": ".join([head, *filter(None, ["; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])])])
+    for part in _held(figure) if figure else ():
         if len(text) + len(part) + 4 > room:
             return text + " …"
         text += (": " if text == head else ". " if part.startswith("Axes ") else "; ") + part
     return text + "."
 
 
-def _wrong(fact: Mapping[str, Any]) -> list[str]:
-    axes, found = _axes_of(fact), []
-    for why, said in UNSEEN.items():
-        which = [str(n) for n, one in enumerate(axes, 1) if one.get("invisible") == why]
+def _wrong(axes: Sequence[Axes]) -> list[str]:
+    texts = []
+    for why, text in UNSEEN.items():
+        which = [str(number) for number, each in enumerate(axes, 1) if each.invisible == why]
         if which:
-            found.append(said if len(axes) == 1 else f"{said} (axes {', '.join(which)})")
-    return found
+            texts.append(text if len(axes) == 1 else f"{text} (axes {', '.join(which)})")
+    return texts
 
 
-def _held(fact: Mapping[str, Any]) -> list[str]:
-    axes = _axes_of(fact)
-    total = len(axes) + _count(fact, "left_out")
-    title = fact.get("title")
-    parts = [f"title {_quoted(title, TITLE)}"] if title else []
+def _held(figure: Figure) -> list[str]:
+    total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
+    parts = [f"title {quoted(figure.title, TITLE)}"] if figure.title else []
     parts += [f"{total:,} axes"] if total > 1 else []
-    bars = _list(fact.get("colour_bars"))
-    if bars:
-        named = [_quoted(one, LABEL) for one in bars[:3] if one]
-        parts.append(" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named]))
-    parts += _legend(fact)
-    for n, one in enumerate(axes, 1):
-        parts += _axes(one, f"Axes {n}" if total > 1 else "")
+    named = [quoted(bar, LABEL) for bar in bars[:3] if bar]
+    parts += [" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named])] if bars else []
+    parts += _legend(figure.legend)
+    for number, axes in enumerate(figure.axes, 1):
+        parts += _shown(axes, f"Axes {number}" if total > 1 else "")
     return parts
 
 
-def _axes(one: Mapping[str, Any], name: str) -> list[str]:
-    if one.get("invisible") == "blank" and not any(one.get(what) for what in ("title", "xlabel", "ylabel", "empty")):
+def _shown(axes: Axes, name: str) -> list[str]:
+    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel):
         return []  # that it is blank is said
-    names = [name, *(_quoted(one[what], TITLE) for what in ("title", "kind") if one.get(what))]
-    sides = []
-    for side in "xy":
-        label, ends, scale = one.get(f"{side}label"), _list(one.get(f"{side}lim")), one.get(f"{side}scale")
-        words = [_quoted(label, LABEL)] if label else []
-        words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-        words += [f"({scale if SCALE.fullmatch(str(scale)) else _quoted(scale, LABEL)})"] if scale else []
-        sides += [" ".join([side, *words])] if words else []
+    names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
+    sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
     held = []
-    for counted, points, word, plural in COUNTED:
-        if counted == "empty" and one.get("invisible") != "blank":
-            continue  # seaborn's legends have such
-        if _count(one, counted):
-            many = f" ({_many(_count(one, points), 'point')})" if points else ""
-            held.append(_many(_count(one, counted), word, plural) + many)
-    held += [_image(image) for image in _list(one.get("images"))[:2] if isinstance(image, dict)]
-    parts = [" ".join(filter(None, names)), ", ".join(sides), ", ".join(held)]
-    return [*filter(None, parts), *_legend(one)]
+    for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
+        if kind in KINDS:
+            held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
+    held += map(_image, axes.images[:2])
+    parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
+    return [*filter(None, parts), *_legend(axes.legend)]
 
 
-def _axes_of(fact: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for one in _list(fact.get("axes")) if isinstance(one, dict)]
+def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
+    words = [quoted(label, LABEL)] if label else []
+    words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
+    words += [f"({scale if SCALE.fullmatch(scale) else quoted(scale, LABEL)})"] if scale else []
+    return " ".join([letter, *words]) if words else ""
 
 
-def _image(fact: Mapping[str, Any]) -> str:
-    shape = " × ".join(f"{side:,}" for side in _list(fact.get("shape")) if isinstance(side, int))
-    low, high = fact.get("min"), fact.get("max")
-    if not (_is_number(low) and _is_number(high)):
-        return f"image {shape}"
-    return f"image {shape}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
+def _end(end: str | float | None) -> str:
+    return "?" if end is None else quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
 
 
-def _legend(fact: Mapping[str, Any]) -> list[str]:
-    names = _list(fact.get("legend"))[:NAMED]
-    return [f"legend {', '.join(_quoted(name, LABEL) for name in names)}"] if names else []
+def _image(image: Image) -> str:
+    words, low, high = "image " + " × ".join(f"{side:,}" for side in image.shape), image.min, image.max
+    if low is None or high is None:
+        return words
+    return f"{words}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
 
 
-def _end(value: Any) -> str:
-    return _quoted(value, LABEL) if isinstance(value, str) else f"{value:.10g}" if _is_number(value) else "?"
+def _legend(names: Sequence[str]) -> list[str]:
+    return [f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}"] if names else []
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def many(count: int, word: str, plural: str = "") -> str:
+    """Return a number of things in words."""
+    return f"{count:,} {word if count == 1 else plural or word + 's'}"
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _count(fact: Mapping[str, Any], name: str) -> int:
-    value = fact.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _many(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _quoted(value: Any, limit: int) -> str:
+def quoted(value: Any, limit: int) -> str:
     """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
     return '"' + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'") + '"'
-
-
-def _rich(data: Any, known: Mapping[Any, Mapping[str, Any]]) -> str:
-    """Return how an output is named that has neither a picture nor a text that says it all; else ''."""
-    if not isinstance(data, dict) or any(kind in data for kind in RASTER):
-        return ""
-    plain = content_text(data["text/plain"]).strip() if "text/plain" in data else ""
-    readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
-    kinds = [mime for mime in data if mime != "text/plain" and not (readable and mime.startswith("text/"))]
-    for start, name in KINDS:
-        for mime in kinds:
-            if mime.startswith(start):
-                return _named(name, mime, data[mime], known)
-    return _named("", kinds[0], data[kinds[0]], known) if kinds else ""
-
-
-def _named(name: str, mime: str, content: Any, known: Mapping[Any, Mapping[str, Any]]) -> str:
-    text = content_text(content)
-    name = name or (mime if MIME.fullmatch(mime) else f"output of the type {_quoted(mime, LABEL)}")
-    said = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
-    if name == "SVG" and (fact := known.get(key(text))):
-        return _joined(said, _wrong(fact), _held(fact), FIGURE_LIMIT)
-    if isinstance(content, dict) and isinstance(content.get("data"), list) and "plotly" in name:
-        return f"{said}, {_many(len(content['data']), 'trace')}"
-    mark = content.get("mark") if isinstance(content, dict) and "chart" in name else None
-    mark = mark.get("type") if isinstance(mark, dict) else mark
-    return f"{said}, mark {_quoted(mark, LABEL)}" if mark else said
-
-
-def _size(size: int) -> str:
-    if size < 1024:
-        return f"{size} bytes"
-    return f"{size / 1024:.0f} kB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MB"

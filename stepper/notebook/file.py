@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import time
 import uuid
@@ -21,9 +20,10 @@ from typing import Any
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
 from stepper.notebook import jupyter
+from stepper.notebook.document import Document, check, find, signature
 from stepper.notebook.exchange import clear, look, remove, swap
 from stepper.notebook.plainjson import Changes, load_json, rewrite
-from stepper.notebook.rawcells import renamed, tagged, tags_of, with_late, with_models, with_outputs, with_plan
+from stepper.notebook.rawcells import renamed, tagged, with_late, with_models, with_outputs, with_plan
 from stepper.policy import plan as plans
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Plan
@@ -33,56 +33,6 @@ ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwh
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
 PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
 LATE_COUNTS_SECONDS = 10.0  # for which it is looked whether what came late still stands there
-CELL_NUMBER = re.compile(r"cell-(\d+)")
-
-
-def text_of(value: Any) -> str:
-    """Return a multi-line string of a notebook: stored as one string or as a list of lines."""
-    return value if isinstance(value, str) else "".join(value)
-
-
-class Document:
-    """One state of a notebook file, as read."""
-
-    def __init__(self, data: bytes, raw: dict[str, Any], about: os.stat_result | None = None) -> None:
-        self.data, self.raw = data, raw
-        self.signature, self.mtime_ns = (_signature(about), about.st_mtime_ns) if about else ((), 0)
-        metadata = raw.get("metadata") or {}
-        info, spec = _object(metadata.get("language_info")), _object(metadata.get("kernelspec"))
-        self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
-        self.plan: Any = metadata.get("stepper")
-        self._cells: list[Cell] | None = None
-
-    @property
-    def figures(self) -> int:
-        """How many outputs are pictures."""
-        found = [cell.get("outputs") for cell in self.raw["cells"]]
-        outputs = [_object(output) for group in found if isinstance(group, list) for output in group]
-        return sum(any(mime.startswith("image/") for mime in _object(output.get("data"))) for output in outputs)
-
-    @property
-    def cells(self) -> Sequence[Cell]:
-        """All cells, in order."""
-        if self._cells is None:
-            found, number = [], 0
-            for index, cell in enumerate(self.raw["cells"]):
-                kind = str(cell.get("cell_type"))
-                number += kind == "code"
-                metadata = cell.get("metadata") or {}
-                own = metadata.get("stepper") or {}
-                found.append(
-                    Cell(
-                        str(cell.get("id") or f"cell-{index}"),
-                        index,
-                        number if kind == "code" else 0,
-                        kind,
-                        text_of(cell.get("source", "")),
-                        tags_of(metadata),
-                        own.get("step") if isinstance(own, dict) else None,
-                    )
-                )
-            self._cells = found
-        return self._cells
 
 
 class InvalidJsonError(NotebookError):
@@ -121,7 +71,7 @@ class IpynbFile:
         try:
             with open(self.path, "rb", opener=private.regular) as stream:
                 about = os.fstat(stream.fileno())
-                if self._last is not None and self._last.signature == _signature(about):
+                if self._last is not None and self._last.signature == signature(about):
                     return self._last
                 data = stream.read()
                 raw = load_json(data)
@@ -248,13 +198,13 @@ class IpynbFile:
             with contextlib.suppress(OSError), private.place(self.path) as (folder, name):
                 times = (about.st_atime_ns, about.st_mtime_ns + jupyter.NOTICED_NS)
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
-                self._seen = _signature(look(name, folder))[:3]
+                self._seen = signature(look(name, folder))[:3]
 
     def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
         """Return what is known of the file where it is as it was seen; None where it is not."""
         with contextlib.suppress(OSError):
             about = os.lstat(self.path)
-            return about if seen == _signature(about)[:3] else None
+            return about if seen == signature(about)[:3] else None
         return None
 
     def outputs(self, cell: Cell) -> list[dict[str, Any]]:
@@ -318,14 +268,14 @@ class IpynbFile:
                     kept = jupyter.kept_time(self.path, document.mtime_ns)
                     os.utime(stream.fileno(), ns=(about.st_atime_ns, kept))
                 os.fsync(stream.fileno())
-            if _signature(look(name, folder)) != document.signature:
+            if signature(look(name, folder)) != document.signature:
                 return False
             if not swap(temporary, name, folder):
                 os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif _signature(look(temporary, folder))[:3] != document.signature[:3]:
+            elif signature(look(temporary, folder))[:3] != document.signature[:3]:
                 swap(temporary, name, folder)  # somebody wrote between the look and the swap: theirs stands again
                 return False
-            self._seen = _signature(look(name, folder))[:3]
+            self._seen = signature(look(name, folder))[:3]
         finally:
             self._cleared = clear(temporary, folder)
         return True
@@ -337,52 +287,6 @@ class IpynbFile:
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """Return a JSON object, an empty one for anything else: metadata may be a stranger's."""
-    return value if isinstance(value, dict) else {}
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(line, str) for line in value))
-
-
-def _signature(about: os.stat_result) -> tuple[int, ...]:
-    return (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-
-
-def check(raw: Any, name: str) -> None:
-    """Raise NotebookError unless `raw` has the bones of a notebook of nbformat 4."""
-    if not isinstance(raw, dict) or "nbformat" not in raw:
-        raise NotebookError(f"{name} is JSON but not a notebook (no nbformat)", "jupyter nbconvert --to notebook …")
-    if raw["nbformat"] != 4:
-        raise NotebookError(
-            f"{name} has nbformat {raw['nbformat']!r}; stepper works on nbformat 4",
-            f"jupyter nbconvert --to notebook --nbformat 4 {name}",
-        )
-    cells = raw.get("cells")
-    if not isinstance(cells, list) or not all(
-        isinstance(cell, dict)
-        and isinstance(cell.get("metadata", {}), dict)
-        and _is_text(cell.get("source", ""))
-        and isinstance(cell.get("cell_type"), str)
-        for cell in cells
-    ):
-        raise NotebookError(f"{name} is not a valid notebook (its cells)", f"jupyter nbconvert --validate {name}")
-    if not isinstance(raw.get("metadata", {}), dict):
-        raise NotebookError(f"{name} is not a valid notebook (its metadata)")
-
-
-def find(document: Document, cell_id: str, wanted: str) -> int | None:
-    """Return the index of the cell with that id and source hash; without ids, of the only code cell with that hash."""
-    for candidate in document.cells:
-        if candidate.id == cell_id and source_hash(candidate.source) == wanted:
-            return candidate.index
-    if CELL_NUMBER.fullmatch(cell_id):
-        same = [c.index for c in document.cells if c.is_code and source_hash(c.source) == wanted]
-        return same[0] if len(same) == 1 else None
-    return None
 
 
 def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from stepper.diagnosis.adviser import Adviser
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
 from stepper.policy.events import Event
@@ -18,6 +17,7 @@ from stepper.policy.state import Shown
 from stepper.session.keeper import Keeper, now
 from stepper.session.ports import (
     Death,
+    Diagnosis,
     Execution,
     Journal,
     Kernel,
@@ -57,7 +57,7 @@ class Session:
         kernels: KernelProvider,
         limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str]], KernelPlace],
-        adviser: Adviser,
+        adviser: Diagnosis,
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser

@@ -6,221 +6,183 @@ What the cell means to do is no doubt: where it asks for what is missing, fills 
 from __future__ import annotations
 
 import ast
-import functools
-import operator
+import math
 import re
-import sys
+from typing import Any
 
-from stepper.diagnosis.inside.expressions import (
-    called,
+from stepper.diagnosis.inside.frames import Seen, many_to_many
+from stepper.diagnosis.inside.statements import (
+    Binding,
+    Cell,
     calls,
-    calls_of,
     constants,
+    given,
     inside,
-    is_blank,
-    keywords,
-    made_empty,
-    merges_of,
+    joins,
+    name_of,
     names_of,
-    seeks,
     uses,
-    whole_names,
 )
-from stepper.diagnosis.inside.frames import many_to_many
 from stepper.kernel.inside.base import guarded, shell
-from stepper.kernel.inside.cells import now
 
 # Names of what one hopes to be empty: first how they begin, then whole words.
 PROBLEMS = re.compile(
     r"(?:^|_)(?:error|miss|dup|invalid|outlier|null|violat|anomal|conflict|mism|unmatch|orphan|fail|issue|problem|warn|diff"
     r"|extra|leftover|remain|reject|unknown|empty|negative|suspic|overlap|wrong|incons|unexp|dropped|exclu|broken|corrupt"
-    r"|pending|weird|imposs|faulty|incompl|unpars|leak|common|shared|intersect|unused|removed|stale|blank|changed"
-    r"|(?:err|bad|nan?|neg|gap|odd|both|too|lost|zero|check|only|without|inf|no|not|tmp|temp)s?\d*(?:_|$))",
+    r"|pending|weird|imposs|faulty|incompl|unpars|leak|common|shared|intersect|unused|removed|stale|blank|changed|merge\b"
+    r"|(?:err|bad|nan?|neg|gap|odd|both|too|lost|zero|check|only|without|inf|no|not|tmp|temp|anti)s?\d*(?:_|$))",
     re.IGNORECASE,
 )
-ANTI = re.compile(r"_merge|left_only|right_only|_anti$")
+# What is missing or twice is sought, or what is not known: df[df.a.isna()], df[~df.a.isin(known)].
+SOUGHT = re.compile(r"(?:^|[\[(&|])\s*[^~&|]*\.(?:isna|isnull|duplicated)\(|~[^&|]*\.isin\(")
+NO_ROWS = re.compile(r"\bhead\(0\)|\[0?:0\]")
 GROWS = {"explode", "melt", "stack", "concat", "append", "reindex", "resample", "repeat", "wide_to_long", "asfreq"}
-MAKES = {"map", "reindex", "assign", "concat", "to_numeric", "to_datetime", "to_timedelta", "replace"}
-TURNS = {"map", "to_numeric", "to_datetime", "to_timedelta"}
+TURNS = {"map", "to_numeric", "to_datetime", "to_timedelta"}  # each value into another one, or into none
+CHOICES = {"query", "head", "tail", "sample", "dropna", "drop", "nlargest", "nsmallest", "filter", "where", "mask"}
+Fact = dict[str, Any]
 
 
-def compare(before, after, cell):
-    """The facts about frames after a run: {name: Seen} before it and after it, and the cell that ran."""
+def compare(before: dict[str, Seen], after: dict[str, Seen], cell: Cell) -> list[Fact]:
+    """The facts about frames after a run: as they were before it and after it, and the cell that ran."""
     view = View(before, after, cell)
-    return [*view.merges(), *view.empties(), *view.blanks()]
-
-
-def hoped_for(name, value):
-    """Whether nothing to be found is good news: what is wrong, missing or twice was sought."""
-    if PROBLEMS.search(name):
-        return True
-    names = names_of(value)
-    if name in names:  # df = df[~df.id.isin(bad)]
-        return False
-    strings = [one.value for one in inside(value) if isinstance(one, ast.Constant) and type(one.value) is str]
-    return any(map(PROBLEMS.search, names)) or any(map(ANTI.search, strings)) or seeks(value)
+    facts = [*view.multiplied(), *view.empties(), *view.blanks()]
+    return [*{(fact.pop("id", 0), fact["kind"]): fact for fact in reversed(facts)}.values()][::-1]
 
 
 class View:
-    def __init__(self, before, after, cell):
-        self.before, self.after, self.cell, self.told = before, after, cell, set()
+    """A cell beside its frames as they were and as they are."""
 
-    def rows_at(self, name, order, target):
-        """A frame's rows as a statement met it; None where that can't be known."""
+    def __init__(self, before: dict[str, Seen], after: dict[str, Seen], cell: Cell) -> None:
+        self.before, self.after, self.cell = before, after, cell
+
+    def operands(self, value: ast.expr | None, order: int, target: str) -> dict[str, int | None]:
+        """The frames that a statement names, in its order, and their rows as it met them; None: unknown."""
+        frames = {*self.before, *self.after}
+        names = [part for part in inside(value) if isinstance(part, ast.Name) and part.id in frames]
+        names.sort(key=lambda part: (part.lineno, part.col_offset))
+        return {part.id: self.rows(part.id, order, target) for part in names}
+
+    def rows(self, name: str, order: int, target: str) -> int | None:
         bound = self.cell.bound.get(name, [])
         if not bound:
             return max(seen[name].rows for seen in (self.before, self.after) if name in seen)
-        early = any(one.order < order for one in bound)
-        known = self.after if early else self.before
-        if len(bound) > 1 or name not in known or (name == target and early):
+        early = bound[0].order < order
+        known = (self.after if early else self.before).get(name)
+        return None if known is None or len(bound) > 1 or (name == target and early) else known.rows
+
+    def multiplied(self) -> list[Fact]:
+        """The merges that have more rows than either side."""
+        last = {name: bound[-1] for name, bound in self.cell.bound.items() if name in self.after}
+        facts = [self.merged(name, bound) for name, bound in last.items() if joins(bound.value) and not bound.looped]
+        return [fact for fact in facts if fact is not None]
+
+    def merged(self, name: str, bound: Binding) -> Fact | None:
+        value, result = bound.value, shell.user_ns.get(name)
+        operands, made = self.operands(value, bound.order, name), joins(value)
+        counts, hows = [count for count in operands.values() if count is not None], {how for _, how in made}
+        if len(counts) < max(2, len(operands)) or len(result) <= max(counts) or "cross" in hows:
             return None
-        return known[name].rows
-
-    def operands(self, value, order, target):
-        frames = {*self.before, *self.after}
-        named = [one for one in inside(value) if called(one) in frames]
-        named.sort(key=lambda one: (one.lineno, one.col_offset))
-        return {one.id: self.rows_at(one.id, order, target) for one in named}
-
-    # merges
-
-    def merges(self):
-        found = []
-        for name, bound in self.cell.bound.items():
-            if name in self.after and not bound[-1].looped:
-                result = shell.user_ns.get(name)
-                found.append(self.merge(name, result, bound[-1].value, bound[-1].order))
-        if merges_of(self.cell.last):
-            shown = (shell.user_ns.get("_oh") or {}).get(now["number"])
-            if type(shown) is vars(sys.modules["pandas"]).get("DataFrame"):
-                found.append(self.merge("", shown, self.cell.last, self.cell.order + 1))
-        return [fact for fact in found if fact is not None]
-
-    def merge(self, name, result, value, order):
-        made, rows = merges_of(value), len(result)
-        given = self.operands(value, order, name) if made else {}
-        if len(given) < 2 or None in given.values() or any("validate" in keywords(call) for call, *_ in made):
+        if {name for name, _ in calls(value)} & GROWS or any(given(call, "validate") for call, _ in made):
             return None
-        fact = {"name": name, "rows": rows, "operands": [[one, count] for one, count in given.items()]}
-        if rows == 0 and min(given.values()) > 0:
-            if name in self.cell.looked | {""} or hoped_for(name, value) or not {*given} <= whole_names(value):
-                return None
-            self.told.add(name)
-            return {"kind": "emptied", **fact}
-        hows = {how for *_, how in made}
-        if rows <= max(given.values()) or "cross" in hows or calls_of(value) & GROWS or self.crossed(rows, given):
+        if len(result) == math.prod(counts):  # all with all, by a key for that
             return None
-        if rows <= sum(given.values()) and hows != {"inner"} and not self.many(result, made):
+        if len(result) <= sum(counts) and hows != {"inner"} and not (hows == {"left"} and many(result, *made[0])):
             return None
-        return {"kind": "multiplied", **fact}
+        return {
+            "kind": "multiplied",
+            "name": name,
+            "rows": len(result),
+            "operands": [*operands.items()],
+            "id": id(result),
+        }
 
-    def many(self, result, made):
-        """Whether a left or right merge paired many with many: one with many may well have more rows than either."""
-        if len(made) != 1 or made[0][3] not in ("left", "right"):
-            return False
-        call, left, right, how = made[0]
-        other = shell.user_ns.get(called(right if how == "left" else left))
-        keys = [one.value for one in call.keywords if one.arg in ("on", "right_on" if how == "left" else "left_on")]
-        keys = constants(keys[0]) if keys else ()
-        return bool(keys) and guarded(many_to_many, other, result, list(keys)) is True
-
-    def crossed(self, rows, given):
-        """Whether all were paired with all, by a constant key made for that."""
-        values = [one.value for bound in self.cell.bound.values() for one in bound] + [self.cell.last]
-        made = [one.value for value in values for call in calls(value) for one in call.keywords]
-        made += [one.value for each in self.cell.columns.values() for one in each]
-        keyed = any(isinstance(one, ast.Constant) and type(one.value) is int for one in made)
-        return keyed and rows == functools.reduce(operator.mul, given.values())
-
-    # empty frames
-
-    def empties(self):
-        found, ids = [], set()
-        known = [*self.before.items(), *self.after.items()]
-        empty = {name for name, seen in known if seen.rows == 0}
+    def empties(self) -> list[Fact]:
+        """The frames that have no rows now, and not on purpose."""
+        facts, looked = [], self.cell.looked() | self.cell.targets
         for name, seen in self.after.items():
             bound, old = self.cell.bound.get(name, []), self.before.get(name)
             in_place = old is not None and old.id == seen.id and old.rows > 0
-            if seen.rows or not (bound or in_place) or seen.id in ids or name in self.told:
+            if seen.rows or not (bound or in_place) or name in looked or self.no_wonder(name):
                 continue
-            if name in self.cell.looked | self.cell.targets or self.no_wonder(name, bound, empty):
-                continue
-            ids.add(seen.id)
-            counts = self.operands(bound[-1].value, bound[-1].order, name) if bound else {name: old.rows}
-            found.append({"kind": "empty", "name": name, "operands": [[one, n] for one, n in counts.items() if n]})
-        return found
+            counts = self.operands(bound[-1].value, bound[-1].order, name) if bound else {name: old and old.rows}
+            merged = bound and joins(bound[-1].value) and len(counts) > 1 and all(counts.values())
+            operands = [(operand, count) for operand, count in counts.items() if count]
+            facts.append({"kind": "emptied" if merged else "empty", "name": name, "operands": operands, "id": seen.id})
+        return facts
 
-    def no_wonder(self, name, bound, empty):
-        values = [one.value for one in bound]
-        if not bound:
-            return hoped_for(name, None)
-        # A frame of a loop's last turn; one made empty, to be filled; one made of what is empty already.
-        if any(one.looped and not one.mentions(name) for one in bound) or any(map(made_empty, values)):
+    def no_wonder(self, name: str) -> bool:
+        """A frame of a loop's last turn; one made empty, to be filled; of what is empty already; hoped to be empty."""
+        if PROBLEMS.search(name):
             return True
-        sources = {one for value in values for one in names_of(value)}
-        was = name in sources and name in self.before and self.before[name].rows == 0
-        return was or bool((sources & empty) - {name}) or any(hoped_for(name, value) for value in values)
+        for value, looped, *_ in self.cell.bound.get(name, []):
+            sources = names_of(value)
+            empty = {source for source in sources if source in self.before and self.before[source].rows == 0}
+            empty |= {source for source in sources - {name} if source in self.after and self.after[source].rows == 0}
+            if empty or (looped and name not in sources) or made_empty(value):
+                return True
+            if name not in sources and hoped_for(value):  # not df = df[~df.id.isin(bad)]
+                return True
+        return False
 
-    # columns without a value
-
-    def blanks(self):
-        found, ids = [], set()
+    def blanks(self) -> list[Fact]:
+        """The columns that have no value now, and not on purpose."""
+        facts = []
         for name, seen in self.after.items():
-            if not seen.blank or seen.rows < 2 or name in self.cell.targets or seen.id in ids:
-                continue
-            lost = self.lost(name, seen)
-            columns = [label for label in seen.labels if label in lost]
-            if columns:
-                ids.add(seen.id)
-                columns = columns if seen.framed else []
-                found.append({"kind": "blank", "name": name, "columns": columns[:3], "count": len(columns)})
-        return found
+            if seen.blank and seen.rows > 1 and name not in self.cell.targets:
+                lost = [label for label in seen.labels if label in seen.blank and self.lost(name, label)]
+                columns = lost if seen.framed else []
+                fact = {"kind": "blank", "name": name, "columns": columns[:3], "count": len(columns), "id": seen.id}
+                facts += [fact] if lost else []
+        return facts
 
-    def lost(self, name, seen):
-        """The labels that lost their values in this cell, and not on purpose."""
-        old, bound, written = self.before.get(name), self.cell.bound.get(name, []), self.cell.columns.get(name, [])
-        values = [one.value for one in bound]
-        given = {one.arg: one.value for value in values for call in calls(value) for one in call.keywords if one.arg}
-        assigned = {column: one.value for one in written for column in one.columns}
-        meant = {column for one in written for column in one.columns if is_blank(one.value)}
-        meant |= {label for label, value in given.items() if is_blank(value)}
-        called = {one for value in values for one in calls_of(value)}
-        joined = self.from_others(name, seen, values) if bound else set()
-        if old is not None and (old.id == seen.id or (bound and all(one.mentions(name) for one in bound))):
-            if old.blank is None:
-                return set()
-            kept = {*old.labels} if seen.rows >= old.rows else set()  # fewer rows are a choice of rows
-            made = {*assigned} | ({*given} if "assign" in called else set())
-            found = (seen.blank - old.blank) & (kept | made)
-            found -= {label for label in assigned if self.of_nothing(assigned[label])}
-            return (found | (joined - {*old.labels})) - meant
-        if any(one.startswith("read_") for one in called):
-            joined = set()
-        found = {label for label in seen.blank & {*assigned} if self.derived(name, seen, label, assigned[label])}
-        return (found | joined) - meant
+    def lost(self, name: str, label: str) -> bool:
+        """Whether a column without a value was made of others that have some: by a statement, or with the frame."""
+        old, bound = self.before.get(name), self.cell.bound.get(name, [])
+        if old is not None and (old.blank is None or label in old.blank):
+            return False
+        values = [column.value for column in self.cell.columns.get(name, []) if label in column.columns]
+        values += [value for binding in bound for _, call in calls(binding.value) for value in given(call, label)]
+        if not values and not (bound and fits(bound[-1].value)):
+            return False
+        value = values[-1] if values else bound[-1].value
+        whole = {(source, column) for source in names_of(value) for column in (label, re.sub("_[xy]$", "", label))}
+        filled = [self.filled(*source, own=(name, label)) for source in (uses(value) if values else whole)]
+        if (name, label) in uses(value) and old is None:  # else it may have been so in its file
+            return bool(TURNS & {call for call, _ in calls(value)})
+        return True in filled and not (values and False in filled)
 
-    def from_others(self, name, seen, values):
-        """The labels without a value that had some in a frame which this one was made of."""
-        value = values[-1]
-        made, names = merges_of(value), set()
-        for _, left, right, how in made:  # an inner merge is a choice of rows
-            names |= whole_names(right) if how in ("left", "outer") else set()
-            names |= whole_names(left) if how in ("right", "outer") else set()
-        if made:
-            names &= whole_names(value)
-        elif calls_of(value) & MAKES:
-            names = whole_names(value)
-        known = [self.before.get(one) if one == name else self.after.get(one, self.before.get(one)) for one in names]
-        filled = {label for one in known if one and one.blank is not None for label in {*one.labels} - one.blank}
-        return {label for label in seen.blank if label in filled or re.sub("_[xy]$", "", label) in filled}
+    def filled(self, frame: str, column: str, own: tuple[str, str]) -> bool | None:
+        """Whether a column had values when another was made of it; None where that is unknown."""
+        seen = self.before.get(frame) or (None if (frame, column) == own else self.after.get(frame))
+        return None if seen is None or seen.blank is None or column not in seen.labels else column not in seen.blank
 
-    def of_nothing(self, value):
-        """Whether it is made of a column that had no value before the cell."""
-        return any(one in self.before and column in (self.before[one].blank or ()) for one, column in uses(value))
 
-    def derived(self, name, seen, label, value):
-        """Whether a column was made of others that have values, or its own values were turned into something else."""
-        used = {column for one, column in uses(value) if one == name} & {*seen.labels}
-        if label in used:
-            return bool(calls_of(value) & TURNS)
-        return bool(used) and not used & seen.blank
+def fits(value: ast.expr | None) -> bool:
+    """Whether an expression merges, maps or reindexes frames of which it leaves out no rows."""
+    done, hows = {call for call, _ in calls(value)}, {how for _, how in joins(value)}
+    chosen = done & CHOICES or any(isinstance(part, ast.Compare) for part in inside(value))
+    return not chosen and bool(hows - {"inner"} or done & {*TURNS, "reindex"})
+
+
+def hoped_for(value: ast.expr | None) -> bool:
+    """Whether nothing to be found is good news: what is wrong, missing or twice was sought."""
+    texts = [part.value for part in inside(value) if isinstance(part, ast.Constant) and type(part.value) is str]
+    if any(PROBLEMS.search(str(word)) for word in (*names_of(value), *texts)):
+        return True
+    return value is not None and bool(SOUGHT.search(ast.unparse(value)))
+
+
+def made_empty(value: ast.expr | None) -> bool:
+    """Whether an expression makes a frame without rows in so many words: DataFrame(columns=…), head(0), df[:0]."""
+    for name, call in calls(value):
+        if name in ("DataFrame", "Series"):
+            return not any(names_of(data) for data in (*call.args[:1], *given(call, "data")))
+    return value is not None and bool(NO_ROWS.search(ast.unparse(value)))
+
+
+def many(result: Any, call: ast.Call, how: str) -> bool:
+    """Whether a left merge paired many with many: one with many may well have more rows than either."""
+    names = [name_of(part) for part in (*call.args, *given(call, "right", "other"))]
+    keys = [key for part in given(call, "on", "right_on") for key in constants(part)]
+    other = shell.user_ns.get(next(filter(None, reversed(names)), ""))
+    return bool(keys) and guarded(many_to_many, other, result, keys) is True

@@ -8,23 +8,33 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
-from stepper.diagnosis.inside.bindings import Cell
 from stepper.diagnosis.inside.compared import compare
-from stepper.diagnosis.inside.frames import look
-from stepper.diagnosis.inside.swallowed import HELPER, listen, said, start, stop, swallowed
+from stepper.diagnosis.inside.frames import Seen, look
+from stepper.diagnosis.inside.statements import Cell
+from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
 from stepper.kernel.inside.base import clock, files, guarded, name_of, shell
 from stepper.kernel.inside.cells import TIMED, cell_magic, now, place, raw_lines
 
-FACTS, WARNINGS = 10, 20
+FACTS, WARNINGS = 50, 20
 BEFORE, AFTER = 0.1, 0.15  # seconds
-state = {"run": None}  # the run that is watched; the stand-ins of former ones only pass on
+Fact = dict[str, Any]
 
 
 class Run:
-    def __init__(self, raw):
-        self.raw, self.trees, self.warned, self.seen = raw, [], {}, {}
-        self.showing = None
+    """What is noticed while a cell runs."""
+
+    def __init__(self, raw: str) -> None:
+        self.raw = raw
+        self.trees: list[ast.Module] = []
+        self.warnings: dict[tuple[str, str], list[Any]] = {}  # (category, message) → file, line, count
+        self.frames: dict[str, Seen] = {}
+        self.showing: Any = None
+
+
+watched: list[Run] = []  # the run that is watched; the stand-ins of former ones only pass on
 
 
 class Reader(ast.NodeTransformer):
@@ -34,60 +44,58 @@ class Reader(ast.NodeTransformer):
     more, as it does where transformers are left. Before a cell magic it stays.
     """
 
-    def visit(self, tree):
-        guarded(read, state["run"], tree)
+    def visit(self, tree: Any) -> Any:
+        guarded(read, tree)
         return tree
-
-
-def leave():
-    if reader in shell.ast_transformers:
-        shell.ast_transformers.remove(reader)
 
 
 reader = Reader()
 
 
-def begin():
-    sys.modules[HELPER].swallowed = swallowed
+def begin() -> None:
+    vars(sys.modules[HELPER])["swallowed"] = swallowed
 
 
-def before(raw):
+def before(raw: str) -> None:
     """Begin to watch a run."""
-    if state["run"] is not None:  # its end was not told
-        after(state["run"].raw, False)
+    if watched:  # its end was not told
+        after(watched[0].raw, False)
     run = Run(raw)
     start()
-    pandas = sys.modules.get("pandas")
-    if pandas is not None:
-        run.seen = guarded(look, raw, clock() + BEFORE) or {}
-    if pandas is not None or "except" in raw or "pandas" in raw:
+    pandas = "pandas" in sys.modules
+    if pandas:
+        run.frames = guarded(look, raw, clock() + BEFORE) or {}
+    if pandas or "except" in raw or "pandas" in raw:
         shell.ast_transformers.append(reader)
     run.showing = listening(unwrapped(warnings.showwarning), run)
-    state["run"] = run
-    warnings.showwarning = run.showing
+    watched[:] = [run]
+    vars(warnings)["showwarning"] = run.showing
 
 
-def after(raw, ok):
+def after(raw: str, ok: bool) -> list[Fact]:
     """End it; the facts where the run ended well, the weightiest first."""
-    run = state["run"]
-    if run is None or raw != run.raw:  # what a cell runs ends before the cell
+    if not watched or raw != watched[0].raw:  # what a cell runs ends before the cell
         return []
-    state["run"] = None
+    run = watched.pop()
     leave()
     if warnings.showwarning is run.showing:  # else the user's own stays
-        warnings.showwarning = unwrapped(run.showing)
+        vars(warnings)["showwarning"] = unwrapped(run.showing)
     errors = stop()
     if not ok:
         return []
-    facts = [guarded(error_fact, *told) for told in errors]
+    facts = [guarded(error_fact, *error) for error in errors]
     facts += guarded(of_frames, run) or []
-    facts += [guarded(warning_fact, *key, *told) for key, told in run.warned.items()]
-    facts = [fact for fact in facts if fact is not None]
-    left = len(facts) - FACTS
-    return facts if left <= 0 else [*facts[:FACTS], {"kind": "more", "count": left}]
+    facts += [guarded(warning_fact, *key, *where) for key, where in run.warnings.items()]
+    return [fact for fact in facts if fact is not None][:FACTS]
 
 
-def read(run, tree):
+def leave() -> None:
+    if reader in shell.ast_transformers:
+        shell.ast_transformers.remove(reader)
+
+
+def read(tree: ast.Module) -> None:
+    run = watched[0]
     run.trees.append(tree)
     if len(run.trees) > 1 or not run.raw.lstrip().startswith("%%") or "timeit" in run.raw:
         leave()
@@ -95,29 +103,27 @@ def read(run, tree):
         listen(tree, run.raw)
 
 
-def of_frames(run):
+def of_frames(run: Run) -> list[Fact]:
     if not run.trees or "pandas" not in sys.modules:
         return []
-    deadline = clock() + AFTER
-    current = look(run.raw, deadline)
-    odd = any(seen.rows == 0 or seen.blank for seen in current.values())
-    return compare(run.seen, current, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
+    seen = look(run.raw, clock() + AFTER)
+    odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
+    return compare(run.frames, seen, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
 
 
-def error_fact(filename, line, head, name, message, count):
-    line = line_of(filename, line)
-    if line is None or "except" not in raw_lines(now["number"])[line - 1]:
+def error_fact(filename: str, line: int, head: str, name: str, text: str, count: int) -> Fact | None:
+    own = line_of(filename, line)
+    if own is None or "except" not in raw_lines(now["number"])[own - 1]:
         return None
-    return {"kind": "swallowed", "line": line, "head": head, "error": name, "message": message, "count": count}
+    return {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
 
 
-def warning_fact(category, message, filename, line, count):
-    fact = {"kind": "warning", "category": category, "message": message, "count": count}
-    line = guarded(line_of, filename, line)
-    return fact if line is None else {**fact, "line": line}
+def warning_fact(category: str, text: str, filename: str, line: int, count: int) -> Fact:
+    own = guarded(line_of, filename, line) or 0
+    return {"kind": "warning", "category": category, "message": text, "count": count, "line": own}
 
 
-def line_of(filename, line):
+def line_of(filename: str, line: int) -> int | None:
     """The line of the cell as it was written, or None where it is none of this cell's."""
     if filename in TIMED:
         magic = cell_magic(now["number"])
@@ -128,26 +134,28 @@ def line_of(filename, line):
     return line if number == now["number"] else None
 
 
-def unwrapped(showing):
+def unwrapped(showing: Any) -> Any:
     return getattr(showing, "__dict__", {}).get("stepper_passes_to", showing)
 
 
-def listening(original, run):
+def listening(original: Any, run: Run) -> Callable[..., Any]:
     """A stand-in for `warnings.showwarning`, which users may keep, call and replace."""
 
-    def showwarning(message, category, filename, lineno, file=None, line=None):
+    def showwarning(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: str | None = None
+    ) -> Any:
         __tracebackhide__ = True
-        if run is state["run"]:
+        if run in watched:
             guarded(heard, run, message, category, filename, lineno)
         return original(message, category, filename, lineno, file, line)
 
-    showwarning.stepper_passes_to = original
+    vars(showwarning)["stepper_passes_to"] = original
     return showwarning
 
 
-def heard(run, message, category, filename, line):
-    key = name_of(category), said(message) if type(message) is not str else message.split("\n")[0]
-    if key in run.warned:
-        run.warned[key][2] += 1
-    elif len(run.warned) < WARNINGS:
-        run.warned[key] = [filename, line, 1]
+def heard(run: Run, given: Any, category: Any, filename: str, line: int) -> None:
+    key = name_of(category), given.split("\n")[0] if type(given) is str else message(given)
+    if key in run.warnings:
+        run.warnings[key][2] += 1
+    elif len(run.warnings) < WARNINGS:
+        run.warnings[key] = [filename, line, 1]

@@ -57,9 +57,18 @@ class LocalKernel:
     iopub: Inbox
     shell: Inbox
 
-    def __init__(self, name: str, python: str, connection: dict[str, Any], found: KernelProcess, files: Files) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        connection: dict[str, Any],
+        found: KernelProcess,
+        files: Files,
+        parts: Mapping[str, str] = {},  # only read
+    ) -> None:
         self.id, self.python, self.process, self.files = name, python, found, files
         self.pid, self.runtime = found.pid, os.path.dirname(connection["ip"])
+        self.helper = helper.made(tuple(parts.items()))
         self.busy = False
         self.banner = 0  # how many bytes of stderr are ipykernel's greeting
         self.interrupted = ""  # why the running cell was interrupted
@@ -123,7 +132,7 @@ class LocalKernel:
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; raise KernelError."""
-        done = await self._housekeeping(helper.INSTALL, seconds, helper.given(str(self.files.stack)))
+        done = await self._housekeeping(helper.INSTALL, seconds, self.helper.given(str(self.files.stack)))
         if done.outcome is not Outcome.OK:
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
             raise KernelError(f"stepper's helper can't be installed: {why}")

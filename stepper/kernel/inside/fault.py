@@ -1,0 +1,93 @@
+"""An exception as facts: classes, message, attributes, what is below it and the lines of the user's own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, names_in, peek, plain, short
+from stepper.kernel.inside.cells import frames, place
+
+MESSAGE = 10000
+ATTRIBUTES = ("errno", "name", "filename", "path", "lineno", "offset", "text", "start", "end", "encoding", "code")
+
+
+def below(error: BaseException) -> BaseException | None:
+    arguments = peek(error, "args")
+    found = [peek(error, "reason"), peek(error, "__cause__"), *(arguments if type(arguments) is tuple else ())]
+    return next(filter(is_error, found), None)
+
+
+def attributes(error: BaseException) -> dict[str, Any]:
+    found = {}
+    for name in ATTRIBUTES:
+        value = plain(peek(error, name))
+        if value is not None:
+            found[name] = value
+    if is_a(error, KeyError) and error.args and plain(error.args[0]) is not None:
+        found["key"] = plain(error.args[0])
+    if is_a(error, SyntaxError) and found.get("filename") in files() and "lineno" in found:
+        found["lineno"] = place(found["filename"], found["lineno"])[1]
+    status = [peek(peek(error, "response"), "status_code"), peek(error, "status")]
+    if "urllib.error.HTTPError" in mro(error):
+        status.append(found.get("code"))
+    status = [number for number in status if is_a(number, int) and 100 <= number <= 599]
+    if status:
+        found["status"] = int(status[0])
+    reason = below(error)
+    for _ in range(CAUSES):
+        if reason is None:
+            break
+        known = found.setdefault("reason_mro", [])
+        known.extend(name for name in mro(reason) if name not in known)
+        number = plain(peek(reason, "errno"))
+        if isinstance(number, int):
+            found["reason_errno"] = number
+        reason = below(reason)
+    return found
+
+
+def name(error: BaseException) -> str:
+    return short(type.__dict__["__name__"].__get__(type(error)))
+
+
+def message(error: BaseException) -> str:
+    said = peek(error, "msg") if is_a(error, SyntaxError) else None
+    said = said if type(said) is str and said else guarded(str, error)
+    said = guarded(short, said, MESSAGE)
+    return said if said is not None else "<exception str() failed>"
+
+
+def chain(error: BaseException) -> list[list[str]]:
+    """What led to it, nearest first: [how, class, message]; the errors of a group with it."""
+    found, seen = [], {id(error)}
+    inside = peek(error, "exceptions")
+    for one in inside[:3] if type(inside) is tuple else ():
+        if is_error(one):
+            found.append(["one of its group", name(one), message(one)[:300]])
+    while len(found) < CAUSES:
+        cause, context = peek(error, "__cause__"), peek(error, "__context__")
+        how = "caused by" if is_error(cause) else "while handling"
+        above = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
+        if above is None or not is_error(above) or id(above) in seen:
+            break
+        error = above
+        seen.add(id(error))
+        found.append([how, name(error), message(error)[:300]])
+    return found
+
+
+def fault(error: BaseException) -> dict[str, Any]:
+    return {
+        "ename": name(error),
+        "evalue": message(error),
+        "mro": mro(error),
+        "doc": doc(error),
+        "attributes": guarded(attributes, error) or {},
+        "chain": guarded(chain, error) or [],
+        "frames": guarded(frames, error.__traceback__) or [],
+    }
+
+
+def doc(error: BaseException) -> str:
+    doc = names_in(type(error)).get("__doc__")
+    return short(next((line.strip() for line in doc.splitlines() if line.strip()), "")) if type(doc) is str else ""
