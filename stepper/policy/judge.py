@@ -8,33 +8,30 @@ from datetime import datetime
 from stepper.policy import classify
 from stepper.policy.changes import RAISES_TAG, source_hash
 from stepper.policy.events import Started
-from stepper.policy.model import Cell, Fault, Key, Outcome, Run, Verdict
+from stepper.policy.model import Cell, Death, Fault, Key, Outcome, Run, Verdict
 
 KEPT = "the kernel's state is kept"
 LOST = "all variables are lost"
-DEATHS = {"exit()": "SystemExit", "out of memory": "OutOfMemory"}  # a word of how a kernel died → its class
 
 
 def judge(
     outcome: Outcome,
     fault: Fault | None,
     tags: tuple[str, ...],
-    death: str = "",
-    stderr: str = "",
+    death: Death | None = None,
     memory: str = "",
     built: str = "",
 ) -> tuple[Fault | None, Verdict]:
     """Return the fault, with classes of its own for what is no exception, and what follows.
 
-    `death` tells how the kernel ended ('' while it lives), `stderr` what it wrote last, `memory` what the guard saw,
-    `built` what had built the variables that are lost with it.
+    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
-    lost = f"kernel died ({death}): {LOST}" + (f"; {built}" if built else "")
+    lost = f"kernel died ({death.how}): {LOST}" + (f"; {built}" if built else "") if death else ""
     if outcome is Outcome.MEMORY:
         return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
-        said = lost + (f"\n{stderr}" if stderr else "")
-        classes = ("KernelDied", *(name for word, name in DEATHS.items() if word in death))
+        said = lost + (f"\n{death.stderr}" if death.stderr else "")
+        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:

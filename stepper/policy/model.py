@@ -149,6 +149,18 @@ class Fault:
     suggestion: str = ""  # one line of facts that the fix needs
 
 
+@dataclass(frozen=True)
+class Death:
+    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr.
+
+    `cause` is the class of fault that it is beside `KernelDied`, where one is known: `SystemExit`, `OutOfMemory`.
+    """
+
+    how: str
+    stderr: str = ""
+    cause: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One execution of one cell; `duration_s` is in seconds. It counts for `key`: its step, or a cell in no step."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from stepper.ground.errors import KernelError
 from stepper.policy.events import Event, KernelChanged
-from stepper.policy.model import Limits, Moment
+from stepper.policy.model import Death, Limits, Moment
 from stepper.policy.state import State
-from stepper.session.ports import Death, Execution, Kernel, KernelPlace, KernelProvider
+from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
 
 
 def now() -> Moment:

@@ -6,16 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stepper.policy.model import Cell, Fault, Limits, Outcome, Plan, Run
+from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
 from stepper.policy.state import State
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr."""
-
-    how: str
-    stderr: str = ""
 
 
 @dataclass(frozen=True)

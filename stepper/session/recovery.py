@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from stepper.ground.errors import KernelError, NotebookError
 from stepper.policy import judge, plan, retry
 from stepper.policy.events import Started, Voided
-from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.session.ports import Death, Execution, Notebook
+from stepper.policy.model import Cell, Death, Outcome, Verdict
+from stepper.session.ports import Execution, Notebook
 from stepper.session.run import Concluded, Work, conclude, tell, work_on
 from stepper.session.session import Session
 from stepper.words import report
@@ -34,7 +34,7 @@ async def settle(session: Session) -> None:
     if execution is None:
         session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
         if cut.tool_use_id not in session.asking:  # else it runs now
-            session.troubles.append(f"{where} had not begun when its daemon ended: it was NOT run")
+            session.trouble(f"{where} had not begun when its daemon ended: it was NOT run", cut.run)
         return
     session.facts = execution.facts.get("namespace") or {}
     work = _work(session, cut)
@@ -47,7 +47,7 @@ async def settle(session: Session) -> None:
         work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)
     session.kept(report.of_run(ended), ended)
-    session.troubles.append(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut.run}`")
+    session.trouble(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut.run}`", cut.run)
 
 
 async def _recalled(session: Session, cut: Started) -> Execution | None:

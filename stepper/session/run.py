@@ -154,9 +154,8 @@ def judged(cell: Cell, execution: Execution, facts: dict[str, object], built: st
 
     `built` tells what had built the variables, for a kernel that died.
     """
-    how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
     memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
-    return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory, built)
+    return judge.judge(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
 
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:

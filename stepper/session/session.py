@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
 from stepper.policy.events import Event
-from stepper.policy.model import Cell, Key, Limits
+from stepper.policy.model import Cell, Death, Key, Limits
 from stepper.policy.state import Shown
 from stepper.session.keeper import Keeper, now
 from stepper.session.ports import (
-    Death,
     Diagnosis,
     Execution,
     Journal,
@@ -74,9 +73,11 @@ class Session:
         self.failed: Execution | None = None  # the last run, where it failed
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
-        self.troubles = [trouble] if trouble else []  # told with the next run
+        self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run
+        if trouble:
+            self.trouble(trouble)
         if self.state.unread:
-            self.troubles.append(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
+            self.trouble(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
         self.keeper = Keeper(kernels, place, self.state, self.log, self.heard)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class Session:
             return document
         for former, cell in self.file.mend_ids():
             where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {cell.label}"
-            self.troubles.append(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
+            self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
 
     def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
@@ -223,7 +224,7 @@ class Session:
                 why = "they are no outputs"
             self.log(events.Written(run=waiting.run, cell_id=cell.id, why_not=why))
             told = f"were left out ({why})" if why else "are in the notebook now"
-            self.troubles.append(f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}")
+            self.trouble(f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}")
 
     def heard(self, message: dict[str, Any], late: bool) -> bool:
         """Take what shows something in cells beside the one that runs; return whether any is there to take it.
@@ -356,15 +357,20 @@ class Session:
             if beginning:
                 raise StepperError(why, "df -h .stepper; ls -l .stepper/journal") from error
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
-            self.troubles = [*(one for one in self.troubles if not one.startswith(why)), told]
+            self.trouble(told, error.strerror)
         if isinstance(event, events.KernelChanged):
             self.facts = {}
         ledger.apply(event, self.state)
 
+    def trouble(self, text: str, about: Hashable = None) -> None:
+        """Have this told with the next run; of what is told already `about` the same, nothing more is."""
+        self.troubles.pop(about or text, None)
+        self.troubles[about or text] = text
+
     def take_notes(self) -> list[str]:
         """Return what must be said first with the next run, once."""
-        notes = [note for note in (*self.troubles, self.keeper.news) if note]
-        self.troubles, self.keeper.news = [], ""
+        notes = [note for note in (*self.troubles.values(), self.keeper.news) if note]
+        self.troubles, self.keeper.news = {}, ""
         return notes
 
     def seen(self, tool_use_id: str | None) -> bool:
@@ -379,8 +385,7 @@ class Session:
             return Report(text, "", ok=False)
         if not runs:
             return None
-        told = f"run {runs[-1].run} ("
-        self.troubles = [one for one in self.troubles if not one.startswith(told)]  # it is told now
+        self.troubles.pop(runs[-1].run, None)  # it is told now
         return brief.of_journaled(runs[-1], text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
