@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.ground.text import clean
-from stepper.policy import changes, directive, gate, ledger, plan
-from stepper.policy.model import Cell, Plan, Step, StepStatus, Verdict
+from stepper.policy import changes, directive, events, gate, ledger, plan
+from stepper.policy.model import Cell, Key, Plan, Step, StepStatus, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook, Progress
 from stepper.session.run import judged, run_cell
@@ -26,8 +26,8 @@ async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
     async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
-        session.log({"event": "created", "at": now()})
-        session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
+        session.log(events.Created(at=now()))
+        session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
 async def status(session: Session) -> dict[str, Any]:
@@ -43,7 +43,7 @@ async def status(session: Session) -> dict[str, Any]:
 
 def _step(session: Session, step: Step) -> dict[str, Any]:
     progress = session.state.of(step.id)
-    running = (session.state.running or {}).get("key") == step.id
+    running = session.state.running is not None and session.state.running.key == step.id
     return {
         "id": step.id,
         "title": step.title,
@@ -56,7 +56,8 @@ def _step(session: Session, step: Step) -> dict[str, Any]:
 def history(session: Session) -> list[dict[str, Any]]:
     """Return every run, oldest first."""
     keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
-    return [{"notebook": session.name, **{key: run.get(key) for key in keys}} for run in session.state.runs]
+    runs = [run.to_json() for run in session.state.runs]
+    return [{"notebook": session.name, **{key: run[key] for key in keys}} for run in runs]
 
 
 def report(session: Session, number: int | None) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def report(session: Session, number: int | None) -> dict[str, Any]:
     number = state.last_report if number is None else number
     if number and number not in state.reports:  # an old one: the journal has it
         state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
-    run: dict[str, Any] = next((run for run in state.runs if run["run"] == number), {})
+    run = next((run.to_json() for run in state.runs if run.run == number), {})
     if not run and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     told = {key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}
@@ -93,20 +94,20 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> dict[
     such as the cell that ended the kernel, is left out.
     """
     async with session.turn():
-        document, last = session.mended(), {run["cell_id"]: run for run in session.state.runs}
-        well = {cell_id: run for cell_id, run in last.items() if run["verdict"] == Verdict.FINE.value}
+        document, last = session.mended(), {run.cell_id: run for run in session.state.runs}
+        well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
         cells, changed = list[Cell](), ""
         for cell in changes.runnable(document.cells):
             if cell.id in well:
-                if changes.source_hash(cell.source) != well[cell.id]["source_hash"]:
+                if changes.source_hash(cell.source) != well[cell.id].source_hash:
                     changed = f"{cell.label} was changed since it ran"
                     break
                 cells.append(cell)
-        session.log({"event": "restore", "at": now()})
+        session.log(events.Restored(at=now()))
         await _fresh(session, "it was restarted to restore the notebook's state")
         gone = len(well.keys() - {cell.id for cell in document.cells})
         found = await _run(
-            session, document, cells, caller, progress, {key: run["outcome"] for key, run in well.items()}
+            session, document, cells, caller, progress, {key: run.outcome.value for key, run in well.items()}
         )
         if changed and found["ok"]:
             found = {
@@ -185,8 +186,9 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
             fault = await asyncio.to_thread(
                 session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.python
             )
-        told = {"source": source, "outcome": execution.outcome, "duration_s": took, "fault": fault and asdict(fault)}
-        session.log({"event": "scratch", "at": at, **told})
+        ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
+        session.log(ran)
+        told = {key: value for key, value in ran.to_json().items() if key not in ("event", "at")}
         text = reports.of_scratch(execution.outcome, verdict, fault, took, timeout, source, execution.outputs)
         return {"notebook": session.name, **told, "text": text}
 
@@ -210,7 +212,7 @@ async def restart(session: Session, caller: Caller) -> bool:
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
-            session.log({"event": "continue", "at": now()})
+            session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)
         return had
 
@@ -226,7 +228,7 @@ async def go_on(session: Session) -> str:
     """Lift a stop; return where to go on, with the context."""
     lifted = session.state.stop is not None
     if lifted:
-        session.log({"event": "continue", "at": now()})
+        session.log(events.Continued(at=now()))
     facts, alive = await namespace(session)
     return brief.after_continue(session.name, session.state, facts, alive, lifted)
 
@@ -234,7 +236,7 @@ async def go_on(session: Session) -> str:
 async def fix(session: Session) -> str:
     """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
     key = failed_key(session)
-    session.log({"event": "fix", "at": now(), "key": key})
+    session.log(events.Fixed(at=now(), key=key))
     cell = _cell(session, key)
     return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
 
@@ -248,24 +250,24 @@ async def skip(session: Session, reason: str) -> str:
         key = session.state.open_step()
     if key is not None:
         cell = _cell(session, key)
-        session.log({"event": "skip", "at": now(), "key": key, "reason": reason})
+        session.log(events.Skipped(at=now(), key=key, reason=reason))
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
 
 
-def failed_key(session: Session) -> ledger.Key | None:
+def failed_key(session: Session) -> Key | None:
     """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
     state = session.state
     if state.stop is not None:
         return state.stop.key
-    failing = [run["key"] for run in state.runs if state.of(run["key"]).status is StepStatus.FAILED]
+    failing = [run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED]
     steps = [key for key in failing if isinstance(key, int)]
     loose = [key for key in failing if isinstance(key, str) and _cell(session, key) is not None]
     return (steps or loose or [None])[-1]
 
 
-def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
+def _cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
     if key is None:
         return None
@@ -331,5 +333,5 @@ async def change_plan(session: Session, verb: str, arguments: dict[str, Any]) ->
             changed = changes_of[verb]()
         except ValueError as error:
             raise UsageError(str(error), "stepper plan  # shows the steps") from None
-        session.log({"event": "plan", "at": now(), "plan": plan.to_json(changed)})
+        session.log(events.Planned(at=now(), plan=plan.to_json(changed)))
         session.file.set_plan(changed)
