@@ -27,9 +27,10 @@ from stepper.ground.errors import NotebookError, UsageError
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import commands, directive, gate, ledger, plan
+from stepper.policy import commands, directive, events, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
+from stepper.policy.state import State
 from stepper.setup import settings as merging
 from stepper.words import brief, report
 from stepper.words.pages import paged
@@ -342,7 +343,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
         return
     assert document.language is not None and document.figures >= 0
     made = plan.from_json(document.plan) or plan.Plan()
-    state = ledger.State(plan=made)
+    state = State(plan=made)
     assert brief.context("n", state, {}, False)
     for cell in runnable(document.cells):
         directive.parse(cell.source)
@@ -362,7 +363,7 @@ RUNS: dict[str, Any] = {
         ename=TEXTS, evalue=TEXTS, mro=st.lists(TEXTS, max_size=2), attributes=st.just({}), frames=st.lists(FRAMES, max_size=2)
     ),
 }  # fmt: skip
-KIND = st.sampled_from(sorted(ledger.HANDLERS))
+KIND = st.sampled_from(sorted(events.KINDS))
 JOURNALED = st.one_of(
     odd(
         event=KIND,
@@ -385,9 +386,9 @@ JOURNALED = st.one_of(
 def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"\n".join(lines))
-    events, _ = JsonLines(str(path)).load()
-    state = ledger.replay(events)
-    assert 0 <= state.unread <= len(events)
+    journaled, _ = JsonLines(str(path)).load()
+    state = ledger.replay(journaled)
+    assert 0 <= state.unread <= len(journaled)
     assert "\n" not in (gate.stopped(state) or "")
     for key in (*state.progress, None):
         assert brief.after_fix("n", state, key, None, 3)
@@ -395,8 +396,8 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     assert brief.context("n", state, {}, True)
     assert brief.built(state) is not None and state.name and state.under_way in (True, False)
     for run in state.runs:
-        assert brief.of_journaled(run, state.reports.get(run["run"]), state.stop).text
-    assert present.history_text(state.runs)
+        assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text
+    assert present.history_text([run.to_json() for run in state.runs])
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -477,7 +478,7 @@ def test_directives(rest: str) -> None:
     assert 0 < directive.deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
-    plan.owner(ledger.State(), cells, cells[0])
+    plan.owner(State(), cells, cells[0])
 
 
 @tries(100, 3000)
@@ -486,7 +487,7 @@ def test_plans(data: Any) -> None:
     made = plan.from_json(load_json(spelled(data)))
     if made is not None:
         assert plan.from_json(plan.to_json(made)) == made
-        assert all("\n" not in line for line in brief.plan_lines(ledger.State(plan=made)))
+        assert all("\n" not in line for line in brief.plan_lines(State(plan=made)))
 
 
 @tries(60, 2000)

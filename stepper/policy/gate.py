@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands import COMMANDS
-from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Consent, Limits
+from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
@@ -36,9 +36,7 @@ def stopped(state: State) -> str | None:
     """Return why no code cell runs while the notebook is stopped."""
     if state.stop is None:
         return None
-    lines = dict(line.split(": ", 1) for line in state.stop.block.splitlines() if ": " in line)
-    what = f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"
-    return f"execution of this notebook is stopped ({one_line(what, 300)}): {GO_ON}"
+    return f"execution of this notebook is stopped ({one_line(state.stop.error, 300)}): {GO_ON}"
 
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:

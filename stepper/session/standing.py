@@ -25,7 +25,7 @@ async def status(session: Session) -> answers.Status:
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
-    running = (session.state.running or {}).get("key") == step.id
+    running = session.state.running is not None and session.state.running.key == step.id
     status = "running" if running else progress.status.value
     return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
 
@@ -42,8 +42,10 @@ def planned(session: Session) -> answers.Planned:
 
 def history(session: Session) -> list[answers.PastRun]:
     """Return every run, oldest first."""
-    keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
-    return [answers.PastRun(session.name, **{key: run[key] for key in keys}) for run in session.state.runs]
+    return [
+        answers.PastRun(session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value)
+        for run in session.state.runs
+    ]
 
 
 def report(session: Session, number: int | None) -> answers.Report:
@@ -52,7 +54,7 @@ def report(session: Session, number: int | None) -> answers.Report:
     number = state.last_report if number is None else number
     if number and number not in state.reports:  # an old one: the journal has it
         state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
-    run: dict[str, Any] = next((run for run in state.runs if run["run"] == number), {})
+    run = next((run.to_json() for run in state.runs if run.run == number), {})
     if not run and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     text = reports.bounded(clean(state.reports.get(number or 0, "")))

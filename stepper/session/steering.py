@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
-from stepper.policy import changes, directive, gate, ledger, plan
-from stepper.policy.model import Cell, Plan, StepStatus, Verdict
+from stepper.policy import changes, directive, events, gate, plan
+from stepper.policy.model import Cell, Key, Plan, StepStatus, Verdict
+from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook, Progress
@@ -25,8 +25,8 @@ async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
     async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
-        session.log({"event": "created", "at": now()})
-        session.log({"event": "plan", "at": now(), "plan": plan.to_json(made)})
+        session.log(events.Created(at=now()))
+        session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> answers.Ran:
@@ -50,19 +50,19 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> answe
     such as the cell that ended the kernel, is left out.
     """
     async with session.turn():
-        document, last = session.mended(), {run["cell_id"]: run for run in session.state.runs}
-        well = {cell_id: run for cell_id, run in last.items() if run["verdict"] == Verdict.FINE.value}
+        document, last = session.mended(), {run.cell_id: run for run in session.state.runs}
+        well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
         cells, changed = list[Cell](), ""
         for cell in changes.runnable(document.cells):
             if cell.id in well:
-                if changes.source_hash(cell.source) != well[cell.id]["source_hash"]:
+                if changes.source_hash(cell.source) != well[cell.id].source_hash:
                     changed = f"{cell.label} was changed since it ran"
                     break
                 cells.append(cell)
-        session.log({"event": "restore", "at": now()})
+        session.log(events.Restored(at=now()))
         await _fresh(session, "it was restarted to restore the notebook's state")
         gone = len(well.keys() - {cell.id for cell in document.cells})
-        outcomes = {cell_id: run["outcome"] for cell_id, run in well.items()}
+        outcomes = {cell_id: run.outcome.value for cell_id, run in well.items()}
         ended = await _run(session, document, cells, caller, progress, outcomes)
         if changed and ended.ok:
             why = f"stepper: {ended.ran} cells are restored; {changed}: it was NOT run"
@@ -131,13 +131,9 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
             fault = await asyncio.to_thread(
                 session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.python
             )
-        told: dict[str, Any] = {
-            "source": source,
-            "outcome": execution.outcome,
-            "duration_s": took,
-            "fault": fault and asdict(fault),
-        }
-        session.log({"event": "scratch", "at": at, **told})
+        ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
+        session.log(ran)
+        told = {key: value for key, value in ran.to_json().items() if key not in ("event", "at")}
         text = reports.of_scratch(execution.outcome, verdict, fault, took, timeout, source, execution.outputs)
         return answers.Evaluated(session.name, **told, text=text)
 
@@ -148,7 +144,7 @@ async def restart(session: Session, caller: Caller) -> bool:
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
-            session.log({"event": "continue", "at": now()})
+            session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)
         return had
 
@@ -164,7 +160,7 @@ async def go_on(session: Session) -> str:
     """Lift a stop; return where to go on, with the context."""
     lifted = session.state.stop is not None
     if lifted:
-        session.log({"event": "continue", "at": now()})
+        session.log(events.Continued(at=now()))
     facts, alive = await standing.namespace(session)
     return brief.after_continue(session.name, session.state, facts, alive, lifted)
 
@@ -172,7 +168,7 @@ async def go_on(session: Session) -> str:
 async def fix(session: Session) -> str:
     """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
     key = failed_key(session)
-    session.log({"event": "fix", "at": now(), "key": key})
+    session.log(events.Fixed(at=now(), key=key))
     cell = _cell(session, key)
     return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
 
@@ -186,24 +182,24 @@ async def skip(session: Session, reason: str) -> str:
         key = session.state.open_step()
     if key is not None:
         cell = _cell(session, key)
-        session.log({"event": "skip", "at": now(), "key": key, "reason": reason})
+        session.log(events.Skipped(at=now(), key=key, reason=reason))
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
 
 
-def failed_key(session: Session) -> ledger.Key | None:
+def failed_key(session: Session) -> Key | None:
     """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
     state = session.state
     if state.stop is not None:
         return state.stop.key
-    failing = [run["key"] for run in state.runs if state.of(run["key"]).status is StepStatus.FAILED]
+    failing = [run.key for run in state.runs if state.of(run.key).status is StepStatus.FAILED]
     steps = [key for key in failing if isinstance(key, int)]
     loose = [key for key in failing if isinstance(key, str) and _cell(session, key) is not None]
     return (steps or loose or [None])[-1]
 
 
-def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
+def _cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
     if key is None:
         return None
@@ -213,13 +209,13 @@ def _cell(session: Session, key: ledger.Key | None) -> Cell | None:
     return None
 
 
-async def change_plan(session: Session, change: Callable[[ledger.State], Plan]) -> answers.Planned:
+async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     async with session.turn():
         try:
             changed = change(session.state)
         except ValueError as error:
             raise UsageError(str(error), "stepper plan  # shows the steps") from None
-        session.log({"event": "plan", "at": now(), "plan": plan.to_json(changed)})
+        session.log(events.Planned(at=now(), plan=plan.to_json(changed)))
         session.file.set_plan(changed)
     return standing.planned(session)

@@ -29,8 +29,8 @@ from stepper.kernel.local.memory import Guard, OomKills, usage
 from stepper.kernel.messages import Inbox
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.widgets import Widgets
-from stepper.policy.model import Limits, Outcome
-from stepper.session.ports import Death, Execution, Models
+from stepper.policy.model import Death, Limits, Outcome
+from stepper.session.ports import Execution, Models
 
 STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
@@ -40,7 +40,7 @@ ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may le
 log = logging.getLogger("stepper")
 HEARD = 5000  # messages; more come from no kernel's memory
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
-OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
+OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
 
 
 @functools.cache
@@ -313,16 +313,16 @@ class LocalKernel:
     async def death(self) -> Death | None:
         """Return how the kernel ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            code = self.process.poll()
+            code, cause = self.process.poll(), ""
             if code is None:
                 return None
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
-                how = OUT_OF_MEMORY
+                how, cause = OUT_OF_MEMORY
             elif code == GONE:
                 how = "its process is gone"
             else:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.ended = Death(how, self.stderr_tail())
+            self.ended = Death(how, self.stderr_tail(), cause)
             await asyncio.to_thread(process.clear, self.id)
         return self.ended
 
