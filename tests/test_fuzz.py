@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from stepper import __version__
 from stepper.cli import present
 from stepper.daemon import config
-from stepper.daemon.verbs import arguments
+from stepper.daemon.verbs import load_arguments
 from stepper.ground import wire
 from stepper.ground.errors import NotebookError, UsageError
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import directive, events, gate, ledger, plan
+from stepper.policy import commands, directive, events, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.state import State
@@ -199,18 +199,18 @@ def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
 
 
 VERBS = st.sampled_from([
-    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "eval", "restore", "no", ""
+    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "plan add", "plan edit", "plan remove", "plan move", "plan no", "eval", "restore", "no", ""
 ])  # fmt: skip
 ARGUMENTS = odd(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
     cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
-    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move", "no"]), source=TEXTS,
+    id=st.integers(-1, 3), source=TEXTS,
 )  # fmt: skip
 
 
 @tries(60, 2000)
-@example(verb="plan", told=b'{"change": "edit", "title": ""}')
-@example(verb="plan", told=b'{"change": "no"}')
+@example(verb="plan edit", told=b'{"id": 1, "title": ""}')
+@example(verb="plan edit", told=b'{"title": ""}')
 @given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)
@@ -493,5 +493,6 @@ def test_plans(data: Any) -> None:
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    with contextlib.suppress(UsageError):
-        assert isinstance(arguments(told), dict)
+    for row in commands.COMMANDS.values():
+        with contextlib.suppress(UsageError):
+            assert isinstance(commands.read(row.arguments, load_arguments(told)), row.arguments)

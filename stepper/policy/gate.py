@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from stepper.ground.text import one_line
 from stepper.policy import plan
+from stepper.policy.commands import COMMANDS
 from stepper.policy.model import Cell, Consent, Limits
 from stepper.policy.state import State
 
@@ -18,8 +19,8 @@ GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
-PERSONS = re.compile(CALL.format("continue|fix|skip|restart|restore|trust"))  # the agent's own call of them asks
-RUNNING = re.compile(CALL.format("run|eval|restart|restore"))
+PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
 
 
 def unaccepted(consent: Consent, limits: Limits) -> str | None:
