@@ -296,8 +296,7 @@ class Session:
             arrived = self.late.put(models)
         except NotebookError:
             arrived = []
-        done = time.monotonic()
-        self.late_at = done + max(LATE_SECONDS, PUT_SHARE * (done - began))
+        self.late_at = (done := time.monotonic()) + max(LATE_SECONDS, PUT_SHARE * (done - began))
         for what in arrived:
             displays = {mark: [*outputs] for mark, outputs in what.displays.items()}
             self.log(events.Late(at=now(), **vars(what.target), characters=what.characters, shows=what.outputs,
