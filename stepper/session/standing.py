@@ -42,9 +42,10 @@ def planned(session: Session) -> answers.Planned:
 
 def history(session: Session) -> list[answers.PastRun]:
     """Return every run, oldest first."""
-    keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
-    runs = [run.to_json() for run in session.state.runs]
-    return [answers.PastRun(session.name, **{key: run[key] for key in keys}) for run in runs]
+    return [
+        answers.PastRun(session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value)
+        for run in session.state.runs
+    ]
 
 
 def report(session: Session, number: int | None) -> answers.Report:
