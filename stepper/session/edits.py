@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, StepperError
-from stepper.policy import changes, events, gate, judge, plan, progress, retry
-from stepper.policy.model import Cell, CellEdit, FileWrite, Outcome, Verdict
+from stepper.policy import changes, events, judge, plan, progress, retry, turn
+from stepper.policy.model import Cell, CellEdit, FileWrite, Outcome, Run, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
 from stepper.session.run import run_cell, summed, work_on
@@ -33,16 +33,13 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
-        if cell not in changes.runnable([cell]):
-            return None
-        waits = gate.unaccepted(edit.consent, session.limits())
-        if waits:
-            return brief.waits(waits, f"stepper run {session.name}")
-        why = _refused(session, document, cell, new=edit.mode == "insert") or await _again(session, document, cell)
-        if why:
-            return report.not_run(why)
-        ended = await _held(session, document, cell, caller, edit.tool_use_id)
-        ended = ended or await run_cell(session, document, cell, caller, edit.tool_use_id)
+        new = edit.mode == "insert"
+        decided = turn.before(session.state, document.cells, cell, edit.consent, session.limits, new)
+        if decided.do is not turn.Do.RUN:
+            return _not_run(session, decided)
+        if decided.repeats is not None and await _same(session, cell, decided.repeats):
+            return report.not_run(progress.repeated(decided.repeats))
+        ended = await _run(session, document, cell, decided, caller, edit.tool_use_id)
         return session.kept(report.of_run(ended), ended)
 
 
@@ -64,19 +61,17 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 
 
 async def _cells_of(session: Session, document: Notebook, write: FileWrite, caller: Caller) -> Report | None:
-    cells = changes.not_run_yet(document.cells, session.state.ran_ever)
-    waits = gate.unaccepted(write.consent, session.limits()) if cells else None
-    if waits:
-        return brief.waits(waits, f"stepper run {session.name}")
+    state = session.state
+    cells = changes.not_run_yet(document.cells, state.ran_ever)
     ended: list[Ended] = []
     for cell in cells:
-        why = _refused(session, document, cell, new=cell.id not in session.state.ran_ever)
-        if why:
-            refused = report.not_run(why)
-            return report.joined([report.of_runs(ended, len(cells)), refused]) if ended else refused
+        new = cell.id not in state.ran_ever
         try:
-            held = await _held(session, document, cell, caller, write.tool_use_id)
-            ended.append(held or await run_cell(session, document, cell, caller, write.tool_use_id))
+            decided = turn.before(state, document.cells, cell, write.consent, session.limits, new)
+            refused = _not_run(session, decided)
+            if refused is not None:
+                return report.joined([report.of_runs(ended, len(cells)), refused]) if ended else refused
+            ended.append(await _run(session, document, cell, decided, caller, write.tool_use_id))
         except StepperError as error:
             if not ended:
                 raise
@@ -87,39 +82,40 @@ async def _cells_of(session: Session, document: Notebook, write: FileWrite, call
     return session.kept(report.of_runs(ended, len(cells)), ended[-1]) if ended else None
 
 
-def _refused(session: Session, document: Notebook, cell: Cell, new: bool) -> str | None:
-    """Return why the gate would have denied the cell that stands in the notebook now."""
-    others = [other for other in document.cells if other.id != cell.id]
-    return (
-        gate.stopped(session.state)
-        or (gate.waiting(session.state, others, cell.index) if new else None)
-        or (gate.too_many(document.cells, session.limits()) if new else None)
-    )
+def _not_run(session: Session, decided: turn.Before) -> Report | None:
+    """Return what is said of a cell that does not run, None where there is nothing to say."""
+    if decided.do is turn.Do.WAIT:
+        return brief.waits(decided.why, f"stepper run {session.name}")
+    return report.not_run(decided.why) if decided.do is turn.Do.REFUSE else None
 
 
-async def _again(session: Session, document: Notebook, cell: Cell) -> str | None:
-    """Return why a source is not run again: it would end as it did, because nothing has changed since.
+async def _same(session: Session, cell: Cell, last: Run) -> bool:
+    """Whether a cell would end as its last run did, because nothing has changed since.
 
     The client's edit has emptied the cell's outputs: they are put back.
     """
-    key = plan.key(session.state, document.cells, cell)
-    last = progress.same_again(session.state, key, changes.source_hash(cell.source))
-    if last is None or session.failed is None or not session.facts:  # in doubt it runs
-        return None
+    if session.failed is None or not session.facts:  # in doubt it runs
+        return False
     if await asyncio.to_thread(session.adviser.changed_since, last, session.facts):
-        return None
+        return False
     session.put(cell, session.failed, last.step, last.run, keep_time=True)
-    return progress.repeated(last)
+    return True
+
+
+async def _run(
+    session: Session, document: Notebook, cell: Cell, decided: turn.Before, caller: Caller, tool_use_id: str | None
+) -> Ended:
+    """Run a cell, unless a fault is certain: then it is said before anything of it ran."""
+    held = await _held(session, document, cell, caller, tool_use_id) if decided.look_ahead else None
+    return held or await run_cell(session, document, cell, caller, tool_use_id)
 
 
 async def _held(
     session: Session, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None
 ) -> Ended | None:
-    """Return the fault that a cell would end with for certain; None where it may run, or is written once more."""
+    """Return the fault that a cell would end with for certain; None where it may run."""
     limits, state = session.limits(), session.state
-    key, source = plan.key(state, document.cells, cell), changes.source_hash(cell.source)
-    if not limits.preflight or state.of(key).held == source or changes.RAISES_TAG in cell.tags:
-        return None
+    key = plan.key(state, document.cells, cell)
     try:
         python = await _known(session, caller)
     except KernelError:

@@ -43,7 +43,7 @@ async def settle(session: Session) -> None:
                         work.timeout)  # fmt: skip
     kernel = session.keeper.kernel
     done = await conclude(session, work, begin, execution, {}, cut.kernel, kernel.python if kernel else "")
-    if done.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
+    if done.follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
         work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)
     session.kept(report.of_run(ended), ended)

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from itertools import count
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
-from stepper.policy import changes, directive, events, judge, plan, progress, retry
+from stepper.policy import changes, events, judge, retry, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
@@ -40,18 +40,14 @@ class Concluded:
     begin: judge.Begun
     run: Run
     execution: Execution
-    decision: retry.Decision
-    attempts: int
+    follows: turn.After
 
 
 def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = True) -> Work:
-    """Return the work on a cell: its key, its deadline in seconds, what is to be noted before it runs."""
-    limits, asked = session.limits(), directive.parse(cell.source)
-    timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
-    key = plan.key(session.state, document.cells, cell)
-    notes = [*asked.problems, *_out_of_order(session, document, cell)]
-    notes += progress.returned(session.state, key, changes.source_hash(cell.source))
-    return Work(document, cell, key, timeout, limits, keep_time, notes, session.state.complete)
+    """Return the work on a cell."""
+    limits = session.limits()
+    task = turn.task(session.state, document.cells, cell, limits)
+    return Work(document, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
 
 
 async def run_cell(
@@ -80,9 +76,9 @@ async def run_cell(
         known = session.facts
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
         done = await conclude(session, work, begin, execution, known, kernel.id, kernel.python)
-        if done.decision.act is not retry.Act.AGAIN:
+        if done.follows.decision.act is not retry.Act.AGAIN:
             break
-        wait = done.decision.wait
+        wait = done.follows.decision.wait
         work.notes.append(
             f"run {done.run.run}: {report.short_fault(done.run.fault)}; stepper ran it again after {wait:g} s"
         )
@@ -102,7 +98,7 @@ async def conclude(
     python: str,
 ) -> Concluded:
     """Judge an execution, put its outputs away and journal the run; `known` are the facts of before it."""
-    state, cell, key = session.state, work.cell, work.key
+    state, cell = session.state, work.cell
     known = session.facts or known  # a kernel that died tells no more
     fault, verdict = judged(cell, execution, known, brief.built(state))
     if fault is not None:
@@ -110,25 +106,22 @@ async def conclude(
         fault = await asyncio.to_thread(
             session.adviser.suggested, fault, look, cell, work.document.cells, state, known, python
         )
-    run = begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())
-    attempts = state.attempts_after(key, verdict, begin.repeat > 0)
-    decision = retry.decide(verdict, attempts, begin.repeat, work.limits)
-    if decision.act is not retry.Act.AGAIN:
-        work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
-    if verdict is Verdict.RECOVERABLE:
-        work.notes += progress.same_error(state, run)
-    ran = events.Ran(
-        **vars(run),
+    run = events.Ran(
+        **vars(begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())),
         repeat=begin.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
         left_out=astuple(execution.left_out) if execution.left_out else None,
         request=begin.request,
     )
-    session.log(ran, sync=None)
+    follows = turn.after(state, run, work.limits)
+    if follows.decision.act is not retry.Act.AGAIN:
+        work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
+    work.notes += follows.notes
+    session.log(run, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
-    return Concluded(begin, run, execution, decision, attempts)
+    return Concluded(begin, run, execution, follows)
 
 
 async def tell(session: Session, work: Work, done: Concluded) -> Ended:
@@ -140,8 +133,8 @@ async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
-    if done.decision.act is retry.Act.STOP:
-        session.stop(work.key, ended, done.attempts + done.begin.repeat)
+    if done.follows.decision.act is retry.Act.STOP:
+        session.stop(work.key, ended, done.follows.attempts + done.begin.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
@@ -214,13 +207,6 @@ def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
     ended = summed(session, work, run, Execution(run.outcome))
     session.stop(key, ended, session.state.of(key).attempts, error.hint)
     return ended
-
-
-def _out_of_order(session: Session, document: Notebook, cell: Cell) -> list[str]:
-    below = [c for c in document.cells if c.index > cell.index and c.id in session.state.ran]
-    if not below:
-        return []
-    return [f"out of order: it ran after cell {below[-1].number}, which stands below it"]
 
 
 def _origins(session: Session, document: Notebook) -> dict[int, str]:
