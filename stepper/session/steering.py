@@ -183,7 +183,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> dict[str, A
                 cells = [*session.read().cells]
             look = execution.facts.get("look") or {}
             fault = await asyncio.to_thread(
-                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.python
+                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.about().python
             )
         told = {"source": source, "outcome": execution.outcome, "duration_s": took, "fault": fault and asdict(fault)}
         session.log({"event": "scratch", "at": at, **told})
