@@ -27,7 +27,7 @@ from stepper.session.ports import About, Death, Execution, KernelPlace, Models
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
-ATTRIBUTES = ("errno", "code", "name", "filename", "lineno")
+ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")
 
 
 class Died(BaseException):
@@ -193,7 +193,7 @@ class FakeKernel:
             else:
                 length = {"len": len(value)} if hasattr(value, "__len__") else {}
                 facts["variables"][name] = {"type": type(value).__name__, **length}
-        facts["names"] += dir(builtins)
+        facts["names"] += self.names["__builtins__"]
         return facts
 
     async def interrupt(self, reason: str) -> None:
