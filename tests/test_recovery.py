@@ -256,7 +256,9 @@ def test_a_kernel_that_dies_while_nothing_runs_stops_the_notebook(project: Proje
     assert "| 5" in notebook.replace(notebook.raw["cells"][-1]["id"], "print(x)").text
 
 
-@pytest.mark.parametrize("mend", [("continue",), ("skip",), ("fix",), ("restart",)])
+@pytest.mark.parametrize(
+    "mend", [("continue",), *(pytest.param((verb,), marks=pytest.mark.nightly) for verb in ("skip", "fix", "restart"))]
+)
 def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Project, mend: tuple[str, ...]) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("x = 5")
@@ -268,6 +270,7 @@ def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: P
     assert "| False" in notebook.insert("print('x' in globals())")[1].text
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Project) -> None:
     notebook = project.new("Load")
     notebook.insert("1 / 0")
