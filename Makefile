@@ -9,9 +9,12 @@ test: lint pytest
 
 env: $(ENV)/.made
 
+# uv takes a tenth of pip's time; where only pip is told of an index, pip does it.
 $(ENV)/.made: pyproject.toml
 	$(PYTHON) -m venv $(ENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]' \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
 lint: env
@@ -21,22 +24,21 @@ lint: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
-# Two files at a time: most tests wait for kernels. What failed is run once more, alone, and must pass then: the tests share
-# the machine's memory, descriptors and time with each other. Both runs are shown.
+# Three workers for two cores, because most tests wait for kernels; who has no tests left takes another's. None is run again to pass.
 pytest: env
-	$(BIN)/python -m pytest -n 2 --dist loadfile \
-	  || { [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-# What is slow by nature: every cell three times beside nbclient, for races.
+# All tests, those that are slow by nature too: hangs, floods, memory to the last, the soak, versions, Python 3.9, the whole
+# corpus, all of the real client and of JupyterLab, every cell of the notebooks three times beside nbclient, for races.
 nightly: env
-	ORACLE_TIMES=3 $(BIN)/python -m pytest -n 2 --dist loadfile tests/oracle tests/test_late_output.py
+	ORACLE_TIMES=3 $(BIN)/python -m pytest -m '' -n 2 --dist loadfile
 
 # The same engine on the lowest versions that pyproject.toml allows, PYTHON=python3.10 for the lowest Python too.
 lower-bounds:
 	$(PYTHON) -m venv $(ENV)-low
 	$(ENV)-low/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(ENV)-low/bin/uv pip install --quiet --python $(ENV)-low/bin/python --resolution lowest-direct --editable '.[test]'
-	$(ENV)-low/bin/python -m pytest -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
+	$(ENV)-low/bin/python -m pytest -m '' -W default -n 2 --dist loadfile --ignore tests/realclient --ignore tests/test_install.py
 
 # What a step, growth, a start, many notebooks and bursts cost, each beside its floors: docs/benchmarks.md
 benchmarks: env
@@ -61,7 +63,7 @@ reliability: env
 
 # Twenty thousand examples of what may come in, instead of some hundred.
 fuzz: env
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/test_fuzz.py
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "" tests/test_fuzz.py
 
 clean:
 	rm -rf $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -92,10 +92,28 @@ from_checkout() {
     "$here" "$@"
 }
 
-# sets target, env, state, stamp (empty: the environment is as it should be), editable, demo, uninstall and "$@"
-target='' env='' state='' stamp='' editable='' demo='' uninstall=''
+# The plan is lines, name=value, and data alone: nothing that Python printed is evaluated. An empty stamp: the environment
+# is as it should be.
+target='' env='' state='' stamp='' editable='' demo='' scratch='' uninstall=''
 plan=$(from_checkout plan "$@") || exit $?
-eval "$plan"
+while IFS= read -r line; do
+  value=${line#*=}
+  case $line in
+    target=*) target=$value ;;
+    env=*) env=$value ;;
+    state=*) state=$value ;;
+    stamp=*) stamp=$value ;;
+    editable=*) editable=$value ;;
+    demo=*) demo=$value ;;
+    scratch=*) scratch=$value ;;
+    uninstall=*) uninstall=$value ;;
+  esac
+done <<END
+$plan
+END
+# A scratch folder gets an environment of its own: the demo installs pandas there
+[ -z "$scratch" ] || unset VIRTUAL_ENV CONDA_PREFIX
+set -- --source "$here" --planned "$target" "$@"
 
 if [ -n "$uninstall" ]; then
   from_checkout uninstall "$@"

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ import pytest
 
 from stepper.ground.paths import Paths
 from stepper.setup import install, trust
+from tests import forked
 
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
-CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
+CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
 
 class Project:
@@ -51,8 +52,7 @@ class Project:
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
-        command = [sys.executable, "-c", "from stepper.cli.main import main; main()", *arguments]
-        done = subprocess.run(command, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120)
+        done = forked.run(list(arguments), cwd or self.folder, timeout=120)
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done
 
@@ -246,10 +246,47 @@ def text_of(cell: dict[str, Any]) -> str:
     return "".join("".join(out["text"]) for out in cell["outputs"] if out["output_type"] == "stream")
 
 
+def some_nightly(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Return the values of a parameter: those that `make test` runs, and others of the same kind each night."""
+    values = [*values]
+    assert {*quick} <= {*values}
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+# Where the two clients can't differ but by their own code, `make test` asks the one that install.sh prefers.
+ONE_CLIENT = pytest.mark.parametrize("project", some_nightly(CLIENTS, "compiled"), indirect=True)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     """A scratch project; whatever of stepper's runs in it is ended afterwards."""
-    yield from scratch(tmp_path / "repo")
+    yield from scratch(tmp_path / "repo", usual_client())
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project whose daemon lasts for all tests of a module."""
+    yield from scratch(tmp_path_factory.mktemp("lasting") / "repo", usual_client())
+
+
+@pytest.fixture
+def untouched(tmp_path: Path) -> Iterator[Project]:
+    """A scratch project for a module whose `project` is a lasting one."""
+    yield from scratch(tmp_path / "repo", usual_client())
+
+
+def reused(lasting: Project) -> Iterator[Project]:
+    """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes."""
+    yield lasting
+    (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
+    for record in Path(lasting.paths.kernels).rglob("*.json"):
+        with contextlib.suppress(OSError, ValueError, psutil.Error):  # it ended by itself
+            psutil.Process(json.loads(record.read_text())["provisioner"]["pid"]).kill()
+
+
+def usual_client() -> str:
+    """Return which of the two clients a hook is for most people: the compiled one, where there is a compiler."""
+    return "compiled" if shutil.which("cc") else "python"
 
 
 def scratch(folder: Path, client: str = "python") -> Iterator[Project]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,12 +18,18 @@ import pytest
 
 from stepper.ground import wire
 from stepper.setup import trust
-from tests.conftest import CLIENTS, Notebook, Project, code, scratch
+from tests.conftest import CLIENTS, ONE_CLIENT, Notebook, Project, code, scratch
 
 
 @pytest.fixture(params=CLIENTS)
 def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]:
     yield from scratch(tmp_path / "repo", request.param)
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Project]:
+    """One daemon for all that is refused before anything runs."""
+    yield from scratch(tmp_path_factory.mktemp("shared") / "repo", request.param)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +52,15 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]
         (b'{"tool_input": {"notebook_path": "/x.ipynb"}}', "tool_name"),
     ],
 )
-def test_payloads_that_are_none(project: Project, stdin: bytes, said: str) -> None:
-    answer = project.hook("PostToolUse", stdin)
+def test_payloads_that_are_none(shared: Project, stdin: bytes, said: str) -> None:
+    answer = shared.hook("PostToolUse", stdin)
     assert "the cell was NOT run" in answer.text
     assert said in answer.text
 
 
 @pytest.mark.parametrize("event", ["PostToolBatch", "SessionStart", "Stop", "UserPromptSubmit", "NoSuchEvent"])
-def test_other_events_with_garbage_are_silent(project: Project, event: str) -> None:
-    assert project.hook(event, b"garbage").stdout == b""
+def test_other_events_with_garbage_are_silent(shared: Project, event: str) -> None:
+    assert shared.hook(event, b"garbage").stdout == b""
 
 
 def edit(project: Project, path: str) -> dict:
@@ -100,10 +107,10 @@ def make(kind: str, path: str) -> None:
         ("bad cells", "not a valid notebook"),
     ],
 )
-def test_notebooks_that_are_none(project: Project, kind: str, said: str) -> None:
-    path = str(project.folder / "notebooks" / "bad.ipynb")
+def test_notebooks_that_are_none(shared: Project, kind: str, said: str) -> None:
+    path = str(shared.folder / "notebooks" / f"{kind}.ipynb")
     make(kind, path)
-    answer = project.hook("PostToolUse", edit(project, path))
+    answer = shared.hook("PostToolUse", edit(shared, path))
     assert "the cell was NOT run" in answer.text
     assert said in answer.text
 
@@ -118,15 +125,17 @@ def test_an_unreadable_notebook(project: Project) -> None:
 @pytest.mark.parametrize(
     "where", ["../outside.ipynb", "/outside.ipynb", "notebooks/../x.ipynb", "notebooks/x.txt", "notebooks/link.ipynb"]
 )
-def test_paths_outside_of_the_notebooks_folder_are_refused(project: Project, where: str) -> None:
-    outside = project.folder / "elsewhere.ipynb"
+def test_paths_outside_of_the_notebooks_folder_are_refused(shared: Project, where: str) -> None:
+    outside = shared.folder / "elsewhere.ipynb"
     outside.write_text(json.dumps({"cells": [code("1", "abc")], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    os.symlink(outside, project.folder / "notebooks" / "link.ipynb")
-    answer = project.hook("PostToolUse", edit(project, os.path.join(project.folder, where)))
+    with contextlib.suppress(FileExistsError):
+        os.symlink(outside, shared.folder / "notebooks" / "link.ipynb")
+    answer = shared.hook("PostToolUse", edit(shared, os.path.join(shared.folder, where)))
     assert "the cell was NOT run" in answer.text
     assert json.loads(outside.read_text())["cells"][0]["outputs"] == []
 
 
+@ONE_CLIENT
 def test_a_link_inside_the_folder_works(project: Project) -> None:
     notebook = project.new()
     os.symlink(notebook.path.name, project.folder / "notebooks" / "alias.ipynb")
@@ -135,12 +144,14 @@ def test_a_link_inside_the_folder_works(project: Project) -> None:
     assert os.path.islink(project.folder / "notebooks" / "alias.ipynb")
 
 
+@ONE_CLIENT
 def test_an_unknown_cell_is_named(project: Project) -> None:
     notebook = project.new()
     payload = edit(project, str(notebook.path))
     assert "no cell 'abc'" in project.hook("PostToolUse", payload).text
 
 
+@ONE_CLIENT
 def test_no_interpreter_names_the_command(project: Project) -> None:
     Path(project.paths.record).unlink()
     notebook = project.new()
@@ -150,6 +161,7 @@ def test_no_interpreter_names_the_command(project: Project) -> None:
     assert "install.sh" in answer.text
 
 
+@ONE_CLIENT
 def test_an_interpreter_without_ipykernel_names_the_command(project: Project) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
     trust.remember(project.paths, {"python": str(project.folder / ".venv/bin/python")})
@@ -161,6 +173,7 @@ def test_an_interpreter_without_ipykernel_names_the_command(project: Project) ->
     assert project.json("status")["kernel"]["state"] == "none"
 
 
+@ONE_CLIENT
 def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(project: Project) -> None:
     python = project.folder / "python"
     python.write_text("#!/bin/sh\necho 'libmissing.so: cannot open' >&2\nexit 127\n")
@@ -174,6 +187,7 @@ def test_a_kernel_that_dies_at_start_has_its_stderr_in_the_report(project: Proje
         assert "exit code 127" in said
 
 
+@ONE_CLIENT
 def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> None:
     notebook = project.new()
     project.config("# limits\ncell_timeout: 10\n")
@@ -186,6 +200,7 @@ def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> 
     assert done.stdout == ""
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> None:
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
@@ -201,6 +216,7 @@ def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> Non
     assert "ran ok" in notebook.insert("2")[1].text
 
 
+@ONE_CLIENT
 def test_a_daemon_that_hangs_while_the_cell_runs_does_not_claim_that_it_did_not(project: Project) -> None:
     notebook = project.new()
     notebook.insert("1")
@@ -223,6 +239,7 @@ def test_a_daemon_that_can_not_start_is_said(project: Project) -> None:
     os.rename(project.folder / ".stepper" / "j", project.folder / ".stepper" / "journal")
 
 
+@ONE_CLIENT
 def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     import socket
 
@@ -242,6 +259,7 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     project.new()
 
 
+@ONE_CLIENT
 def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
     project.new().insert("1")
     for folder, _, names in os.walk(project.folder / ".stepper"):
@@ -252,6 +270,7 @@ def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
     assert stat.S_IMODE(os.stat(project.paths.runtime).st_mode) & 0o077 == 0
 
 
+@ONE_CLIENT
 def test_wrong_usage_is_exit_code_2(project: Project) -> None:
     assert project.stepper("nosuch", check=2).stdout == ""
     assert "no current notebook" in project.stepper("history", check=2).stderr
@@ -259,6 +278,7 @@ def test_wrong_usage_is_exit_code_2(project: Project) -> None:
     assert "empty" in project.stepper("new", "  ", check=2).stderr
 
 
+@ONE_CLIENT
 def test_half_a_character_is_no_source(project: Project) -> None:
     """JSON can hold a lone surrogate, Python source can't: the cell is named, and the next one runs."""
     book = project.notebook("n.ipynb", [code("x = 1\n'\ud800'", "half")])

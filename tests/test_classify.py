@@ -20,6 +20,7 @@ import pytest
 from stepper.policy import classify, retry
 from stepper.policy.model import Fault, Limits, Outcome, Verdict
 from stepper.words import remedy
+from tests.conftest import some_nightly
 from tests.test_helper import Lab, environment, old_python
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
@@ -417,9 +418,10 @@ def test_a_group_of_exceptions_is_recoverable(lab: Lab, code: str) -> None:
     assert classify.of_run(done.outcome, done.fault) is R
 
 
-@pytest.mark.parametrize(
-    "code", ["exit()", "quit()", "exit", "import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)"]
-)
+ENDS = ("exit()", "quit()", "exit", "import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)")
+
+
+@pytest.mark.parametrize("code", some_nightly(ENDS, "exit()", ENDS[-1]))
 def test_a_kernel_that_ended_is_unrecoverable(code: str) -> None:
     own = Lab(sys.executable)
     try:
@@ -464,6 +466,7 @@ OLD_ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not old_python(), reason="there is no Python 3.9 on this machine")
 def test_rows_of_python_39_and_ipython_8() -> None:
     own = Lab(environment(old_python(), "ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from tests.conftest import Answer, Notebook, Project, code
+from tests.conftest import Answer, Notebook, Project, code, scratch
 
 
 def inserted(notebook: Notebook, source: str, mode: str) -> Answer:
@@ -24,6 +25,12 @@ def written(notebook: Notebook, source: str, mode: str) -> Answer:
         "PostToolUse", "Write", given, tool_response={"type": "update", "filePath": str(notebook.path)}
     )
     return notebook.project.hook("PostToolUse", payload | {"permission_mode": mode})
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """One daemon for all: its config is read anew with each request, and each test has a notebook of its own."""
+    yield from scratch(tmp_path_factory.mktemp("consent") / "repo")
 
 
 @pytest.mark.parametrize("how", [inserted, written])
@@ -42,21 +49,22 @@ def written(notebook: Notebook, source: str, mode: str) -> Answer:
         ("ask", "plan", False),
     ],
 )
-def test_a_cell_runs_where_its_edit_was_accepted(project: Project, how, auto_run: str, mode: str, runs: bool) -> None:
-    project.config(f"auto_run: {auto_run}\n")
-    notebook = project.notebook("book.ipynb")
-    answer = how(notebook, "open('ran', 'a').write('x'); print('it ran')", mode)
-    ran = project.folder / "notebooks" / "ran"
+def test_a_cell_runs_where_its_edit_was_accepted(shared: Project, how, auto_run: str, mode: str, runs: bool) -> None:
+    shared.config(f"auto_run: {auto_run}\n")
+    name = f"{how.__name__}-{auto_run}-{mode.replace(' ', '-')}"
+    notebook = shared.notebook(f"{name}.ipynb")
+    ran = shared.folder / "notebooks" / f"{name}.ran"
+    answer = how(notebook, f"open({ran.name!r}, 'a').write('x'); print('it ran')", mode)
     assert ran.exists() == runs, answer.text
     if runs:
         assert "| it ran" in answer.text
         return
-    assert "the cell was NOT run" in answer.text and "stepper run notebooks/book.ipynb" in answer.text
+    assert "the cell was NOT run" in answer.text and f"stepper run notebooks/{name}.ipynb" in answer.text
     assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in answer.text
-    assert "stepper run notebooks/book.ipynb" in answer.line  # the agent is not the one to run it
-    assert project.json("status", "book")["kernel"]["state"] == "none"  # not even a kernel
+    assert f"stepper run notebooks/{name}.ipynb" in answer.line  # the agent is not the one to run it
+    assert shared.json("status", name)["kernel"]["state"] == "none"  # not even a kernel
     if (auto_run, mode) == ("ask", "default"):
-        assert project.json("run", "notebooks/book.ipynb")["ran"] == 1 and ran.read_text() == "x"
+        assert shared.json("run", f"notebooks/{name}.ipynb")["ran"] == 1 and ran.read_text() == "x"
 
 
 @pytest.mark.parametrize(
@@ -76,24 +84,24 @@ def test_a_cell_runs_where_its_edit_was_accepted(project: Project, how, auto_run
     ],
 )
 def test_no_command_of_the_agents_runs_what_no_edit_may(
-    project: Project, auto_run: str, mode: str, command: str, decision: str | None
+    shared: Project, auto_run: str, mode: str, command: str, decision: str | None
 ) -> None:
     """`--allow` has the client call stepper without a question: what it refuses in a hook it would run in a shell."""
-    project.config(f"auto_run: {auto_run}\n")
-    payload = project.notebook("book.ipynb").payload("PreToolUse", "Bash", {"command": command})
-    said = project.hook("PreToolUse", payload | {"permission_mode": mode}).data.get("hookSpecificOutput", {})
+    shared.config(f"auto_run: {auto_run}\n")
+    payload = shared.notebook("book.ipynb").payload("PreToolUse", "Bash", {"command": command})
+    said = shared.hook("PreToolUse", payload | {"permission_mode": mode}).data.get("hookSpecificOutput", {})
     assert said.get("permissionDecision") == decision
     if decision and "continue" not in command:
         assert ("plan mode" if mode == "plan" else "`auto_run` is `ask`") in said["permissionDecisionReason"]
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)])
-def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(project: Project, mode: str, sent: bool) -> None:
-    project.config("auto_run: ask\n")
-    notebook = project.new("Load")
+def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(shared: Project, mode: str, sent: bool) -> None:
+    shared.config("auto_run: ask\n")
+    notebook = shared.new("Load", problem=f"a problem in {mode}")
     inserted(notebook, "1 / 0", mode)
     stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {"permission_mode": mode}
-    assert ("decision" in project.hook("Stop", stop).data) == sent
+    assert ("decision" in shared.hook("Stop", stop).data) == sent
 
 
 def test_the_environment_that_a_kernel_does_not_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(proj
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
     payload = json.dumps(notebook.edited("replace", "x = 3", "a")).encode()
-    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()"
+    source = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
 
     def loaded(*command: str, stdin: bytes = b"") -> set[str]:
         python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", *command]
@@ -126,6 +126,7 @@ def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(proj
         "stepper.ground.errors",
         "stepper.ground.meeting",
         "stepper.hook.client",
+        "stepper.hook.process",
     }
     assert more == {*own, "_socket", "_stat"}
 

@@ -62,6 +62,7 @@ def played() -> Iterator[Played]:
         shutil.rmtree(Paths(str(target)).runtime, ignore_errors=True)
 
 
+@pytest.mark.nightly
 def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
     assert played.code == 0, played.out + played.err
     lines = played.out.splitlines()
@@ -79,6 +80,7 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
     assert "/new-notebook" in lines[-1]
 
 
+@pytest.mark.nightly
 def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None:
     nbformat.validate(nbformat.read(played.notebook, as_version=4))
     assert ["".join(cell["source"]) for cell in played.code_cells] == [step.code for step in demo.STEPS]
@@ -88,6 +90,7 @@ def test_its_notebook_is_valid_and_holds_all_seven_steps(played: Played) -> None
     assert not any(output["output_type"] == "error" for cell in played.code_cells for output in cell["outputs"])
 
 
+@pytest.mark.nightly
 def test_the_figure_is_in_the_notebook_and_the_results_beside_it(played: Played) -> None:
     pictures = [output["data"].get("image/png") for output in played.code_cells[5]["outputs"]]
     assert len(pictures) == 1 and pictures[0].startswith("iVBORw0KGgo")  # the signature of PNG
@@ -96,6 +99,7 @@ def test_the_figure_is_in_the_notebook_and_the_results_beside_it(played: Played)
     assert results[7].startswith("7,12.05,1.75,") and len(results) == 13
 
 
+@pytest.mark.nightly
 def test_nothing_of_it_runs_afterwards(played: Played) -> None:
     def of_the_demo(process: psutil.Process) -> bool:
         try:

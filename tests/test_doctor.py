@@ -219,7 +219,7 @@ def test_a_daemon_that_listens(project, written, says):
 
 def test_the_command_that_mends_names_the_checkout(project):
     assert shlex.split(doctor.install_command(project)) == [
-        f"{Path(doctor.__file__).parent.parent}/install.sh",
+        f"{doctor.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.record).write_text("[")
@@ -230,7 +230,7 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(doctor, "__file__", str(package / "doctor.py"))
+    monkeypatch.setattr(doctor, "PACKAGE", package)
     assert doctor.assets("skills") == package / "assets/skills"
     assert doctor.assets("hooks") == package.parent / "hooks"
 

@@ -44,7 +44,7 @@ warnings.showwarning = _show
 """
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Kernels with the newest pandas, and with pandas 2 on Python 3.9 and IPython 8."""
     python = old_python() if request.param == "Python 3.9" else ""

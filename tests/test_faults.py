@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.corpus import Bench, examples, load, python, seen
+from tests.faults.corpus import HERE, Bench, Case, Seen, examples, load, python, seen
 
-CLASSES = tuple(load())
+CLASSES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 
 def test_the_corpus_is_large_and_its_cases_have_names_of_their_own() -> None:
@@ -28,17 +28,37 @@ def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped()
         assert "Doubt: " not in found.report.text
 
 
+def sample(size: int = 60) -> list[Case]:
+    """A fixed part of each class, by its share of the corpus, spread over its file."""
+    whole = load()
+    total = sum(map(len, whole.values()))
+    parts = {name: max(2, round(size * len(cases) / total)) for name, cases in whole.items()}
+    return [cases[n * len(cases) // parts[name]] for name, cases in whole.items() for n in range(parts[name])]
+
+
+@pytest.mark.timeout(600)
+def test_the_reports_of_a_sample_of_all_classes_hold_the_fact() -> None:
+    bench = Bench(python())
+    try:
+        judge([bench.run(case) for case in sample()])
+    finally:
+        bench.close()
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", CLASSES)
 def test_reports_hold_the_fact(group: str) -> None:
-    found = list(seen(python(), (group,)))
+    judge(list(seen(python(), (group,))))
+
+
+def judge(found: list[Seen]) -> None:
+    """Three of four reports of a class hold the fact; no preparing cell is stopped, none is held that would have run."""
     assert [one.stopped for one in found if one.stopped] == [], "a preparing cell did not run ok, or was stopped before"
     assert [one.case.name for one in found if one.held and one.ename != one.case.ename] == [], "it would have run"
     missed = [one.case.name for one in found if not one.holds]
-    for _ in range(2 if group == "memory_limit" else 0):  # what else runs on the machine takes and gives memory too
-        if missed:
-            again = [one.case.name for one in seen(python(), (group,)) if not one.holds]
-            missed = [name for name in missed if name in again]
-    assert len(missed) <= len(found) // 10, missed
+    allowed = max(1, len(found) // 4)  # of a class; of all, 88 % must hold it, by `make faults`
+    assert len(missed) <= allowed, missed
+    assert [one.swallowed for one in found if one.swallowed] == [], "the helper failed, and kept it quiet"
     assert max(len(one.report.text) for one in found) <= 6000
     assert [one.case.name for one in found if one.look > 1.0] == [], "the look takes a second at most"

@@ -32,7 +32,7 @@ OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "matplotlib==3.5.3", "matplotlib-
 NEW = ("ipykernel", "matplotlib", "pandas", "pillow", "seaborn")
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A kernel with the newest matplotlib, and one of Python 3.9 with matplotlib 3.5."""
     old = request.param == "Python 3.9"

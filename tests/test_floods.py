@@ -60,6 +60,7 @@ def becomes_small(process: psutil.Process, before: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_floods_of_text(project: Project) -> None:
     notebook = project.new()
     run(notebook, "line = 'x' * 99 + '\\n'")
@@ -81,6 +82,7 @@ def test_floods_of_text(project: Project) -> None:
     becomes_small(process, before)
 
 
+@pytest.mark.nightly
 def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> None:
     notebook = project.new()
     cell = run(
@@ -94,6 +96,7 @@ def test_a_flood_of_display_updates_is_folded_to_the_last(project: Project) -> N
     assert text_of(cell) == "2999\n" and len(cell["outputs"]) == 1
 
 
+@pytest.mark.nightly
 def test_a_flood_of_pictures(project: Project) -> None:
     notebook = project.new()
     run(
@@ -189,6 +192,7 @@ def test_the_end_is_said_as_nbclient_says_it() -> None:
         client.process_message(idle, client.nb.cells[0], 0)
 
 
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(SAID, st.integers(1, 300)), max_size=40))
 def test_what_is_held_is_bounded(said: list[tuple]) -> None:

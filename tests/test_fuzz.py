@@ -277,6 +277,7 @@ def test_payloads_through_the_hook_process(place: Project, event: str, body: byt
     place.hook(event, body)  # exit code 0, nothing on stderr, JSON or nothing on stdout: asserted there
 
 
+@pytest.mark.nightly
 def test_a_huge_payload_leaves_nothing_behind(place: Project) -> None:
     for size in (1 << 20, 30 << 20):
         text = "x" * size

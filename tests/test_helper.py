@@ -1,17 +1,14 @@
 """The kernel-side helper in real kernels: what it tells, what it hides, and that no object can make it fail a cell.
 
-`Lab` and `environment` also serve test_classify.py and test_memory.py.
+`Lab` also serves test_classify.py and test_memory.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,47 +18,13 @@ from typing import Any
 
 import pytest
 
+from stepper import diagnosis
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
+from tests.environments import environment, old_python
 
 OLD = ("ipykernel==6.29.5", "ipython==8.18.1", "pandas>=2.2,<3")  # the oldest that the helper must run on
-
-
-def environment(python: str, *requirements: str) -> str:
-    """The interpreter of an environment with these packages, made once and kept in the cache."""
-    version = subprocess.run([python, "-VV"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256("\n".join([version, *sorted(requirements)]).encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / "environments"
-    home = cache / key
-    made, inner = home / "made", str(home / "bin" / "python")
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
-        if not made.exists() or not os.path.exists(inner):  # the Python that it was made from may be gone
-            shutil.rmtree(home, ignore_errors=True)
-            uv = shutil.which("uv")
-            commands = [[python, "-m", "venv", str(home)], [inner, "-m", "pip", "install", "--quiet", *requirements]]
-            if uv:
-                commands = [
-                    [uv, "venv", "--quiet", "--python", python, str(home)],
-                    [uv, "pip", "install", "--quiet", "--python", inner, *requirements],
-                ]
-            for command in commands:
-                done = subprocess.run(command, capture_output=True, text=True)
-                assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-            made.write_text(version + "\n".join(requirements) + "\n")
-    return inner
-
-
-def old_python() -> str:
-    """A Python 3.9 of this machine, or ''."""
-    versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    candidates = [shutil.which("python3.9"), *map(str, sorted(versions.glob("3.9*/bin/python3.9")))]
-    for python in filter(None, candidates):  # pyenv's shim is on the PATH, but need not work
-        if subprocess.run([python, "-c", "import venv"], capture_output=True).returncode == 0:
-            return python
-    return ""
 
 
 class Lab:
@@ -70,7 +33,7 @@ class Lab:
     def __init__(self, python: str, **environ: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lab"))  # short: a socket's path has at most 107 bytes
         self.loop = asyncio.new_event_loop()
-        self.kernels = LocalKernels(str(self.folder / "kernel.json"), str(self.folder))
+        self.kernels = LocalKernels(str(self.folder / "kernel.json"), str(self.folder), diagnosis.PARTS)
         inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         self.place = KernelPlace(python, str(self.folder), {**inherited, **environ})
         self.kernel = self.loop.run_until_complete(self.kernels.start(self.place))
@@ -114,7 +77,7 @@ def text(done: Execution) -> str:
     return "".join(out["text"] for out in done.outputs if out["output_type"] == "stream")
 
 
-@pytest.fixture(scope="module", params=["this Python", "Python 3.9"])
+@pytest.fixture(scope="module", params=["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A kernel of this Python with the newest ipykernel, and one of Python 3.9 with ipykernel 6.29 and IPython 8."""
     if request.param == "Python 3.9":

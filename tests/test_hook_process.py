@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from stepper.ground import wire
+from stepper.ground import meeting, wire
 from stepper.ground.meeting import fnv1a
 from stepper.ground.paths import Paths
+from stepper.hook import client, process
 from stepper.hook import payload as hookio
 from stepper.setup import install
-from tests.conftest import CLIENTS, ROOT, STATE, Project, bare_env, code, scratch
+from tests.conftest import CLIENT, CLIENTS, ONE_CLIENT, ROOT, STATE, Project, bare_env, code, scratch, some_nightly
 
 
 def test_the_hook_script_is_short_and_executable() -> None:
@@ -217,7 +220,7 @@ def was_cancelled(project: Project) -> None:
     assert project.json("eval", "x")["text"].endswith("1")
 
 
-@pytest.mark.parametrize("pair", [os.pipe, socket.socketpair])
+@pytest.mark.parametrize("pair", some_nightly([os.pipe, socket.socketpair], os.pipe))
 def test_a_hook_whose_output_nobody_reads_any_more_ends(project: Project, pair: Callable[[], tuple[Any, Any]]) -> None:
     payload = sleeping(project)
     ours, theirs = pair()
@@ -236,6 +239,7 @@ def close(end: Any) -> None:
     os.close(end if isinstance(end, int) else end.detach())
 
 
+@ONE_CLIENT
 def test_a_hook_whose_parent_is_gone_ends(project: Project, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(sleeping(project))
     text = '"$@" <payload >said & wait'
@@ -251,7 +255,8 @@ def daemons(project: Project) -> int:
     return (project.folder / ".stepper/daemon.log").read_text().count(" listens, pid ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@ONE_CLIENT
+@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Project, number: signal.Signals) -> None:
     payload = sleeping(project)
     with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hook:
@@ -266,6 +271,7 @@ def test_a_hook_that_leaves_after_it_asked_again_cancels_the_cell(project: Proje
     was_cancelled(project)
 
 
+@ONE_CLIENT
 def test_a_hook_asks_again_once(project: Project) -> None:
     payload = sleeping(project)
     answers: list[str] = []
@@ -315,9 +321,31 @@ def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(project: P
     assert len(project.json("history")) == 1  # what could not be read was not asked for
 
 
+@ONE_CLIENT
 def test_a_kernels_end_is_not_that_of_the_kernel_that_claude_code_was_started_in(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     assert "| None" in notebook.replace("a", "import os; print(os.environ.get('JPY_PARENT_PID'))").text
+
+
+def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
+    compiled = (ROOT / "stepper/hook/client.c").read_text()
+    (seconds,) = re.findall(r"#define SILENCE_SECONDS (\d+)", compiled)
+    assert float(seconds) == client.SILENCE_SECONDS
+    (shift,) = re.findall(r"#define MOST_BYTES \(1u << (\d+)\)", compiled)
+    assert 1 << int(shift) == wire.MAX_BYTES
+    (roots,) = re.findall(r"roots\[\] = \{(.*?)\}", compiled)
+    assert tuple(json.loads(f"[{roots}]")) == meeting.RUNTIME_ROOTS
+    assert set(re.findall(r'"(STP\d)', compiled)) == {wire.MAGIC.decode()}
+    kinds = set(re.findall(r'strcmp\(kind, "(\w+)"\)', compiled))
+    assert kinds == {kind.decode() for kind in (wire.OK, wire.PROGRESS, wire.FAILED)}  # all else is handed over
+    left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
+    assert sorted(left) == sorted(process.ONLY_UNDER_WAY)
+    constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
+    assert constants == {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(meeting.fnv1a))} - {
+        (1 << 64) - 1
+    }
+    (line,) = re.findall(r'RUN = "(.*)";', compiled)
+    assert line in (ROOT / "hooks/stepper").read_text() and line == CLIENT

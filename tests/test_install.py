@@ -128,6 +128,7 @@ def repo(tmp_path):
 # --- the whole way, real environments ----------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_with_venv_and_pip(checkout, repo, path, kernel):
     before = snapshot(repo)
     done = sh(checkout, str(repo), "--allow", "--python", str(kernel), path=path)
@@ -180,6 +181,7 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     assert not env.parent.exists()
 
 
+@pytest.mark.nightly
 def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     uv = find_uv()
     if uv is None:
@@ -757,28 +759,61 @@ def test_a_half_made_or_broken_environment_is_not_ready(repo, kernel):
     assert not refuse.env_ready(place, "stamp")
 
 
-def test_the_plan_survives_the_shell(repo, kernel, monkeypatch, capfdbinary):
+def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
-    text = capfdbinary.readouterr().out + b'printf "%s\\n" "$target" "$stamp" "$@"'
-    told = subprocess.run(["sh", "-c", text], capture_output=True, check=True).stdout.decode().splitlines()
-    assert told[0] == str(repo)
-    assert len(told[1]) == 64
-    assert told[2:] == ["--allow", "--python", str(kernel), "--source", str(REPO), "--", str(repo)]
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    assert list(told) == ["target", "env", "state", "stamp", "editable", "demo", "scratch", "uninstall"]
+    assert (told["target"], len(told["stamp"]), told["uninstall"]) == (str(repo), 64, "")
+
+
+def stand_in(path):
+    """Put a python3 on the PATH whose environments' interpreters only tell, one a line, how they were called."""
+    making = f'mkdir -p "$3/bin"; cp "{path}/told" "$3/bin/python"'
+    script(path / "python3", f'case "$*" in *"-m venv"*) {making};; *) {forward()};; esac')
+    script(path / "told", 'case "$*" in *demo.py*|*apply*) printf "<%s> " "called:" "$@"; echo;; esac')
+    (path / "cp").symlink_to(shutil.which("cp"))
+
+
+HOSTILE = 'it\'s "q" $(touch ran) `touch ran`; touch ran #\\ *$IFS=&|<>'
+
+
+@pytest.mark.parametrize("more", ["", " stamp=\nuninstall=yes\n$(touch ran)\nEND\ntouch ran\n#"])
+def test_a_hostile_path_is_only_data(checkout, tmp_path, path, more):
+    """As the target, as the checkout's own place and as the interpreter's: nothing in it is run or taken for a line."""
+    own, repo, cwd = (tmp_path / f"{name} {HOSTILE}" for name in ("own", "repo", "cwd"))
+    shutil.copytree(checkout, own)
+    cwd.mkdir()
+    repo.mkdir()
+    stand_in(path)
+    kernel = script(tmp_path / f"kernel {HOSTILE}{more}" / "python", forward())
+    before = snapshot(tmp_path)
+    done = sh(own, str(repo), "--allow", "--python", str(kernel), path=path, cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = ["--source", own, "--planned", repo, repo, "--allow", "--python", kernel]
+    assert done.stdout.endswith("<called:> " + "".join(f"<{word}> " for word in applied(*words)) + "\n")
+    if more:  # a line end can't stand on the PATH
+        target = tmp_path / f"repo {more}"
+        target.mkdir()
+        done = sh(own, str(target), path=path, cwd=cwd)
+        assert (done.returncode, done.stdout) == (2, "") and "line end" in done.stderr
+        target.rmdir()
+    env = str(Path(Paths(str(repo)).env))
+    shutil.rmtree(Path(env).parent)
+    assert snapshot(tmp_path) == before and not list(tmp_path.rglob("ran"))
+
+
+def applied(*words):
+    """Return the arguments with which install.sh calls an environment's `apply`."""
+    return ["-I", "-B", "-m", "stepper.setup.install", "apply", "--remade", *words]
 
 
 def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
-    script(
-        path / "python3",
-        f'case "$*" in *"-m venv"*) mkdir -p "$5/bin"; cp "{path}/told" "$5/bin/python";; *) {forward()};; esac',
-    )
-    script(path / "told", 'case "$*" in *examples.demo*|*apply*) echo "called: $*";; esac')
-    (path / "cp").symlink_to(shutil.which("cp"))
-    text = (path / "python3").read_text().replace("$5", "$3")
-    (path / "python3").write_text(text)
+    stand_in(path)
     done = sh(checkout, "--demo", path=path, TMPDIR=str(tmp_path), VIRTUAL_ENV=str(tmp_path))
     (scratch,) = tmp_path.glob("stepper-demo-*")
-    assert done.stdout.splitlines()[-1] == f"called: -I -m examples.demo {scratch}", done.stderr
+    assert done.stdout.splitlines()[-1] == f"<called:> <-I> <{checkout}/examples/demo.py> <{scratch}> ", done.stderr
     assert f"{scratch}/.stepper/env" in done.stdout
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, some_nightly
 from tests.test_install import bin_folder, environ, find_uv, forward
 
 KERNELS = "ipykernel"  # what a project's own new .venv gets
@@ -115,7 +115,7 @@ def only(index: Index, path: Path, home: Path) -> dict[str, str]:
     return told | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "XDG_STATE_HOME": str(home / "state")}
 
 
-@pytest.mark.parametrize("way", ["pip", "uv"])
+@pytest.mark.parametrize("way", some_nightly(["pip", "uv"], "uv"))
 def test_nothing_but_the_named_packages_is_asked_for(index: Index, tmp_path: Path, way: str) -> None:
     commands = {"python3": forward()}
     if way == "uv":

@@ -41,6 +41,7 @@ PACKAGES = (
     "pycrdt==0.14.13",
 )
 TOKEN = uuid.uuid4().hex
+pytestmark = pytest.mark.nightly  # a server of some hundred packages; the exchange itself is test_notebook.py's
 ROOM = Path(__file__).with_name("jupyter_room.py")
 ROUNDS = 5
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, Project, text_of
+from tests.conftest import Notebook, Project, reused, some_nightly, text_of
 
 # Goes on writing LATE until there is a file `stop`. asyncio keeps the cell that began it; a thread, a timer and a child
 # that ipykernel can't tell apart write for the cell that runs, else for the one that ran last.
@@ -72,6 +72,22 @@ print('third')
 """
 
 
+WRITES = ("print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')")
+UNTOLD = {
+    "a thread": THREAD.format(write="print('LATE')"),
+    "a thread that displays": THREAD.format(write="display('LATE')"),
+    "a child": CHILD.format(number=1),
+    "a child on stderr": CHILD.format(number=2),
+    "a fork": FORK,
+}
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
 @pytest.fixture
 def notebook(project: Project) -> Notebook:
     return project.new()
@@ -94,6 +110,8 @@ def shown(notebook: Notebook, cell_id: str) -> str:
 
 def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
     """Run what goes on writing, then two other cells; return what each shows in the end, and the reports."""
+    for name in ("stop", "stopped"):  # of the test before
+        (notebook.path.parent / name).unlink(missing_ok=True)
     cells, texts = [], []
     for source in (first, WAIT, STOP):
         cell, answer = notebook.insert(source)
@@ -104,7 +122,7 @@ def written(notebook: Notebook, first: str) -> tuple[list[str], str]:
     return [shown(notebook, cell) for cell in cells], "\n".join(texts)
 
 
-@pytest.mark.parametrize("write", ["print('LATE')", "print('LATE', file=__import__('sys').stderr)", "display('LATE')"])
+@pytest.mark.parametrize("write", some_nightly(WRITES, "print('LATE')"))
 def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: str) -> None:
     (one, two, three), told = written(notebook, TASK.format(write=write))
     assert "first" in one and one.count("LATE") > 20
@@ -112,13 +130,9 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: s
     assert "Note: after its run cell 1 (id " in told and ": they are on it" in told
 
 
-@pytest.mark.parametrize(
-    "source",
-    [*(THREAD.format(write=write) for write in ("print('LATE')", "display('LATE')")),
-     *(CHILD.format(number=number) for number in (1, 2)), FORK],
-)  # fmt: skip
-def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, source: str) -> None:
-    (one, two, three), _ = written(notebook, source)
+@pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
+def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, who: str) -> None:
+    (one, two, three), _ = written(notebook, UNTOLD[who])
     assert "first" in one and two.count("mine") == 50 and "third" in three
     assert "LATE" in one + two + three
 
@@ -136,12 +150,13 @@ def test_it_is_on_the_cell_soon_and_told_with_the_next_report(notebook: Notebook
     assert f"Note: after its run cell 1 (id {cell}) got 5 characters: they are on it." in answer.text
     _, answer = notebook.insert("2")
     assert "after its run" not in answer.text, "it is told once"
-    journal = next((notebook.project.folder / ".stepper" / "journal").glob("*.jsonl"))
+    journal = notebook.project.folder / ".stepper" / "journal" / f"{notebook.path.stem}.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     (late,) = [line for line in lines if line["event"] == "late"]
     assert (late["cell_id"], late["characters"], late["there"]) == (cell, 5, True)
 
 
+@pytest.mark.nightly
 def test_it_is_written_at_most_every_two_seconds(notebook: Notebook) -> None:
     notebook.insert(THREAD.format(write="print('LATE')"))
     files, end = set(), time.monotonic() + 6.5
@@ -218,6 +233,7 @@ def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(note
     assert shown(notebook, cell) == "'two'"
 
 
+@pytest.mark.nightly
 def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) -> None:
     cell, _ = notebook.insert("import threading\nthreading.Timer(4, print, ['LATE']).start()")
     notebook.project.kill_daemon()
@@ -250,7 +266,7 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     cell, answer = notebook.insert("subprocess.run(['head', '-c', '3000000', '/dev/zero'])\nprint('end')")
     text = text_of(notebook.cell(cell))
     assert text.startswith("\0\0") and "left out by stepper" in text and "after its run" not in answer.text
-    (echoed,) = (notebook.project.folder / ".stepper" / "kernels").glob("*.stderr")
+    echoed = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
     notebook.insert("for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])")
     assert 0 < echoed.stat().st_size < 6_000_000
     cell, answer = notebook.insert("os.write(1, bytes(range(256)) * 1000)\nprint('end')")
@@ -288,7 +304,7 @@ def test_a_cell_that_redirects_the_descriptors_itself(notebook: Notebook) -> Non
 def test_the_last_words_of_a_crash_are_told(notebook: Notebook) -> None:
     _, answer = notebook.insert("import ctypes\nctypes.string_at(0)")
     assert "SIGSEGV" in answer.stop, answer.stop
-    (written,) = (notebook.project.folder / ".stepper" / "kernels").glob("*.stderr")
+    written = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
     assert "Segmentation fault" in written.read_text() and "string_at" in written.read_text()
 
 
@@ -333,7 +349,7 @@ print("sent")
 """
 
 
-@pytest.mark.parametrize("parent", ["'nobody'", "[]", "None", "5"])
+@pytest.mark.parametrize("parent", some_nightly(["'nobody'", "[]", "None", "5"], "[]"))
 def test_messages_that_make_no_sense_stop_nothing(notebook: Notebook, parent: str) -> None:
     notebook.insert("x = 1")
     cell, answer = notebook.insert(ODD.format(parent=parent))

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import nbformat
 import pytest
 
-from tests.conftest import CLIENT, ROOT, Notebook, Project, code, text_of
+from tests.conftest import CLIENT, ROOT, Notebook, Project, code, reused, some_nightly, text_of
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
@@ -22,6 +23,12 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.02)
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
 
 
 def test_a_cell_runs_and_its_output_is_in_report_and_file(project: Project) -> None:
@@ -242,21 +249,21 @@ def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_client_that_goes_away_cancels_its_cell(project: Project, number: signal.Signals) -> None:
-    notebook = project.new("One", "Sleep")
+@pytest.mark.parametrize("number", some_nightly([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
+def test_a_client_that_goes_away_cancels_its_cell(untouched: Project, number: signal.Signals) -> None:
+    notebook = untouched.new("One", "Sleep")
     notebook.insert("x = 1")
     payload = notebook.edited("insert", "import time\nfor _ in range(600): time.sleep(0.1)")
-    command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(project.folder), "PostToolUse"]
+    command = [sys.executable, "-I", "-S", "-c", CLIENT, str(ROOT), str(untouched.folder), "PostToolUse"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as hook:
         hook.stdin.write(json.dumps(payload).encode())
         hook.stdin.close()
-        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        wait_until(lambda: untouched.json("status")["kernel"]["state"] == "busy")
         hook.send_signal(number)
-    wait_until(lambda: len(project.json("history")) == 2)
-    wait_until(lambda: not (project.folder / ".stepper" / "batch").exists())  # PostToolBatch won't come
-    assert project.json("history")[-1]["outcome"] == "cancelled"
-    assert project.json("status")["steps"][1]["attempts"] == 0
+    wait_until(lambda: len(untouched.json("history")) == 2)
+    wait_until(lambda: not (untouched.folder / ".stepper" / "batch").exists())  # PostToolBatch won't come
+    assert untouched.json("history")[-1]["outcome"] == "cancelled"
+    assert untouched.json("status")["steps"][1]["attempts"] == 0
     assert "| 2" in notebook.insert("print(x + 1)")[1].text
 
 
@@ -318,14 +325,15 @@ def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -
 
 
 @pytest.mark.nightly
-def test_the_file_mode_is_kept_and_no_temporary_is_left(project: Project) -> None:
-    notebook = project.new()
+def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> None:
+    notebook = untouched.new()
     notebook.path.chmod(0o640)
     payload = notebook.edited("insert", "1")
     notebook.path.chmod(0o640)
-    project.hook("PostToolUse", payload)
+    untouched.hook("PostToolUse", payload)
     assert notebook.path.stat().st_mode & 0o777 == 0o640
-    assert [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name]
+    # it goes in the background
+    wait_until(lambda: [path.name for path in notebook.path.parent.iterdir()] == [notebook.path.name])
 
 
 def test_a_kernel_gets_the_callers_environment_without_the_agents(
@@ -360,7 +368,7 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: P
     notebook.insert("x = 5")
     status = project.json("status")
     source = CLIENT.replace(
-        "from stepper.hook.client", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.client"
+        "from stepper.hook.process", "import stepper; stepper.__version__ = '0.0.0'; from stepper.hook.process"
     )
     payload = notebook.edited("insert", "print(x)")
     command = [sys.executable, "-I", "-S", "-c", source, str(ROOT), str(project.folder), "PostToolUse"]
@@ -373,41 +381,47 @@ def test_a_daemon_of_another_version_is_replaced_and_the_kernel_stays(project: P
     assert after["daemon"]["pid"] != status["daemon"]["pid"]
 
 
-def test_many_callers_at_once_start_one_daemon_and_one_kernel(project: Project) -> None:
-    notebook = project.notebook("many.ipynb", [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)])
+def test_many_callers_at_once_start_one_daemon_and_one_kernel(untouched: Project) -> None:
+    notebook = untouched.notebook("many.ipynb", [code("import os; print(os.getpid())", f"cell{n}") for n in range(6)])
     payloads = [notebook.edited("replace", f"import os; print({n}, os.getpid())", f"cell{n}") for n in range(6)]
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda p=p: answers.append(project.hook("PostToolUse", p).text)) for p in payloads
+        threading.Thread(target=lambda p=p: answers.append(untouched.hook("PostToolUse", p).text)) for p in payloads
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     pids = {line.split()[-1] for text in answers for line in text.splitlines() if line.startswith("| ")}
-    assert len(answers) == 6 and pids == {str(project.json("status")["kernel"]["pid"])}
-    log = (project.folder / ".stepper" / "daemon.log").read_text()
+    assert len(answers) == 6 and pids == {str(untouched.json("status")["kernel"]["pid"])}
+    log = (untouched.folder / ".stepper" / "daemon.log").read_text()
     assert log.count(" listens, pid ") == 1
 
 
-def test_the_daemon_ends_where_nothing_needs_it(project: Project) -> None:
+def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     source = (
-        "import sys, stepper.daemon.server as d; d.IDLE_SECONDS, d.WATCH_SECONDS = 1.5, 0.1\n"
+        "import os, sys, threading, time, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1\n"
+        "def impatient():\n"
+        "    while not os.path.exists(sys.argv[1] + '/a kernel lives'): time.sleep(0.02)\n"
+        "    d.IDLE_SECONDS = 1.5\n"
+        "threading.Thread(target=impatient, daemon=True).start()\n"
         "sys.argv = ['d', sys.argv[1]]; d.main()"
     )
-    with subprocess.Popen([sys.executable, "-c", source, str(project.folder)]) as daemon:
-        wait_until(lambda: os.path.exists(project.paths.socket))
-        notebook = project.new()
+    with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:
+        wait_until(lambda: os.path.exists(untouched.paths.socket))
+        notebook = untouched.new()
         notebook.insert("1")
+        (untouched.folder / "a kernel lives").touch()
         time.sleep(2.5)
         assert daemon.poll() is None  # a kernel lives
-        project.stepper("interrupt")
-        project.config("kernel_idle_hours: 0.0001")
+        untouched.stepper("interrupt")
+        untouched.config("kernel_idle_hours: 0.0001")
         assert daemon.wait(20) == 0
-    assert not os.path.exists(project.paths.socket)
+    assert not os.path.exists(untouched.paths.socket)
     assert "idle for" in notebook.insert("1")[1].text
 
 
+@pytest.mark.nightly
 def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 3")
@@ -436,9 +450,9 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
     ],
 )
 @pytest.mark.nightly
-def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict) -> None:
+def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict, request: pytest.FixtureRequest) -> None:
     cells = [{**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}}, {**code("2", "2"), "outputs": [5, "x"]}]
-    notebook = project.notebook("odd.ipynb", cells, **odd)
+    notebook = project.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
     _, answer = notebook.insert("print('fine')")
     assert "| fine" in answer.text
     assert {key: notebook.raw["metadata"][key] for key in odd} == odd
@@ -452,10 +466,10 @@ def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
     assert "1 of 1 cells ran ok" in project.stepper("run", "tag").stdout
 
 
-def test_a_journal_that_can_not_be_written_is_said(project: Project) -> None:
-    notebook = project.new()
+def test_a_journal_that_can_not_be_written_is_said(untouched: Project) -> None:
+    notebook = untouched.new()
     notebook.insert("1")
-    (journal,) = (project.folder / ".stepper" / "journal").glob("*.jsonl")
+    (journal,) = (untouched.folder / ".stepper" / "journal").glob("*.jsonl")
     kept = journal.read_bytes()
     journal.unlink()
     journal.mkdir()

@@ -179,7 +179,9 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+@pytest.mark.parametrize(
+    "code", [pytest.param(code, id=how, marks=[pytest.mark.nightly] * (how != "fast")) for how, code in CODES.items()]
+)
 def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> None:
     lab.ok("before = 1")
     now = present()
@@ -193,6 +195,7 @@ def test_a_cell_that_allocates_to_the_limit_is_stopped(lab: Lab, code: str) -> N
         assert lab.ok("print(before)").outcome is Outcome.OK
 
 
+@pytest.mark.nightly
 def test_a_cell_that_swallows_the_interrupt_is_killed(lab: Lab) -> None:
     now = present()
     code = (

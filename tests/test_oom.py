@@ -96,6 +96,7 @@ SLOWLY = "import time\nheld = []\nfor _ in range(400):\n    held.append(bytearra
 IN_ONE_GO = "held = b'x' * 3_000_000_000"
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fills_a_small_cgroup_slowly_is_stopped_by_the_guard(project: Project, small: Group) -> None:
     notebook = project.new("One")
     notebook.insert("before = 41")
@@ -129,6 +130,7 @@ def test_a_cell_that_fills_a_small_cgroup_in_one_go_loses_its_kernel_alone(proje
     assert "kernel died (SIGKILL)" in answer.stop and "out of memory" not in answer.stop
 
 
+@pytest.mark.nightly
 def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(project: Project, small: Group) -> None:
     """It is no child of the present daemon, which learns no signal: the counter tells."""
     project.config("max_memory_percent: 100")
@@ -141,6 +143,7 @@ def test_a_kernel_of_a_former_daemon_that_is_killed_for_want_of_memory(project: 
     fresh(project, notebook)
 
 
+@pytest.mark.nightly
 def test_a_child_that_fills_it_is_killed_alone(project: Project, small: Group) -> None:
     project.config("max_memory_percent: 100")
     notebook = project.new("One")

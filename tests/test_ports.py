@@ -46,7 +46,7 @@ class Room:
     def provider(self) -> KernelProvider:
         """The provider, as a daemon that has just begun has it."""
         record = str(self.folder / "kernel.json")
-        return PLACES["local"](record, str(self.folder)) if self.real else FakeKernels(self.left, record)
+        return PLACES["local"](record, str(self.folder), {}) if self.real else FakeKernels(self.left, record)
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)

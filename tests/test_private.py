@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from stepper.daemon.server import PrivateLog
-from stepper.ground import private
+from stepper.ground import private, wire
 from stepper.ground.paths import Paths
-from stepper.hook import client
 from stepper.setup import trust
 from tests.conftest import Project, code, text_of
 
@@ -216,7 +215,7 @@ int getpeereid(int s, uid_t *u, gid_t *g) {
 def test_the_peer_is_known() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert client.peer_uid(one) == client.peer_uid(other) == os.getuid()
+        assert wire.peer_uid(one) == wire.peer_uid(other) == os.getuid()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a library that stands in for macOS's own")
@@ -229,11 +228,11 @@ def test_the_peer_is_known_by_getpeereid(tmp_path: Path) -> None:
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "peer.c")], check=True)
     one, other = socket.socketpair()
     with one, other:
-        assert client.getpeereid(one.fileno(), library) == os.getuid()
+        assert wire.getpeereid(one.fileno(), library) == os.getuid()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        client.getpeereid(one.fileno(), library)
+        wire.getpeereid(one.fileno(), library)
     with open(os.devnull) as stream, pytest.raises(OSError):
-        client.getpeereid(stream.fileno(), library)
+        wire.getpeereid(stream.fileno(), library)
 
 
 def test_the_runtime_folder_needs_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from stepper.cli.force import end_by_force
 from stepper.kernel.local.process import MARKER, Identity, clear, tree
-from tests.conftest import Notebook, Project
+from tests.conftest import Notebook, Project, some_nightly
 
 # As many as a cell can think of: in its group, its session, or none of both; orphaned; without an environment; forking on.
 STARTED = 9
@@ -196,7 +196,7 @@ BY_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("end", BY_STEPPER + BY_OTHERS)
+@pytest.mark.parametrize("end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_force, by_a_kill_without_a_daemon))
 def test_what_cells_start_ends_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
@@ -252,7 +252,7 @@ def cell(source: str, cell_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("then", ["a cell", "shutdown", "force"])
+@pytest.mark.parametrize("then", some_nightly(["a cell", "shutdown", "force"], "a cell"))
 def test_a_daemon_that_dies_while_its_kernel_starts_leaves_nothing(project: Project, then: str) -> None:
     """The kernel's process is there, but the daemon never came to know where it listens."""
     python = project.folder / "python"
@@ -294,10 +294,10 @@ OTHER_BOOT = "11111111-2222-3333-4444-555555555555/4711"
     ("version", "then"),
     [
         ("another boot", "a cell"),
-        ("another boot", "force"),
+        pytest.param("another boot", "force", marks=pytest.mark.nightly),
         ("later in this boot", "shutdown"),
-        ("later in this boot", "force"),
-        ("an older stepper's", "a cell"),
+        pytest.param("later in this boot", "force", marks=pytest.mark.nightly),
+        pytest.param("an older stepper's", "a cell", marks=pytest.mark.nightly),
         ("an older stepper's", "force"),
     ],
 )
@@ -383,13 +383,17 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
     assert gone(pid)
 
 
-def test_records_that_are_none_end_nothing(project: Project) -> None:
+@pytest.mark.parametrize(
+    "texts",
+    some_nightly([("", '{"kernel": "*"}'), ("[]", '{"kernel": ""}', '{"connection": {}}')], ("", '{"kernel": "*"}')),
+)
+def test_records_that_are_none_end_nothing(project: Project, texts: tuple[str, ...]) -> None:
     """Nor do they keep a cell from running."""
     notebook = project.new()
     notebook.insert("1")
     path, other = record(project), Path(project.paths.runtime) / "k0123abcd.json"
     other.write_text("{}")
-    for text in ("", "[]", '{"kernel": ""}', '{"kernel": "*"}', '{"connection": {}}'):
+    for text in texts:
         project.stepper("shutdown")
         path.write_text(text)
         assert "| 2" in notebook.insert("print(1 + 1)")[1].text

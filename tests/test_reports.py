@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepper.words import report
-from tests.conftest import Project, code
+from tests.conftest import Notebook, Project, code, reused
 
 
-def events(project: Project, kind: str) -> list[dict[str, Any]]:
-    """What the journals hold of one kind."""
-    lines = [
-        line
-        for path in (project.folder / ".stepper" / "journal").glob("*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
+def events(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
+    """What the notebook's journal holds of one kind."""
+    lines = (Path(notebook.project.paths.journals) / f"{notebook.path.stem}.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
@@ -34,9 +38,15 @@ def runs(project: Project) -> list[dict[str, Any]]:
     [
         ("x = (1,\ny = 2", "SyntaxError"),
         ("print(1)\nprint(undefined_thing)", "NameError: name 'undefined_thing' is not defined"),
-        ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+        pytest.param(
+            "import no_such_module_anywhere",
+            "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+            marks=pytest.mark.nightly,
+        ),
         ("age = input('age? ')", "StdinNotImplementedError"),
-        ("from getpass import getpass\nsecret = getpass()", "StdinNotImplementedError"),
+        pytest.param(
+            "from getpass import getpass\nsecret = getpass()", "StdinNotImplementedError", marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_a_fault_is_found_before_anything_ran(project: Project, source: str, said: str) -> None:
@@ -244,7 +254,7 @@ def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
     assert "| 6" in done.stdout
     assert notebook.path.read_bytes() == before
     assert len(runs(project)) == 1
-    assert [event["source"] for event in events(project, "scratch")] == ["sum(rows)"]
+    assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
     _, after = notebook.insert("rows.append(4)\n_")
     assert "| [1, 2, 3, 4]" in after.text
     assert notebook.raw["cells"][-1]["execution_count"] == 2, "a look takes no execution count"
@@ -366,7 +376,7 @@ def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(project: 
     notebook.path.write_text("{")
     done = project.stepper("eval", "print(5)\n1/0", check=1)
     assert "ZeroDivisionError" in done.stdout and "| 5" in done.stdout
-    assert len(events(project, "scratch")) == 1
+    assert len(events(notebook, "scratch")) == 1
 
 
 def test_names_that_any_code_may_bind_are_not_judged(project: Project) -> None:
@@ -394,5 +404,5 @@ def test_a_file_name_cannot_speak_for_stepper(project: Project) -> None:
 def test_a_long_message_stays_short_in_the_journal(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("raise ValueError('x' * 3_000_000)")
-    journal = next((project.folder / ".stepper" / "journal").glob("*.jsonl"))
+    journal = Path(project.paths.journals) / f"{notebook.path.stem}.jsonl"
     assert journal.stat().st_size < 200_000

@@ -108,7 +108,7 @@ def test_a_second_user_neither_reads_nor_reaches_anything(open_project: Project)
     home, runtime = open_project.paths.home, open_project.paths.runtime
     # by their full names too: a folder that can't be listed may still be passed through
     everything = [str(path) for top in (home, runtime) for path in Path(top).rglob("*")]
-    assert any(name.endswith("server.sock") for name in everything) and len(everything) > 12
+    assert any(name.endswith("daemon.sock") for name in everything) and len(everything) > 12
     readme = Path(open_project.folder, "README")
     readme.write_text("for all")
     found = as_user(OTHER, lambda: reachable([str(open_project.folder / "README"), home, runtime, *everything]))
@@ -238,7 +238,7 @@ def test_a_squatted_name_is_not_used_and_blocks_nothing(
     for root in roots:  # nothing was put there
         path = Path(root, name)
         assert path.lstat().st_uid == OTHER and (kind != "folder" or not list(path.iterdir()))
-    assert as_user(OTHER, lambda: reachable([expected[2], f"{expected[2]}/server.sock", str(home / ".stepper")])) == {
+    assert as_user(OTHER, lambda: reachable([expected[2], f"{expected[2]}/daemon.sock", str(home / ".stepper")])) == {
         "listed": [],
         "read": [],
         "written": [],

@@ -24,7 +24,7 @@ import pytest
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
 from stepper.daemon.workspace import Workspace
-from stepper.hook import client
+from stepper.hook import client, process
 from stepper.session.fake import FakeKernel, FakeKernels
 from stepper.session.session import Session
 from tests import test_main_path, test_workflow
@@ -127,7 +127,7 @@ class Quick(Project):
 
     def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
         data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
-        if event in client.ONLY_UNDER_WAY and not os.path.exists(self.paths.active):
+        if event in process.ONLY_UNDER_WAY and not os.path.exists(self.paths.active):
             return Answer(b"")
         verb, answer = b"hook " + event.encode(), None
         while answer is None:  # none listens while one daemon follows the other

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import soak
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_two_minutes_of_faults_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = soak.soak(cells=2000, seconds=120, seed=7, books=8, folder=tmp_path, say=print)

@@ -11,10 +11,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.conftest import Notebook, Project, code
+from tests.conftest import Notebook, Project, code, reused
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
 RUN_IT_ALL = "preflight: false"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
 
 
 def step(project: Project, number: int) -> dict:
@@ -304,10 +310,15 @@ def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> No
             "KernelDied",
             "kernel died (SIGKILL): all variables are lost",
         ),
-        ("exit()", "KernelDied", "exit()"),
-        ("raise SystemExit(3)", "SystemExit", "3"),
+        pytest.param("exit()", "KernelDied", "exit()", marks=pytest.mark.nightly),
+        pytest.param("raise SystemExit(3)", "SystemExit", "3", marks=pytest.mark.nightly),
         ("input('name? ')", "StdinNotImplementedError", "input"),
-        ("open('/proc/1/mem', 'rb').read(); raise PermissionError(13, 'no', 'f.csv')", "", ""),
+        pytest.param(
+            "open('/proc/1/mem', 'rb').read(); raise PermissionError(13, 'no', 'f.csv')",
+            "",
+            "",
+            marks=pytest.mark.nightly,
+        ),
         ("raise MemoryError('too much')", "MemoryError", "too much"),
     ],
 )
@@ -443,19 +454,19 @@ def test_sessions_do_not_steer_each_others_notebook(project: Project, monkeypatc
     assert project.json("status")["notebook"].endswith(second.path.name)
 
 
-def test_nothing_under_way_is_silent_and_starts_nothing(project: Project) -> None:
-    notebook = Notebook(project, project.folder / "notebooks" / "x.ipynb")
+def test_nothing_under_way_is_silent_and_starts_nothing(untouched: Project) -> None:
+    notebook = Notebook(untouched, untouched.folder / "notebooks" / "x.ipynb")
     assert start_session(notebook) == ""
     assert say(notebook, "continue notebook") == ""
     assert end_turn(notebook) == {}
-    assert not os.path.exists(project.paths.socket)
+    assert not os.path.exists(untouched.paths.socket)
 
 
-def test_context_for_other_agents(project: Project) -> None:
-    assert project.json("context")["current_notebook"] is None
-    notebook = project.new("One", "Two")
+def test_context_for_other_agents(untouched: Project) -> None:
+    assert untouched.json("context")["current_notebook"] is None
+    notebook = untouched.new("One", "Two")
     notebook.insert("import math\ndef f(a, *, b=2): ...\nx = [1, 2]")
-    found = project.json("context")
+    found = untouched.json("context")
     assert set(found) == {"current_notebook", "imported_modules", "defined_functions", "variables", "plan"}
     assert found["current_notebook"] == f"notebooks/{notebook.path.name}"
     assert found["imported_modules"] == {"math": "math"}

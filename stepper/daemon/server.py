@@ -16,7 +16,7 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
-from stepper import __version__
+from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.verbs import COMMANDS, Request, arguments
@@ -28,7 +28,6 @@ from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.hook.client import peer_uid
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile, create
@@ -67,7 +66,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime),
+            PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
             Adviser(
@@ -246,7 +245,7 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
 
 def _same_user(sock: socket.socket) -> None:
     """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    uid = peer_uid(sock)
+    uid = wire.peer_uid(sock)
     if uid != os.getuid():
         raise PermissionError(f"uid {uid} is not ours")
 

@@ -6,7 +6,6 @@ are core's.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import logging
@@ -18,12 +17,13 @@ from datetime import datetime
 from typing import Any
 
 from stepper.diagnosis import before as beforehand
-from stepper.diagnosis import distributions, doubts, pictures, rich, suggest
-from stepper.diagnosis.around import Around, listed, quoted
-from stepper.diagnosis.imports import of_module, relative
-from stepper.diagnosis.unbound import unbound
+from stepper.diagnosis import doubts, pictures, rich, syntax
+from stepper.diagnosis import facts as reader
+from stepper.diagnosis.facts import Bound, Look
+from stepper.diagnosis.inside.near import listed
+from stepper.diagnosis.missing import file_error
+from stepper.diagnosis.names import Notebook, module_error, name_error
 from stepper.ground.text import one_line
-from stepper.policy.changes import runnable
 from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault
 from stepper.session.ports import Execution, Pictures, Surroundings
@@ -31,6 +31,8 @@ from stepper.words import brief
 
 log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+LONGEST, ROOM = 420, 330
+MORE_TIME = "a first line `# stepper: timeout=10m` gives a cell more time"
 
 
 def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -84,106 +86,35 @@ class Adviser:
         facts: Mapping[str, Any], python: str,
     ) -> Fault:  # fmt: skip
         """Return the fault with its suggestion."""
-        around = Around(
-            source=cell.source,
-            names=live(facts),
-            largest=brief.largest(dict(facts)),
-            folder=self.surroundings.named(facts["cwd"]) if facts.get("cwd") else "",
-            cwd=facts.get("cwd") or "",
-            place=lambda bound: place(bound, cells, state),
-        )
+        read, notebook = reader.look(look), Notebook(cell, cells, state, facts, self.transform)
         classes = set(fault.mro or (fault.ename,))
-        name = str(fault.attributes.get("name") or quoted(fault.evalue))
+        said: Sequence[str] = []
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
-                around = self._around_name(around, name, cell, cells, state)
+                said = sentences(read, notebook) or name_error(fault, read, notebook, self.surroundings)
             elif "ImportError" in classes:
-                around = self._around_module(around, fault, name, facts.get("path") or (), python)
+                said = module_error(fault, read, notebook, self.surroundings, python)
             elif classes.intersection(FILES):
-                around = self._around_path(around, fault, look)
-        return replace(fault, suggestion=one_line(suggest.hint(fault, look, around), suggest.LONGEST))
-
-    def _around_name(self, around: Around, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> Around:
-        """Where a name would come from, or where it went."""
-        gone = []
-        for other in runnable(cells):
-            ran = other.id in state.ran or other.id == cell.id
-            found = unbound(self.transform(other.source), name) if ran else None
-            if found:
-                line, how = found
-                text = one_line(other.source.split("\n")[line - 1].strip(), 100)
-                gone.append(f"{how} line {line} of {other.label}: `{text}`")
-        unrun = self._unrun(name, cell, cells, state)
-        defined = () if unrun or gone else self.surroundings.defining([name])
-        return replace(around, unrun=unrun, gone=gone[::-1], defined=defined)
-
-    def _around_module(self, around: Around, fault: Fault, name: str, path: Sequence[str], python: str) -> Around:
-        """Where a module is that can't be imported, as the failing line names it, and what its line takes from it."""
-        line = "\n".join(text for _, text in fault.frames[-1].context) if fault.frames else around.source
-        module, names = relative(line) if "relative import" in fault.evalue else of_module(line, name)
-        if "ModuleNotFoundError" not in (fault.mro or (fault.ename,)) and "relative import" not in fault.evalue:
-            return around
-        asked = ".".join([module, *names[:1]])
-        distribution = distributions.distribution(asked) or distributions.distribution(name)
-        local = self.surroundings.modules_like(module, around.cwd) or self.surroundings.modules_like(name, around.cwd)
-        known = {os.path.realpath(os.path.join(around.cwd, folder)) for folder in path}
-        return replace(
-            around,
-            asked=asked,
-            local=local,
-            on_path=bool(local) and os.path.realpath(os.path.join(around.cwd, local[0][1])) in known,
-            defined=() if local else self.surroundings.defining(names),
-            modules=self.surroundings.modules_close(name, path, around.cwd),
-            install=self.surroundings.install_command(python, distribution) if distribution else "",
-        )
-
-    def _around_path(self, around: Around, fault: Fault, look: Mapping[str, Any]) -> Around:
-        """What is like a path that is missing, and which of its folders is missing too."""
-        asked = str(fault.attributes.get("filename") or look.get("path") or quoted(fault.evalue))
-        paths = self.surroundings.paths_like(asked, around.cwd) if asked and not look.get("program") else []
-        lacks = self.surroundings.missing_folder(asked, around.cwd)
-        if asked.startswith("/") and lacks[0]:  # a path of another machine: what is like it is written from here
-            paths = [os.path.relpath(path, os.path.realpath(around.cwd)) for path in paths]
-        holds = self.surroundings.entries(asked, around.cwd) if "IsADirectoryError" in fault.mro else ()
-        return replace(around, asked=asked, paths=paths, lacks=lacks, holds=holds)
-
-    def _unrun(self, name: str, cell: Cell, cells: Sequence[Cell], state: State) -> list[str]:
-        """Return where other cells, which have not run in the present kernel, define a name."""
-        found = []
-        for other in runnable(cells):
-            line = None if other.id in state.ran or other.id == cell.id else self._binds(other.source, name)
-            if line is not None:
-                text = other.source.split("\n")[line - 1].strip()
-                found.append(f"line {line} of {other.label} (`{one_line(text, 100)}`)")
-        return found
-
-    def _binds(self, source: str, name: str) -> int | None:
-        """Return the line of a source that binds a name at its top level, or None."""
-        try:
-            tree = ast.parse(self.transform(source))
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        todo: list[ast.AST] = list(tree.body)
-        while todo:
-            node = todo.pop(0)
-            bound = [getattr(node, "name", None)]
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                bound = [node.id]
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                bound = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-            if name in bound:
-                return getattr(node, "lineno", 1)
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-                todo += ast.iter_child_nodes(node)
-        return None
+                said = file_error(fault, read, self.surroundings, str(facts.get("cwd") or ""))
+            elif "SyntaxError" in classes:
+                said = [syntax.suggestion(cell.source, fault, self.transform)]
+            elif fault.ename == "MemoryLimit":
+                said = brief.largest(dict(facts))
+            elif fault.ename == "KernelDied":
+                said = running(fault, notebook)
+            elif fault.ename == "Timeout":
+                line = running(fault, notebook) or ["which line was running is not known"]
+                said = [*line, *sentences(read, notebook)[:2], MORE_TIME]
+        said = [part for part in said if part] or sentences(read, notebook) or documented(fault)
+        return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda changed, since_ns: [])
     def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed: a retry begins with that."""
-        changed = changed or {}
-        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changed.get("rebound") or ()]
-        in_place = [f"`{name}` (line {line})" for name, line in changed.get("in_place") or ()]
-        bound = [f"`{name}`" for name in changed.get("bound") or ()]
+        read = reader.changed(changed)
+        rebound = [f"`{name}`: {old} → {new}" for name, old, new in read.rebound]
+        in_place = [f"`{name}` (line {line})" for name, line in read.in_place]
+        bound = [f"`{name}`" for name in read.bound]
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = [
             "rebound " + listed(rebound, 300) if rebound else "",
@@ -191,8 +122,8 @@ class Adviser:
             "bound " + listed(bound, 120) if bound else "",
             "wrote " + listed(written, 200) if written else "",
         ]
-        told = "; ".join(filter(None, parts))
-        return [one_line(f"before failing, this cell {told}", 600)] if told else []
+        line = "; ".join(filter(None, parts))
+        return [one_line(f"before failing, this cell {line}", 600)] if line else []
 
     @harmless(lambda run, facts: True)
     def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
@@ -206,33 +137,64 @@ class Adviser:
             return True
         return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
 
+    @harmless(lambda execution: [])
+    def doubtful(self, execution: Execution) -> list[str]:
+        """Return the doubts on a run that ended well."""
+        return doubts.lines(execution.facts.get("doubts") or [])
+
     @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
+        if execution.facts.get("swallowed"):
+            log.warning("the look into the kernel went wrong: %s", str(execution.facts["swallowed"])[:400])
         saved = self.pictures.save(execution.pictures, run)
         lines = pictures.lines(saved, execution.facts.get("figures") or [])
         return [*lines, *rich.rich(execution.outputs, execution.facts.get("figures") or [])]
 
 
-def doubtful(execution: Execution) -> list[str]:
-    """Return the doubts on a run that ended well."""
-    return doubts.lines(execution.facts.get("doubts") or [])
+def sentences(look: Look, notebook: Notebook) -> list[str]:
+    """Return the findings as sentences, each with the place where its subject was bound."""
+    return [finding.text + where(finding.bound, notebook) for finding in look.findings]
 
 
-def live(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return every name that the kernel told of, with what it holds in short."""
-    names = dict.fromkeys(facts.get("names") or (), "")
-    names = {name: "" for name in names if not name.startswith("_")}
-    names |= {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()}
-    names |= dict.fromkeys(facts.get("functions") or (), "a function")
-    names |= {name: f"the module {module}" for name, module in (facts.get("modules") or {}).items()}
-    return names | dict.fromkeys(facts.get("classes") or (), "a class")
+def where(bound: Bound | None, notebook: Notebook) -> str:
+    """Return where something was bound last, with the text of that line; '' where it is not known."""
+    if bound is None:
+        return ""
+    line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
+    return f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
 
 
-def place(bound: Mapping[str, Any], cells: Sequence[Cell], state: State) -> str:
-    """Return how a report names the place where something was bound: a file, or a cell by its execution count."""
-    if bound.get("file"):
-        return one_line(str(bound["file"]), 200)
-    name = state.counts.get(bound.get("cell") or 0)
-    found = next((cell for cell in cells if cell.id == name), None)
-    return found.label if found else "this cell" if name is None else "a cell that is gone"
+def place(cell: int, file: str, notebook: Notebook) -> str:
+    """Return how a report names a place: a file, or a cell by its execution count."""
+    if file:
+        return one_line(file, 200)
+    name = notebook.state.counts.get(cell)
+    other = next((other for other in notebook.cells if other.id == name), None)
+    return other.label if other else "this cell" if name is None else "a cell that is gone"
+
+
+def running(fault: Fault, notebook: Notebook) -> list[str]:
+    """Return the line that was running, nothing where it is not known."""
+    if not fault.frames:
+        return []
+    inner = fault.frames[-1]
+    text = next((text for number, text in inner.context if number == inner.line), "").strip()
+    text = text or "".join(notebook.cell.source.split("\n")[inner.line - 1 : inner.line]).strip()  # a sample has none
+    return [f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"]
+
+
+def documented(fault: Fault) -> list[str]:
+    """Return the first line of the class's docstring, as its words; nothing where it has none."""
+    return [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
+
+
+def joined(said: Sequence[str]) -> str:
+    """Return the sentences in one line: the first, and of the others those for which there is room."""
+    line = ""
+    for part in said:
+        both = f"{line}; {part}" if line else part
+        if not line or (len(both) <= ROOM and part not in line):
+            line = both
+    line = " ".join(line.split("\n"))
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

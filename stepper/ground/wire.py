@@ -1,9 +1,12 @@
-"""Frames on the socket between a client and the daemon. No I/O, no imports: the hook process loads this.
+"""Frames on the socket between a client and the daemon, and who is at its other end. The hook process loads this.
 
 A message is a list of byte strings: magic, the number of parts (1 byte), each part's length (8 bytes,
 big endian), then the parts. A request is [verb, version, environment, folder, payload]; an answer is
 [kind, payload].
 """
+
+import _socket
+import sys
 
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Mapping
@@ -66,3 +69,22 @@ def unpack_environ(block: bytes) -> "dict[str, str]":
     """Return the environment from `pack_environ`; undecodable bytes survive (surrogateescape)."""
     pairs = (item.partition(b"=") for item in block.split(b"\0") if item)
     return {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape") for k, _, v in pairs}
+
+
+def peer_uid(sock: _socket.socket) -> int:
+    """Return the user at the other end of a unix socket; raise OSError."""
+    if hasattr(_socket, "SO_PEERCRED"):
+        found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+        return int.from_bytes(found[4:8], sys.byteorder)
+    return getpeereid(sock.fileno())
+
+
+def getpeereid(handle: int, library: str | None = None) -> int:
+    """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
+    import ctypes
+    import os
+
+    user, group = ctypes.c_uint32(), ctypes.c_uint32()
+    if ctypes.CDLL(library, use_errno=True).getpeereid(handle, ctypes.byref(user), ctypes.byref(group)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return user.value

@@ -1,5 +1,5 @@
-/* The hook process, where a C compiler was at hand: what client.py does as long as all is well, without the 8 ms that an
- * interpreter takes to start. Whatever else comes up (no daemon, another version, a daemon that went away) is client.py's:
+/* The hook process, where a C compiler was at hand: what process.py does as long as all is well, without the 8 ms that an
+ * interpreter takes to start. Whatever else comes up (no daemon, another version, a daemon that went away) is process.py's:
  * this process becomes a Python that reads the same standard input, and is told what was asked already.
  *
  *     hook PYTHON PACKAGES ROOT EVENT
@@ -35,7 +35,7 @@ static struct {
 } payload;
 static char **arguments;
 static int sock = -1;
-static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.client import hook; hook()";
+static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
 /* Put bytes where a process can read them from a descriptor; return that, or -1. */
 static int kept(const char *data, size_t size) {
@@ -55,7 +55,7 @@ static int kept(const char *data, size_t size) {
     return file >= 0 && lseek(file, 0, SEEK_SET) == 0 ? file : -1;
 }
 
-/* Become the Python client. `how` tells what came of the request: NULL where it was none, else client.py's word for it;
+/* Become the Python client. `how` tells what came of the request: NULL where it was none, else process.py's word for it;
  * `body` is what the daemon answered. */
 static void hand_over(const char *how, const char *body, size_t size) {
     char *command[10];
@@ -265,7 +265,7 @@ int main(int count, char **given) {
     signal(SIGXFSZ, SIG_IGN);
     if (!read_payload())
         hand_over("unread", NULL, 0);
-    /* What is nobody's business while no notebook is under way, and plain words of the person, are client.py's. */
+    /* What is nobody's business while no notebook is under way, and plain words of the person, are process.py's. */
     if (!strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") || !strcmp(event, "SessionStart") ||
         chdir(given[3]) != 0 || !getcwd(project, sizeof project) || !find_socket(&address, project))
         hand_over(NULL, NULL, 0);

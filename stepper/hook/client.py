@@ -1,13 +1,11 @@
-"""Connect to the project's daemon, start it where it is not running, ask. Also the whole of the hook process.
+"""Connect to the project's daemon and ask it: the way in of the hook process and of the command line.
 
-The hook process forwards its standard input and prints what comes back. It imports neither asyncio, click,
-jupyter, json nor socket, and not even os: `_socket` alone saves 10 ms of every cell, `posix` 2. What only a failure
-needs is imported there.
+The hook process loads this, so it imports neither asyncio, click, jupyter, json nor socket, and not even os: `_socket`
+alone saves 10 ms of every cell, `posix` 2. What only a failure needs, and the daemon's start, is imported there.
 """
 
 import _socket
 import posix
-import sys
 
 from stepper import __version__
 from stepper.ground import wire
@@ -17,18 +15,8 @@ from stepper.ground.meeting import Meeting, encoded
 if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable, Mapping
 
-# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs.
+# The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs. client.c's, too.
 SILENCE_SECONDS = 7.0
-START_SECONDS = 8.5
-# Events that are nobody's business while no notebook is under way, and those that never start a daemon.
-ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
-NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
-# The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
-DAEMON_ENVIRON = (
-    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
-    "XDG_STATE_HOME",  # where this user's installs are recorded
-    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
-)
 
 
 class GoneError(DaemonError):
@@ -104,98 +92,11 @@ def connect(paths: Meeting) -> "Connection | None":
     except OSError:
         sock.close()
         raise
-    uid = peer_uid(sock)
+    uid = wire.peer_uid(sock)
     if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
         sock.close()
         raise DaemonError(f"{paths.socket} is of another user (uid {uid})", f"ls -la {paths.runtime}  # who made it?")
     return Connection(paths, sock)
-
-
-def peer_uid(sock: _socket.socket) -> int:
-    """Return the user at the other end of a unix socket; raise OSError."""
-    if hasattr(_socket, "SO_PEERCRED"):
-        found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
-        return int.from_bytes(found[4:8], sys.byteorder)
-    return getpeereid(sock.fileno())
-
-
-def getpeereid(handle: int, library: str | None = None) -> int:
-    """Return the user at the other end of a unix socket where there is no SO_PEERCRED: macOS, BSD. Raise OSError."""
-    import ctypes
-    import os
-
-    user, group = ctypes.c_uint32(), ctypes.c_uint32()
-    if ctypes.CDLL(library, use_errno=True).getpeereid(handle, ctypes.byref(user), ctypes.byref(group)) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return user.value
-
-
-def start(place: Meeting) -> Connection:
-    """Start the daemon, or wait for the one that another caller is starting; return a Connection.
-
-    Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
-    """
-    import fcntl
-    import os
-    import subprocess
-    import time
-
-    from stepper.ground import private
-    from stepper.ground.paths import Paths
-
-    paths, deadline = Paths(place.project), time.monotonic() + START_SECONDS
-    try:
-        paths.make_home()
-        paths.make_runtime()
-        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))  # the daemon can tell nobody as well
-        lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
-        log = private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    except OSError as error:
-        hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
-        raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
-    try:
-        # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise DaemonError(
-                        "another process has been starting the stepper daemon for too long",
-                        f"see {paths.log}",
-                    ) from None
-                time.sleep(0.01)
-        found = connect(paths)
-        if found:
-            return found
-        size = os.fstat(log).st_size
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-            env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
-        )
-        while True:
-            found = connect(paths)
-            if found:
-                child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
-                return found
-            ended = child.poll() is not None
-            if ended or time.monotonic() > deadline:
-                with open(paths.log, "rb") as stream:
-                    stream.seek(size)
-                    said = stream.read()[-1500:].decode("utf-8", "replace").strip()
-                why = f"ended at once (exit code {child.returncode})" if ended else "did not listen in time"
-                child.returncode = child.returncode or 0
-                raise DaemonError(f"the stepper daemon {why}: {said or 'it said nothing'}", f"see {paths.log}")
-            time.sleep(0.005)
-    finally:
-        os.close(log)
-        os.close(lock)
 
 
 def ask(
@@ -221,7 +122,9 @@ def ask(
         if connection is None:
             if not launch:
                 return None
-            connection = start(paths)
+            from stepper.hook.start import start
+
+            connection = start(paths, connect)
         about = (verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder()))
         connection.send(*about, payload)
         try:
@@ -247,18 +150,10 @@ def ask(
         if kind == wire.FAILED:
             raise failure(body)
         # STALE: a daemon of another version. It ends by itself and leaves its kernels to the next one.
+        from stepper.hook.start import retired
+
         retired(paths)
     raise DaemonError("a stepper daemon of another version does not end", "stepper shutdown")
-
-
-def retired(paths: Meeting) -> None:
-    """Wait until the daemon that said STALE no longer listens."""
-    import os
-    import time
-
-    deadline = time.monotonic() + START_SECONDS
-    while os.path.exists(paths.socket) and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def failure(body: bytes) -> StepperError:
@@ -272,109 +167,9 @@ def failure(body: bytes) -> StepperError:
     return error
 
 
-def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | None" = None) -> "bytes | None":
-    """Return the daemon's answer to an event; raise as `ask` does.
-
-    Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
-    `before` is how the compiled client fared, which has asked.
-    """
-    verb, look = b"hook " + event.encode(), leaving()
-    try:
-        if before is not None:
-            raise before
-        return ask(paths, verb, payload, look, event not in NEVER_LAUNCH, posix.environ)
-    except GoneError as error:
-        if event != "PostToolUse":
-            raise
-        lost = error
-    try:
-        answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
-    except Exception as error:
-        accepted = getattr(error, "accepted", False) or lost.accepted
-        told = error if isinstance(error, StepperError) else DaemonError(f"{type(error).__name__}: {error}")
-        told.accepted = accepted
-        raise told from None
-    if not answer:
-        raise lost
-    return answer
-
-
-def leaving() -> "Callable[[bytes], None]":
-    """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell.
-
-    A client that is killed closes nothing politely: only its end of our standard output is gone, or our parent.
-    """
-    parent, first = posix.getppid(), [True]
-
-    def look(_: bytes) -> None:
-        if first:  # it comes at once: a step that is over by the next one pays nothing
-            first.clear()
-            return
-        import select
-
-        poll = select.poll()
-        poll.register(1, 0)  # POLLERR and POLLHUP come unasked
-        if posix.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
-            posix._exit(0)
-
-    return look
-
-
-def there(path: str) -> bool:
-    """Whether there is a file of that name."""
-    try:
-        posix.stat(path)
-    except OSError:
-        return False
-    return True
-
-
 def current_folder() -> str:
     """Return the current folder, the root where it was deleted."""
     try:
         return posix.getcwd()
     except OSError:
         return "/"
-
-
-def fared(how: str, paths: Meeting) -> StepperError:
-    """Return what the compiled client (client.c) met, by its word; of a failure the daemon's answer is open as 3."""
-    if how == "failed":
-        with open(3, "rb") as stream:
-            return failure(stream.read())
-    error: StepperError = gone(paths, True) if how.endswith("gone") else silent(paths)
-    if how.endswith("unread"):
-        error = StepperError("the hook's standard input can't be read, or not be kept in memory")
-    error.accepted = how.startswith("accepted")
-    return error
-
-
-def hook() -> None:
-    """The hook process: forward standard input, print the answer. It never fails the person's edit.
-
-    Arguments: where this package lies, how the compiled client fared where it has asked, the project's folder and the
-    event's name. Exit code 0 whatever happens.
-    """
-    *how, root, event = sys.argv[2:]
-    try:
-        with open(0, "rb", 0, closefd=False) as stdin:
-            payload = stdin.readall()
-        posix.chdir(root)
-        paths = Meeting(posix.getcwd())
-        answer: bytes | None = b""
-        if event not in ONLY_UNDER_WAY or there(paths.active):
-            answer = forward(paths, event, payload, fared(how[0], paths) if how else None)
-        if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
-            from stepper.hook import payload as hookio
-
-            answer = hookio.alone(event, payload)
-    except Exception as error:
-        from stepper.hook import payload as hookio
-
-        answer = hookio.failed(event, error, getattr(error, "accepted", False))
-    try:
-        while answer:
-            answer = answer[posix.write(1, answer) :]
-    except OSError:
-        pass  # nobody reads it
-    posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms

@@ -1,4 +1,4 @@
-"""The helper that lives in the kernel: the folders `inside/`, as text, and the code that sets it up there.
+"""The helper that lives in the kernel: `kernel/inside/` and the parts handed in, as text; what sets it up there.
 
 It is executed once, silently. Its modules have builtins of their own and leave `sys.modules` again: nothing of it is
 in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines is in its way. The sources
@@ -7,16 +7,21 @@ come beside the code, in the request's metadata: IPython goes over code so often
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 MESSAGE = "stepper_facts"
 MODULE = "_stepper_helper"
-PARTS = ("tell", "failed", "doubts", "figures")  # the first at once, the others when they are needed
-IMPORT = re.compile(r"^from stepper\.\w+\.inside(\.\w+|) import (.*)", re.MULTILINE)
-FOLDERS = ("stepper.kernel.inside", "stepper.diagnosis.inside")
+OWN = {
+    "tell": "stepper.kernel.inside",
+    "fault": "stepper.kernel.inside",
+}  # the first at once, the others when they are needed
+ACROSS = re.compile(r"^from stepper(?:\.\w+)+\.inside(\.\w+)? import", re.MULTILINE)  # there they are one package
+IMPORT = re.compile(r"^from \.(\w*) import (.*)", re.MULTILINE)
 
 SET_UP = """
 import builtins, sys, types
@@ -37,7 +42,7 @@ def load(part):
                 module = types.ModuleType(name + "." + own)
                 module.__dict__.update(__package__=name, __builtins__=dict(vars(builtins)))
                 sys.modules[module.__name__] = module
-                exec(compile(SOURCES[own], "<stepper helper>", "exec"), module.__dict__)
+                exec(compile(SOURCES[own], f"<stepper helper {own}>", "exec"), module.__dict__)
                 loaded[own] = module
     finally:  # nothing of it stays where a cell finds it
         for own in SOURCES:
@@ -48,25 +53,45 @@ def load(part):
 old = sys.modules.get(name)
 if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds it there, with what it remembers
     getattr(old, "end", bool)()
-    load("tell").begin(VERSION, STACK, load)
+    load("tell").begin(VERSION, STACK, load, [*ORDERS])
 """
 
 
-def sources(name: str, found: dict[str, str]) -> dict[str, str]:
-    """Return the sources of a module and of all that it imports, each after what it needs."""
-    file = next(file for folder in FOLDERS if (file := files(folder) / f"{name}.py").is_file())
-    text = file.read_text("utf-8")
-    for module, names in IMPORT.findall(text):
-        for needed in [module[1:]] if module else names.split(", "):
-            if needed not in found:
-                sources(needed, found)
-    found[name] = IMPORT.sub(lambda line: f"from .{line[1][1:]} import {line[2]}", text)
-    return found
+class Helper:
+    """The sources of what the kernel is sent. `parts` are loaded there when they are needed: name → package.
+
+    The kernel tells how a run ended and what the namespace holds without any of them.
+    """
+
+    def __init__(self, parts: Mapping[str, str] = {}) -> None:  # only read
+        rooms = {**OWN, **parts}
+        self.folders = list(dict.fromkeys(rooms.values()))
+        found = {part: self._sources(part, {}) for part in rooms}
+        self.orders = {part: list(texts) for part, texts in found.items()}
+        self.sources = {name: text for texts in found.values() for name, text in texts.items()}
+        self.version = hashlib.sha256("".join(self.sources.values()).encode()).hexdigest()[:16]
+
+    def _sources(self, name: str, found: dict[str, str]) -> dict[str, str]:
+        """Return the sources of a module and of all that it imports, each after what it needs."""
+        paths = (files(folder) / f"{name}.py" for folder in self.folders)
+        text = next(path for path in paths if path.is_file()).read_text("utf-8")
+        text = ACROSS.sub(lambda match: f"from {match[1] or '.'} import", text)
+        for module, names in IMPORT.findall(text):
+            for needed in [module] if module else names.split(", "):
+                if needed not in found:
+                    self._sources(needed, found)
+        found[name] = text
+        return found
+
+    def given(self, stack: str) -> dict[str, Any]:
+        """Return the metadata of the request that sets it up; `stack` is the file for samples of what runs."""
+        return {"stepper_helper": [self.sources, self.orders, self.version, stack]}
 
 
-ORDERS = {part: list(sources(part, {})) for part in PARTS}
-SOURCES = {name: text for part in PARTS for name, text in sources(part, {}).items()}
-VERSION = hashlib.sha256("".join(SOURCES.values()).encode()).hexdigest()[:16]
+@functools.cache
+def made(parts: tuple[tuple[str, str], ...]) -> Helper:
+    """Return the helper with these parts; its files are read once."""
+    return Helper(dict(parts))
 
 
 def recall(request: str) -> str:
@@ -82,8 +107,3 @@ INSTALL = (
     f"__import__('builtins').exec(compile({SET_UP!r}, '<stepper helper>', 'exec'),"
     " {'__builtins__': dict(vars(__import__('builtins')))})"
 )
-
-
-def given(stack: str) -> dict[str, Any]:
-    """Return the metadata of the request that sets it up; `stack` is the file for samples of what runs."""
-    return {"stepper_helper": [SOURCES, ORDERS, VERSION, stack]}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault, Limits, Outcome, Plan
 
 
@@ -321,6 +322,65 @@ class Pictures(Protocol):
 
     def save(self, outputs: Sequence[dict[str, Any]], run: int) -> Sequence[Any]:
         """Save the pictures of a run's outputs; return what became of each, in order."""
+
+
+class Diagnosis(Protocol):
+    """What a report adds to a run's end. `Without` is the one that has nothing to add; the main path needs no other."""
+
+    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+        """Return the fault that a cell would end with for certain, None where it may run."""
+
+    def suggested(
+        self,
+        fault: Fault,
+        look: Mapping[str, Any],
+        cell: Cell,
+        cells: Sequence[Cell],
+        state: State,
+        facts: Mapping[str, Any],
+        python: str,
+    ) -> Fault:
+        """Return the fault with its suggestion."""
+
+    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+        """Return what a failed cell had bound and written before it failed, in lines."""
+
+    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
+
+    def doubtful(self, execution: Execution) -> list[str]:
+        """Return the doubts on a run that ended well."""
+
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Save what there is to see of a run; return the lines on it."""
+
+
+class Without:
+    """No diagnosis: a report holds what Python says."""
+
+    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+        """Return None: every cell may run."""
+        return None
+
+    def suggested(self, fault: Fault, *given: Any) -> Fault:
+        """Return the fault as it is."""
+        return fault
+
+    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+        """Return True: nobody looked."""
+        return True
+
+    def doubtful(self, execution: Execution) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Return nothing."""
+        return []
 
 
 Progress = Callable[[dict[str, Any]], None]

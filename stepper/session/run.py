@@ -9,7 +9,6 @@ import uuid
 from dataclasses import astuple, dataclass, replace
 from itertools import count
 
-from stepper.diagnosis.adviser import doubtful
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, directive, judge, ledger, plan, progress, retry
 from stepper.policy.model import Cell, Fault, Limits, Outcome, Run, Verdict
@@ -181,8 +180,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
 def _besides(session: Session, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     changed = execution.facts.get("changed")
-    left = session.adviser.kept(changed, since_ns) if run.verdict is not Verdict.FINE else doubtful(execution)
-    return session.adviser.seen(execution, run.run), left
+    adviser = session.adviser
+    left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(changed, since_ns)
+    return adviser.seen(execution, run.run), left
 
 
 async def _paused(session: Session, wait: float, caller: Caller) -> bool:

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from stepper.diagnosis.adviser import Adviser
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import ledger, plan
 from stepper.policy.model import Cell, Limits
 from stepper.session.keeper import Keeper, now
 from stepper.session.ports import (
     Death,
+    Diagnosis,
     Execution,
     Journal,
     Kernel,
@@ -55,7 +55,7 @@ class Session:
         kernels: KernelProvider,
         limits: Callable[[], Limits],
         place: Callable[[Mapping[str, str]], KernelPlace],
-        adviser: Adviser,
+        adviser: Diagnosis,
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser

@@ -22,6 +22,7 @@ from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.setup import settings
 
+PACKAGE = Path(__file__).resolve().parent.parent  # stepper/, in site-packages or in the checkout
 # The kernel's helper runs on it (stepper/kernel/helper.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
 TRUST = "stepper trust"  # shows what it accepts, and records it
@@ -99,9 +100,8 @@ def probe(python: str) -> Interpreter:
 
 def assets(kind: str) -> Path:
     """Return the folder `hooks` or `skills` that came with this package: in the wheel, or in the checkout."""
-    package = Path(__file__).parent
-    packed = package / "assets" / kind
-    return packed if packed.is_dir() else package.parent / kind
+    packed = PACKAGE / "assets" / kind
+    return packed if packed.is_dir() else PACKAGE.parent / kind
 
 
 def shipped_skills() -> dict[str, dict[str, bytes]]:

@@ -19,6 +19,7 @@ from stepper import __version__
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import client
+from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
 from stepper.setup.refuse import (
     SETTINGS,
@@ -85,7 +86,7 @@ def finish_env(paths: Paths) -> None:
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
-    link(env / "packages", Path(__file__).resolve().parent.parent)  # site-packages, or the checkout
+    link(env / "packages", doctor.PACKAGE.parent)  # site-packages, or the checkout
     # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
     # own. `stepper` alone comes first, because the project may have another command of that name.
     path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
@@ -130,7 +131,7 @@ def retire(paths: Paths) -> None:
                 connection.answer()
             finally:
                 connection.sock.close()
-            client.retired(paths)
+            retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")

@@ -1,6 +1,6 @@
 """What must be refused and what is to be made, before anything changes: the first half of install.
 
-It runs from the checkout with any Python 3.10 or newer, stdlib only. `plan` answers install.sh in shell text.
+It runs from the checkout with any Python 3.10 or newer, stdlib only. `plan` answers install.sh in lines that are data.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--python")
     for name in ("allow", "editable", "uninstall", "demo", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--source", default=str(Path(__file__).resolve().parent.parent))
+    parser.add_argument("--source", default=str(doctor.PACKAGE.parent))
+    parser.add_argument("--planned")  # the target as `plan` resolved it
     try:
         options, unknown = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -75,9 +76,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         # not resolved: the link in a venv is what makes it that venv's interpreter
         options.python = os.path.abspath(found or options.python)
     options.scratch = options.demo and options.target is None
-    if options.scratch:
+    if options.scratch and not options.planned:
         options.target = tempfile.mkdtemp(prefix="stepper-demo-")
-    options.target = os.path.realpath(options.target or ".")
+    options.target = os.path.realpath(options.planned or options.target or ".")
     return options
 
 
@@ -246,7 +247,7 @@ def refuse(options: argparse.Namespace) -> Choice:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print what install.sh is to do, as shell text."""
+    """Print what install.sh is to do: lines, name=value. No value holds a line end, which `check_target` refuses."""
     if options.uninstall:
         check_target(options.target)
         check_links(Path(Paths(options.target).project))
@@ -259,12 +260,6 @@ def plan(options: argparse.Namespace) -> None:
         "env": paths.env,
         "state": os.path.dirname(os.path.dirname(record_root())),
         "stamp": "" if options.uninstall or env_ready(paths, wanted) else wanted,
-        **{name: "yes" if getattr(options, name) else "" for name in ("editable", "demo", "uninstall")},
+        **{name: "yes" if getattr(options, name) else "" for name in ("editable", "demo", "scratch", "uninstall")},
     }
-    words = [f"--{name}" for name in ("allow", "editable", "uninstall") if getattr(options, name)]
-    words += ["--python", options.python] if options.python else []
-    words += ["--source", options.source, "--", paths.project]
-    text = "\n".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
-    # a scratch folder gets an environment of its own: the demo installs pandas there
-    text += "\nunset VIRTUAL_ENV CONDA_PREFIX" if options.scratch else ""
-    sys.stdout.buffer.write(os.fsencode(f"{text}\nset -- {shlex.join(words)}\n"))
+    sys.stdout.buffer.write(os.fsencode("".join(f"{name}={value}\n" for name, value in values.items())))

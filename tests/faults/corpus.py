@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from examples import demo
+from stepper import diagnosis
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.figures import Figures
@@ -79,6 +80,7 @@ class Seen:
     doubts: tuple[str, ...]  # about preparing cells
     look: float  # seconds, in the kernel
     held: bool  # found before it ran
+    swallowed: tuple[str, ...] = ()  # failures of the helper's own
 
     @property
     def holds(self) -> bool:
@@ -125,6 +127,7 @@ class Kept:
 
     def __init__(self, kernels: LocalKernels) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
+        self.swallowed: list[str] = []  # failures of the helper's own that it kept quiet
 
     async def start(self, place: KernelPlace) -> Kernel:
         if self.kernel is None or await self.kernel.death() is not None:
@@ -133,6 +136,8 @@ class Kept:
 
             async def watched(*given: Any, **more: Any) -> Execution:
                 self.last = await execute(*given, **more)
+                if self.last.facts.get("swallowed"):
+                    self.swallowed.append(str(self.last.facts["swallowed"]))
                 return self.last
 
             self.kernel.execute = watched
@@ -152,7 +157,7 @@ class Bench:
         self.place = KernelPlace(
             python, str(self.root), {**environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
         )
-        self.provider = Kept(LocalKernels(str(self.root / "kernel.json"), str(self.root)))
+        self.provider = Kept(LocalKernels(str(self.root / "kernel.json"), str(self.root), diagnosis.PARTS))
         self.preflight = preflight
 
     def run(self, case: Case) -> Seen:
@@ -177,6 +182,7 @@ class Bench:
         )  # fmt: skip
         cells: list[dict[str, Any]] = []
         kernel = await self.provider.start(place)
+        self.provider.swallowed.clear()
         await kernel.execute(FRESH.format(folder=str(folder), root=str(self.root)), 30, Limits(), scratch=True)
         stopped, doubts = [], []
         for source in case.unrun:
@@ -194,7 +200,7 @@ class Bench:
         fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
         return Seen(
             case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
-            self.provider.last.facts.get("seconds", 0.0), held,
+            self.provider.last.facts.get("seconds", 0.0), held, tuple(self.provider.swallowed),
         )  # fmt: skip
 
     @staticmethod

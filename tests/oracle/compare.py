@@ -14,6 +14,7 @@ CHANCE = (
     (re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"ipykernel_\d+/\d+"), "ipykernel/cell"),
     (re.compile(r"Thread-\d+"), "N"),
+    (re.compile(r"The slowest run took .* is being cached\.\n"), ""),  # of %timeit, when the machine is busy
 )
 DIGITS = re.compile(r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|")
 Outputs = list[dict[str, Any]]

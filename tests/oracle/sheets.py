@@ -11,6 +11,8 @@ import nbformat
 
 FOLDER = Path(__file__).parent / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
+BEGINNINGS = "beginnings"  # a notebook of the first cells of each: later ones build on earlier ones
+EACH = 8
 # Why a cell's outputs may differ from nbclient's, or from its own of another time.
 FLAGS = {
     "digits": "it tells of time or of a process",
@@ -33,6 +35,8 @@ class Sheet:
 
 def sheets(name: str) -> list[Sheet]:
     """Return the cells of a notebook."""
+    if name == BEGINNINGS:
+        return [sheet for each in NAMES for sheet in sheets(each)[:EACH]]
     found = []
     for text in (FOLDER / f"{name}.txt").read_text().split("# %%\n")[1:]:
         source, flags = text.rstrip("\n"), set()

@@ -1,6 +1,6 @@
 """Every cell's outputs are those that nbclient gets in the same interpreter, by `stepper run` and through the hook.
 
-Once each in `make test`; three times each, for races, in `make nightly` (ORACLE_TIMES).
+`make test` runs the first cells of each notebook; `make nightly` all cells, three times, for races (ORACLE_TIMES).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.kernel.widgets import STATE
+from stepper.notebook.widgetstate import STATE
 from tests.conftest import ROOT, Notebook
 from tests.oracle import run
 from tests.oracle.compare import differs, plain
-from tests.oracle.sheets import FLAGS, NAMES, sheets
+from tests.oracle.sheets import BEGINNINGS, FLAGS, NAMES, sheets
 from tests.test_helper import environment
 
 TIMES = int(os.environ.get("ORACLE_TIMES", "1"))
@@ -37,7 +37,7 @@ class Ran:
     folders: list[str]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[BEGINNINGS, *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES)])
 def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     python = environment(sys.executable, *PACKAGES)
     folders = [tmp_path_factory.mktemp("theirs") / "here" for _ in range(TIMES + 1)]  # one more: what is by chance

@@ -30,6 +30,7 @@ CELLS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("limit", [1 << 20, 5000])
 def test_nothing_is_lost_and_nothing_is_left_out_unsaid(project: Project, limit: int) -> None:
     project.config(f"max_output_bytes: {limit}\nmax_retries: 100\n")

@@ -11,9 +11,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from stepper.kernel.widgets import STATE
+from stepper.notebook.widgetstate import STATE
 from stepper.setup import trust
-from tests.conftest import Notebook, Project, code, text_of
+from tests.conftest import Notebook, Project, code, some_nightly, text_of
 from tests.oracle.test_oracle import PACKAGES
 from tests.test_helper import environment
 
@@ -71,7 +71,7 @@ def test_what_a_pager_shows_and_what_jupyter_would_make_is_told(project: Project
     assert "ran ok" in answer.text and "| ZeroDivisionError: division by zero\n| on" in answer.text
 
 
-@pytest.mark.parametrize("source", ["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"])
+@pytest.mark.parametrize("source", some_nightly(["import pdb; pdb.set_trace()", "%pdb on\n1 / 0"], "%pdb on\n1 / 0"))
 def test_a_debugger_is_named_and_nothing_hangs(project: Project, source: str) -> None:
     _, answer = project.new().insert(source)
     assert "StdinNotImplementedError" in answer.stop and "debugger (%debug, %pdb)" in answer.stop
@@ -97,7 +97,7 @@ def test_cells_that_share_an_id_get_ids_of_their_own_before_anything_runs(projec
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
-@pytest.mark.parametrize("timing", [True, False])
+@pytest.mark.parametrize("timing", some_nightly([True, False], True))
 def test_the_same_run_again_changes_the_timings_and_nothing_else(project: Project, timing: bool) -> None:
     project.config(f"record_timing: {str(timing).lower()}\n")
     made = nbformat.v4.new_notebook(cells=[

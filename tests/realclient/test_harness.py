@@ -71,6 +71,7 @@ def sources(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
 
 
+@pytest.mark.nightly
 def test_a_hooks_context_is_shown_at_the_next_turn(project: Path, scripted_model: Model, claude: ClaudeFactory) -> None:
     hooked(project, ANSWER)
     notebook = project / "notebooks" / "a.ipynb"
@@ -87,6 +88,7 @@ def test_a_hooks_context_is_shown_at_the_next_turn(project: Path, scripted_model
     assert model.unsaid == 0
 
 
+@pytest.mark.nightly
 def test_a_turn_can_take_cell_ids_from_what_was_shown(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_turn_can_take_cell_ids_from_what_was_shown(
     assert tool_results(model.requests[-1])[-1].startswith("Inserted cell")
 
 
+@pytest.mark.nightly
 def test_the_hook_is_not_spawned_for_other_notebooks(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -119,6 +122,7 @@ def test_the_hook_is_not_spawned_for_other_notebooks(
     assert "Report on " not in model.shown()
 
 
+@pytest.mark.nightly
 def test_a_session_goes_on_over_several_prompts(scripted_model: Model, claude: ClaudeFactory) -> None:
     model = scripted_model([text("first answer")])
     client = claude(model)
@@ -133,6 +137,7 @@ def test_a_session_goes_on_over_several_prompts(scripted_model: Model, claude: C
     assert "first question" in model.shown() and "second question" in model.shown()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("trusted", [True, False])
 def test_permissions_can_be_left_to_the_client(
     project: Path, scripted_model: Model, claude: ClaudeFactory, trusted: bool
@@ -150,6 +155,7 @@ def test_permissions_can_be_left_to_the_client(
     assert ("this workspace has not been trusted" in result.stderr) is not trusted
 
 
+@pytest.mark.nightly
 def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: ClaudeFactory) -> None:
     def broken(messages: list[Message]) -> list[Block]:
         raise LookupError("no such cell")
@@ -174,6 +180,7 @@ def test_without_npm_tests_are_skipped_but_fail_in_ci(tmp_path: Path, monkeypatc
         unavailable(raised.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(60)
 def test_the_screen_shows_a_hooks_message(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
@@ -191,6 +198,7 @@ def test_the_screen_shows_a_hooks_message(
     assert f"Report on {cell}" in model.shown()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(60)
 def test_escape_ends_a_hook_with_sigterm(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory

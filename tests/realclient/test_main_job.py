@@ -211,6 +211,7 @@ def test_a_whole_analysis_from_the_slash_command_to_the_finished_notebook(
 
 # E: an edit, R: a Read of the notebook, B: a Bash call. The client refuses an edit of a file that it takes for
 # changed by somebody else.
+@pytest.mark.nightly
 @pytest.mark.parametrize("messages", ["EEE E", "ERE E", "EER E E", "REE E", "EE EE RE E", "EBE B R E"])
 def test_all_edits_of_a_message_are_made_and_run_in_order(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory, messages: str
@@ -240,6 +241,7 @@ def test_all_edits_of_a_message_are_made_and_run_in_order(
     assert notebook.stat().st_mtime > datetime.fromisoformat(ran[-1]["started_at"].replace("Z", "+00:00")).timestamp()
 
 
+@pytest.mark.nightly
 def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_replaced_cell_runs_again_and_markdown_and_deletion_say_nothing(
     assert [run["cell_id"] for run in history(notebook)] == [ids[0], ids[1], ids[0]]
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_is_written_whole_runs_from_the_top_to_the_first_failure(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -295,6 +298,7 @@ def test_a_notebook_that_is_written_whole_runs_from_the_top_to_the_first_failure
     ]
 
 
+@pytest.mark.nightly
 def test_a_notebook_without_cell_ids_runs_the_right_cells(
     project: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -322,6 +326,7 @@ def test_a_notebook_without_cell_ids_runs_the_right_cells(
     nbformat.validate(nbformat.read(notebook, as_version=4))
 
 
+@pytest.mark.nightly
 def test_the_next_session_of_the_client_sees_the_variables(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -334,6 +339,7 @@ def test_the_next_session_of_the_client_sees_the_variables(
     assert "| of the first session" in news(model, -1)
 
 
+@pytest.mark.nightly
 def test_the_person_sees_one_line_a_run_and_escape_cancels_the_cell(
     notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
@@ -393,6 +399,7 @@ def spied_on(project: Path) -> Iterator[Path]:
             Path(f"{program}-real").replace(program)
 
 
+@pytest.mark.nightly
 def test_edits_of_other_files_start_nothing(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -417,6 +424,7 @@ def test_edits_of_other_files_start_nothing(
         assert "| seen" in model.shown()
 
 
+@pytest.mark.nightly
 def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
@@ -473,6 +481,7 @@ def pictures_in(content: Any) -> list[Block]:
     return [block for block in blocks if block.get("type") == "image"] + inner
 
 
+@pytest.mark.nightly
 def test_outputs_of_magics_and_what_comes_late_are_on_their_cells_and_told(
     notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:

@@ -25,7 +25,7 @@ from .conftest import InteractiveFactory
 from .model import Block, ScriptedModel, tool
 
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
 # more than a beat (2 s), the interrupt's grace and a loaded machine: a bound of hangs only
 SOON = 30.0
 

@@ -28,7 +28,10 @@ from .test_main_job import cells, code, delete, insert, news, read, replace, ste
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
-pytestmark = pytest.mark.timeout(300)  # the first one sets the repository up, perhaps over a slow line
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]  # the first one sets the repository up, perhaps over a slow line
 SENT_ON = "steps of notebooks/"  # of what the Stop hook says
 HOOK_SAYS = "hook additional context: "  # the client, before a hook's context
 

@@ -18,6 +18,7 @@ from .client import ClaudeCode
 from .model import ScriptedModel, tool, tool_results
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_session_in_a_worktree(
     claude_binary: Path, home: Path, tmp_path: Path, scripted_model: Callable[..., ScriptedModel]

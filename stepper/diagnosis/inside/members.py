@@ -1,188 +1,125 @@
-"""What has no such attribute, what has no such name to import, and what they have."""
+"""What a value can be asked for: its labels (keys, columns, index) and the names of its attributes; its parts."""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import os
-import re
 import sys
 import types
+from typing import Any
 
-from stepper.diagnosis.inside.definers import documented, newer, scan
-from stepper.diagnosis.inside.fault import message
-from stepper.diagnosis.inside.givens import given, givens, source_of
-from stepper.diagnosis.inside.keys import labels_of
-from stepper.diagnosis.inside.parts import data_names, holder, is_plain, item_kind
-from stepper.diagnosis.inside.reach import bound, columns, first, quoted
+from stepper.diagnosis.inside.reach import columns
 from stepper.kernel.inside.base import (
     class_name,
+    class_names,
     classes_of,
-    guarded,
     is_a,
     is_pandas,
     missing,
+    module_of,
+    name_of,
     names_in,
     of_library,
+    one_of,
+    own_names,
     peek,
-    plain,
     short,
-)
+    top_module,
+)  # fmt: skip
 from stepper.kernel.inside.cells import is_own
 
-NAMES = 800
+LABELS, NAMES, PARTS, ITEMS, DEPTH, WIDTH = 5000, 800, 60, 20, 3, 400
 
 
-def attributes(error, places):
-    """Of what, and which attributes it has; where its expression was bound last."""
-    wanted = peek(error, "name") or quoted(message(error).split("attribute")[-1])
-    found = first(
-        lambda spot: [n for n in spot.nodes if is_a(n, ast.Attribute) and n.attr == wanted] or [None],
-        places,
-        lambda node, spot, outer: owner(error, node, spot, outer),
-    )
-    return {"wanted": wanted, **found} if found else None
+def labels_of(value: Any) -> list[Any] | None:
+    """What a thing can be asked for by key, None where it is nothing of the kind."""
+    labels = columns(value)
+    if labels is not None or is_pandas(value, "Index") or is_pandas(value, "Series"):
+        axis = labels if labels is not None else value if is_pandas(value, "Index") else value.index
+        return list(axis[:LABELS].tolist())
+    if is_pandas(value, "BaseGroupBy"):
+        return labels_of(value.obj)
+    if is_a(value, type) and type(names_in(value).get("_member_map_")) is dict:  # an Enum
+        return [*names_in(value)["_member_map_"], *names_in(value).get("_value2member_map_", ())]
+    if is_a(value, (dict, set)):
+        return list(value if is_a(value, set) else dict.keys(value))[:LABELS]
+    fitted = peek(value, "feature_names_in_") if not is_a(value, type) else None  # the columns a model was fitted with
+    if fitted is not None and of_library(fitted):
+        return list(fitted.tolist())
+    kinds = class_names(type(value))
+    if "zipfile.ZipFile" in kinds:
+        return list(value.NameToInfo)[:LABELS]
+    return list(value)[:LABELS] if "collections.abc.Mapping" in kinds and not is_users(type(value)) else None
 
 
-def owner(error, node, spot, outer):
-    value = peek(error, "obj", missing)  # Python 3.10
-    if value is missing and node is not None:
-        value = spot.value(node.value)
-    wanted = peek(error, "name") or (node.attr if node is not None else "")
-    fact = {"type": "None" if value is None else class_name(type(value)), "names": names_of(value)}
+def is_users(kind: Any) -> bool:
+    """Whether a class is the user's own."""
+    module = sys.modules.get(module_of(kind))
+    path = peek(module, "__file__") if module is not None else None
+    return type(path) is not str or is_own(path)
+
+
+def label(value: Any) -> str:
+    """A key as code writes it."""
+    if one_of(type(value), (str, int, float, bool)) or value is None:
+        return short(repr(value), 80)
+    if type(value) is tuple:
+        return "(" + ", ".join(label(part) for part in value[:6]) + ")"
+    known = top_module(type(value)) in ("pandas", "numpy", "datetime")
+    return short(str(value), 80) if known else class_name(type(value))
+
+
+def attributes_of(value: Any) -> list[str]:
+    """The names of its attributes, a module's names, a frame's columns."""
     if is_a(value, types.ModuleType):
-        fact["module"] = plain(object.__getattribute__(value, "__dict__").get("__name__"))
-        fact["elsewhere"] = elsewhere(fact["module"], wanted)
-        fact["newer"] = guarded(newer, fact["module"], wanted)
-    elif is_a(value, type):
-        fact["class"] = class_name(value)
-    fact["version"] = version((fact.get("module") or fact["type"]).split(".")[0])
-    if node is not None:
-        fact["expression"] = short(ast.unparse(node.value), 80)
-        fact["called"] = any(is_a(one, ast.Call) and one.func is node for one in ast.walk(spot.tree))
-        if is_a(node.value, (ast.Name, ast.Attribute)):
-            fact["bound"] = guarded(bound, node.value, spot, outer)
-    if value is None and node is not None:
-        fact["givens"] = guarded(givens, guarded(source_of, node.value, spot) or node.value, spot)
-    elif not is_a(value, (types.ModuleType, type)):
-        fact.update(guarded(of_value, value, wanted, fact["names"]) or {})
-    return fact
-
-
-def of_value(value, wanted, names):
-    """What a value holds instead: its size and items, which part of it has the attribute, what it stores."""
-    fact = {"holds": (guarded(given, value) or {}) if is_plain(value) else {}, "data": data_names(value, names)[:60]}
-    if type(value) is dict:
-        fact["keys"] = [short(key, 60) for key in list(value)[:200] if type(key) is str]
-    fact["item"] = guarded(item_kind, value, wanted)
-    fact["holder"] = None if fact["item"] else guarded(holder, value, wanted)
-    if of_library(value):
-        fact["documented"] = guarded(documented, value, wanted)
-    if is_pandas(value, "Series") and len(value):
-        fact["first"] = (guarded(given, value.iloc[0]) or {}).get("value")
-    return fact
-
-
-def names_of(value):
-    if is_a(value, types.ModuleType):
-        found = list(object.__getattribute__(value, "__dict__"))
+        names = list(object.__getattribute__(value, "__dict__"))
     else:
-        kinds = classes_of(value if is_a(value, type) else type(value))
-        found = [name for kind in kinds for name in names_in(kind)]
-        own = guarded(object.__getattribute__, value, "__dict__")
-        found += list(own) if type(own) is dict else []
-        found += [one for one in (labels_of(value) or [] if columns(value) is not None else []) if type(one) is str]
-    return sorted({short(name, 80) for name in found if type(name) is str and not name.startswith("__")})[:NAMES]
+        names = [name for kind in classes_of(value if is_a(value, type) else type(value)) for name in names_in(kind)]
+        names += list(own_names(value))
+        names += labels_of(value) or [] if columns(value) is not None else []
+    return sorted({short(name, 80) for name in names if type(name) is str and not name.startswith("__")})[:NAMES]
 
 
-def elsewhere(module, name):
-    """The loaded modules of the same package that do define the name, shortest first."""
-    top = (module or "").split(".")[0] + "."
-    has = [
-        one for one, found in list(sys.modules.items())
-        if type(one) is str and one.startswith(top) and name in (guarded(vars, found) or ()) and "._" not in one
-    ]  # fmt: skip
-    nearest = sorted(has, key=lambda one: (one.count("."), len(one)))
-    return [one for one in nearest if not any(one.startswith(up + ".") for up in nearest)][:2]
+def data_names(value: Any) -> list[str]:
+    """Those of its public attributes that are no methods."""
+    methods = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+               types.ClassMethodDescriptorType, classmethod, staticmethod)  # fmt: skip
+    kinds = classes_of(type(value))
+
+    def of_class(name: str) -> Any:
+        return next((names_in(kind)[name] for kind in kinds if name in names_in(kind)), missing)
+
+    names = [name for name in attributes_of(value) if not name.startswith("_")]
+    return [name for name in names if not one_of(type(of_class(name)), methods) and not is_a(of_class(name), type)]
 
 
-def version(package):
-    own = peek(sys.modules.get(package), "__version__") if package in sys.modules else None
-    return short(own, 40) if type(own) is str and package not in ("builtins", "__main__") else ""
+def has(value: Any, name: str) -> bool:
+    """Whether a thing stores an attribute of that name, or its class does."""
+    return name in own_names(value) or any(name in names_in(kind) for kind in classes_of(type(value)))
 
 
-# --- imports -------------------------------------------------------------------------------------------------------
+def holder(value: Any, name: str) -> str:
+    """Which part of a thing has the attribute that it lacks itself: the way there and its class."""
+    todo = [("", value, "", 0)]
+    while todo:
+        path, thing, beside, deep = todo.pop(0)
+        if path and thing is not None and has(thing, name):
+            return f"{short(path, 100)}` ({short(name_of(type(thing)), 60)}{f', {beside!r}' if beside else ''})"
+        if deep < DEPTH:
+            todo += [(path + step, part, text, deep + 1) for step, part, text in parts(thing)]
+        del todo[WIDTH:]
+    return ""
 
 
-def imported(error, places):
-    """The module that lacks a name, the names it has and where else in its package the name is."""
-    module = peek(error, "name") or ""
-    wanted = peek(error, "name_from") or quoted(message(error))
-    found = sys.modules.get(module)
-    names = [name for name in (guarded(vars, found) or ()) if type(name) is str]
-    names += submodules_of(found)
-    fact = {"module": module, "wanted": wanted, "names": sorted({*names})[:NAMES]}
-    fact["version"], fact["newer"] = version(module.split(".")[0]), guarded(newer, module, wanted)
-    fact["elsewhere"] = elsewhere(module, wanted)
-    fact["beside"] = [one for one in asked_of(places, module) if one != wanted and one in names]
-    if wanted and not fact["elsewhere"] and not fact["newer"]:
-        fact.update(guarded(scan, module.split(".")[0], wanted, {*names}) or {})
-    return fact
-
-
-def submodules_of(found):
-    """The names of a package's files and folders."""
-    folders = [one for one in list(peek(found, "__path__") or [])[:3] if type(one) is str] if found else []
-    return [one.split(".")[0] for folder in folders for one in guarded(listed, folder) or ()]
-
-
-def listed(folder):
-    return [one for one in os.listdir(folder) if one.endswith(".py") or "." not in one]
-
-
-def asked_of(places, module):
-    """The names that the failing statement imports from a module."""
-    node = places[0].statement if places else None
-    return [one.name for one in node.names] if is_a(node, ast.ImportFrom) and node.module == module else []
-
-
-def submodules(error, places):
-    """Of a module that can't be found: its nearest parent that can, what that holds, where the names sought are."""
-    wanted = peek(error, "name") or ""
-    parent, _, last = wanted.rpartition(".")
-    if not parent or importlib.util.find_spec(parent.split(".")[0]) is None:
-        return None
-    while parent not in sys.modules and "." in parent:
-        parent, _, last = parent.rpartition(".")
-    found = sys.modules.get(parent)
-    fact = {"module": parent, "wanted": last, "names": sorted({*submodules_of(found)})[:NAMES],
-            "version": version(parent.split(".")[0])}  # fmt: skip
-    path = peek(found, "__file__") if found is not None else None
-    if type(path) is str and peek(found, "__path__") is None:
-        fact["file"] = short(os.path.relpath(path) if is_own(path) else path, 200)
-    fact["moved"] = [one for name in asked_of(places, wanted)[:3] for one in [guarded(moved, parent, name)] if one]
-    return fact
-
-
-def moved(parent, name):
-    """Where in the package a name is: a loaded module that has it, else one whose source defines it."""
-    top = parent.split(".")[0]
-    known = elsewhere(top, name)
-    defined = (scan(top, name) or {}).get("defined") if not known else None
-    return [short(name, 80), *(known or [defined[0]])][:2] if known or defined else None
-
-
-# --- keywords that a function hands on -----------------------------------------------------------------------------
-
-
-def passed(error, places):
-    """For a keyword that a library's function hands on to others: the parameters of the functions it went through."""
-    found = re.search(r"unexpected keyword argument '([^']+)'|has no property '([^']+)'", message(error))
-    trace, parameters = error.__traceback__, {}
-    while found and trace is not None:
-        code = trace.tb_frame.f_code
-        if not is_own(code.co_filename):
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            parameters.update({name: short(code.co_name, 60) for name in names if name not in parameters})
-        trace = trace.tb_next
-    return {"wanted": short(found[1] or found[2], 80), "parameters": parameters} if parameters else None
+def parts(thing: Any) -> list[tuple[str, Any, str]]:
+    """The parts of a thing: step, part, a text that stands beside it."""
+    kind = type(thing)
+    if one_of(kind, (list, tuple)):
+        beside = short(thing[0], 40) if len(thing) == 2 and type(thing[0]) is str else ""
+        return [(f"[{n}]", item, beside) for n, item in enumerate(thing[:ITEMS]) if not one_of(type(item), (str, int))]
+    if kind is dict:
+        return [(f"[{key!r}]", item, "") for key, item in list(thing.items())[:ITEMS] if type(key) is str]
+    if top_module(kind) == "numpy" and name_of(kind) == "ndarray" and thing.dtype.kind == "O" and thing.size:
+        return [(".flat[0]", thing.flat[0], "")]
+    if is_a(thing, (types.ModuleType, type)) or of_library(thing) or top_module(kind) == "builtins":
+        return []
+    own = list(own_names(thing).items())[:PARTS]
+    return [(f".{key}", item, "") for key, item in own if type(key) is str and not key.startswith("_")]

@@ -1,71 +1,53 @@
-"""Why a name is not to be seen where it was used, and which live things could be meant."""
+"""Why a name is not to be seen where it was used."""
 
 from __future__ import annotations
 
 import ast
+from typing import Any
 
-from stepper.diagnosis.inside.describe import is_data
-from stepper.diagnosis.inside.fault import message
-from stepper.diagnosis.inside.parts import has
-from stepper.diagnosis.inside.reach import FUNCTIONS, quoted
-from stepper.kernel.inside.base import class_name, class_names, is_a, peek, shell, short
-from stepper.kernel.inside.namespace import bound_by_user
+from stepper.diagnosis.inside.lacks import Finding, finding
+from stepper.diagnosis.inside.near import quoted
+from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
+from stepper.kernel.inside.base import class_names, peek, shell, short
+from stepper.kernel.inside.fault import message
 
-NAMES, FIT = 400, 4
+NAMES = 400
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def local_names(error, places):
+def wanted(error: BaseException) -> str:
+    return str(peek(error, "name") or quoted(message(error)))
+
+
+def local_names(places: list[Spot]) -> list[str]:
+    """The names of the function that failed."""
     scope = places[0].frame.f_locals if places else {}
     return [short(name, 80) for name in list(scope)[:NAMES]] if scope is not shell.user_ns else []
 
 
-def made_local(error, places):
-    """For UnboundLocalError: the line that makes the name local to its function."""
-    name, function = wanted(error), places[0].function()
-    lines = [
-        node.lineno
-        for node in ast.walk(function)
-        if is_a(node, ast.Name) and node.id == name and is_a(node.ctx, ast.Store)
-    ]
+def hidden(error: BaseException, places: list[Spot]) -> Finding | None:
+    """A name that its function makes local, or that a class body keeps from what is inside it."""
+    name, spot = wanted(error), places[0]
+    function = spot.function()
+    lines = [node.lineno for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name
+             and isinstance(node.ctx, ast.Store)] if function is not None else []  # fmt: skip
     if "UnboundLocalError" in class_names(type(error)) and lines:
-        return {"line": min(lines), "global": name in places[0].frame.f_globals}
+        outside = " (a global of that name exists)" if name in spot.frame.f_globals else ""
+        return finding(f"line {min(lines)} of the function assigns `{name}` and so makes it local{outside}")
+    for body in sorted(spot.around(ast.ClassDef), key=lambda node: -node.lineno):
+        bound = [statement for statement in body.body if binds(statement, name)]
+        inner = [node for node in spot.around((*FUNCTIONS, *COMPREHENSIONS)) if node.lineno >= body.lineno]
+        if bound and inner:
+            method = isinstance(inner[0], FUNCTIONS[:2])
+            reach = f"; there it is `{body.name}.{name}`" if method else ""
+            what = "methods" if method else "comprehensions and functions"
+            return finding(f"line {bound[0].lineno} binds `{name}` in the class body of {body.name}, which {what}"
+                           f" inside it can't see{reach}")  # fmt: skip
     return None
 
 
-def wanted(error):
-    return peek(error, "name") or quoted(message(error))
-
-
-def class_body(error, places):
-    """The class whose body binds the name, where a function or comprehension in that body sought it."""
-    name, spot = wanted(error), places[0]
-    around = [n for n in ast.walk(spot.tree) if is_a(n, ast.ClassDef) and n.lineno <= spot.line <= n.end_lineno]
-    for node in sorted(around, key=lambda one: one.lineno, reverse=True):
-        bound = [one for one in node.body if binds(one, name)]
-        inside = [one for one in ast.walk(node) if is_a(one, (*FUNCTIONS, *COMPREHENSIONS))
-                  and one.lineno <= spot.line <= one.end_lineno]  # fmt: skip
-        if bound and inside:
-            return {"class": short(node.name, 80), "line": bound[0].lineno, "function": is_a(inside[0], FUNCTIONS[:2])}
-    return None
-
-
-def binds(statement, name):
-    if is_a(statement, FUNCTIONS[:2]):
-        return statement.name == name
-    targets = statement.targets if is_a(statement, ast.Assign) else [getattr(statement, "target", None)]
-    return any(is_a(one, ast.Name) and one.id == name for one in targets)
-
-
-def fits(error, places):
-    """The live things that have every attribute which the code takes of the missing name: [name, class]."""
-    name, spot = wanted(error), places[0]
-    taken = {one.attr for one in ast.walk(spot.tree) if is_a(one, ast.Attribute) and is_a(one.value, ast.Name)
-             and one.value.id == name}  # fmt: skip
-    if not taken:
-        return None
-    return [
-        [short(own, 60), class_name(type(value)).rsplit(".", 1)[-1]]
-        for own, value in list(shell.user_ns.items())
-        if bound_by_user(own, value) and is_data(value) and all(has(value, one) for one in taken)
-    ][:FIT]
+def binds(statement: Any, name: str) -> bool:
+    if isinstance(statement, FUNCTIONS[:2]):
+        return bool(statement.name == name)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)

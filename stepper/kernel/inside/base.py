@@ -7,33 +7,46 @@ import collections
 import functools
 import sys
 import time
+import traceback
 import types
-from typing import Any, Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from IPython import get_ipython
 
 TEXT, CLASSES, CAUSES = 200, 40, 8
 clock, getsizeof = time.monotonic, sys.getsizeof  # a cell may replace them
 shell: Any = get_ipython()
-missing = object()
+missing: Any = object()
 # Their objects are asked by their own methods and properties: known to return soon and to change nothing.
 LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
 callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
 name_of: Callable[[type], str]
 module_of: Callable[[type], Any]
-classes_of: Callable[[type], tuple[type, ...]]
-names_in: Callable[[type], Any]
+classes_of: Callable[[Any], tuple[Any, ...]]
+names_in: Callable[[Any], Any]
 name_of, module_of, classes_of, names_in = (
     type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
 )
+swallowed: dict[str, Any] = {}  # how many errors `guarded` kept quiet in this run, and where the first was
 
 
 def guarded(make: Callable[..., Any], *given: Any) -> Any:
+    """What a function returns, None where it fails: a look must not fail a cell. Each failure is counted and told."""
     try:
         return make(*given)
-    except BaseException:  # SystemExit too: whatever the user's objects do
+    except BaseException as error:  # SystemExit too: whatever the user's objects do
+        swallowed["count"] = swallowed.get("count", 0) + 1
+        swallowed.setdefault("first", f"{type(error).__name__} in {origin(error.__traceback__)}")
         return None
+
+
+def origin(trace: types.TracebackType | None) -> str:
+    """The innermost line of the helper's own on the way to an error."""
+    own = list(traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False))
+    mine = [entry for entry in own if entry.filename.startswith("<stepper helper")] or own
+    return f"{mine[-1].filename} line {mine[-1].lineno}, {mine[-1].name}" if mine else ""
 
 
 def short(text: str, limit: int = TEXT) -> str:
@@ -41,7 +54,7 @@ def short(text: str, limit: int = TEXT) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def one_of(kind: Any, kinds: Any) -> bool:  # not `in`: it would ask the metaclass
+def one_of(kind: Any, kinds: Iterable[Any]) -> bool:  # not `in`: it would ask the metaclass
     return any(kind is one for one in kinds)
 
 
@@ -55,16 +68,16 @@ def plain(value: Any) -> Any:
     return value if type(value) is bool or (type(value) is int and abs(value) < 2**63) else None
 
 
-def class_name(kind: type) -> str:
+def class_name(kind: Any) -> str:
     module = module_of(kind)
     return short(name_of(kind) if type(module) is not str or module == "builtins" else module + "." + name_of(kind))
 
 
-def class_names(kind: type) -> list[str]:
+def class_names(kind: Any) -> list[str]:
     return [class_name(one) for one in classes_of(kind)]
 
 
-def top_module(kind: type) -> str:
+def top_module(kind: Any) -> str:
     module = module_of(kind)
     return module.split(".")[0] if type(module) is str else ""
 
@@ -78,20 +91,32 @@ def is_pandas(value: Any, name: str) -> bool:
     return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in classes_of(type(value)))
 
 
-def mro(error: Any) -> list[str]:
+def mro(error: BaseException) -> list[str]:
     names = class_names(type(error))
     return names if len(names) <= CLASSES else names[: CLASSES // 2] + names[-CLASSES // 2 :]
 
 
+def own_names(thing: Any) -> dict[str, Any]:
+    """What a thing stores itself; nothing where it has no dict of its own."""
+    try:
+        own = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return own if type(own) is dict else {}
+
+
 def peek(thing: Any, name: str, default: Any = None) -> Any:
     """An attribute as it is stored: a property or a method comes back as itself, never called."""
-    own = guarded(object.__getattribute__, thing, "__dict__")
-    if type(own) is dict and name in own:
+    own = own_names(thing)
+    if name in own:
         return own[name]
     for kind in classes_of(type(thing)):
         found = names_in(kind).get(name, missing)
         if one_of(type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)):
-            return guarded(found.__get__, thing)
+            try:
+                return found.__get__(thing)
+            except AttributeError:  # a slot that holds nothing
+                return None
         if found is not missing:
             return found
     return default

@@ -6,14 +6,15 @@ import linecache
 import os
 import re
 import sysconfig
+from types import FrameType, TracebackType
 from typing import Any
 
 from stepper.kernel.inside.base import files, short
 
 FRAMES, AROUND, CELLS = 12, 2, 500
-sources: dict[int, str] = {}
-now: dict[str, Any] = {"number": 0, "shown": 0}  # execution count → cell as written; IPython's history can be off
-made_global = set()  # names that some function of a cell may bind by `global`
+sources: dict[int, str] = {}  # execution count → cell as written; IPython's history can be off
+now: dict[str, Any] = {"number": 0, "shown": 0}
+made_global: set[str] = set()  # names that some function of a cell may bind by `global`
 AT_WILL = re.compile(r"\b(?:exec|globals|user_ns|setattr|__main__|get_ipython)\b")
 DEFINES = re.compile(r"\b(?:def|lambda)\b")  # with one of those: a call may bind any name, later too
 GLOBAL = re.compile(r"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
@@ -23,7 +24,7 @@ INSTALLED = tuple(
 )
 
 
-def remember(number, raw):
+def remember(number: int, raw: str) -> None:
     now["number"] = number
     made_global.update(name for names in GLOBAL.findall(raw) for name in names.replace(" ", "").split(","))
     if AT_WILL.search(raw) and DEFINES.search(raw):
@@ -33,7 +34,7 @@ def remember(number, raw):
         del sources[next(iter(sources))]
 
 
-def scratch(raw):
+def scratch(raw: str) -> None:
     """Remember what `stepper eval` ran under a number of its own: below 0, so that no cell has it."""
     now["looks"] = now.get("looks", 0) - 1
     for filename, number in list(files().items())[-1:]:
@@ -65,7 +66,7 @@ def place(filename: str, line: int) -> tuple[int, int]:
     return number, min(line + head, max(1, len(raw)))
 
 
-def is_own(filename):
+def is_own(filename: str) -> bool:
     """Whether a file is the user's: neither the standard library nor installed, and no piece of generated code."""
     if filename in files() or filename in TIMED:
         return True
@@ -75,7 +76,7 @@ def is_own(filename):
     return not apart and not filename.startswith("<") and os.path.isfile(path)
 
 
-def own_frames(trace):
+def own_frames(trace: TracebackType | None) -> list[tuple[FrameType, int, int]]:
     """The traceback's entries in the user's own code, outermost first: (frame, line, index of the instruction)."""
     found = []
     while trace is not None:
@@ -85,11 +86,11 @@ def own_frames(trace):
     return found
 
 
-def frames(trace):
+def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     spots = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line, _ in own_frames(trace)]
     if len(spots) > FRAMES:
         spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
-    found = []
+    found: list[dict[str, Any]] = []
     for filename, line, function in spots:
         if function.startswith("<cell line"):  # IPython 8.0 to 8.6
             function = "<module>"
@@ -108,7 +109,7 @@ def frames(trace):
     return found
 
 
-def told(number, filename, line, function):
+def told(number: int | None, filename: str, line: int, function: str) -> dict[str, Any]:
     raw = raw_lines(number) if number is not None else [text.rstrip("\n") for text in linecache.getlines(filename)]
     around = range(max(1, line - AROUND), min(len(raw), line + AROUND) + 1)
     context = [[n, short(raw[n - 1].rstrip())] for n in around]

@@ -11,15 +11,16 @@ import struct
 import sys
 import termios
 import time
+from typing import Any
 
-from stepper.kernel.inside.base import clock, guarded
+from stepper.kernel.inside.base import clock
 
 SECONDS = 0.1  # a child that writes on and on is not waited for
 PAUSE, QUIET = 0.001, 3  # between two looks at the reader; how often in a row it must be found idle
-streams = [stream for stream in (sys.stdout, sys.stderr) if getattr(stream, "_fid", None) is not None]
+streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if getattr(stream, "_fid", None) is not None]
 
 
-def drain():
+def drain() -> None:
     until = clock() + SECONDS
     for stream in streams:
         used, quiet = spent(stream), 0
@@ -32,14 +33,17 @@ def drain():
         seen[stream] = used
 
 
-def waiting(stream):
+def waiting(stream: Any) -> int:
     """How many bytes nobody has read yet."""
-    return struct.unpack("i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234"))[0]
+    return int(struct.unpack("i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234"))[0])
 
 
-def spent(stream):
+def spent(stream: Any) -> int | None:
     """The processor time of the thread that reads, which grows with each read; None where the system does not tell."""
-    return guarded(lambda: time.clock_gettime_ns(time.pthread_getcpuclockid(stream.watch_fd_thread.ident)))
+    try:
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(stream.watch_fd_thread.ident))
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 seen = {stream: spent(stream) for stream in streams}  # its reader's processor time when it was idle last

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import builtins
 import sys
+from typing import Any
 
 from stepper.kernel.inside.base import clock, shell, short
 
 # Finders of modules that bring none which a listing of sys.path does not show.
 FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
-last = {"seen": None, "mark": "", "told": {}}
+last: dict[str, Any] = {"seen": None, "mark": "", "told": {}}
 
 
-def lasting(known):
+def lasting(known: Any) -> dict[str, Any]:
     """The mark of what is there now, with all of it unless `known`, which the daemon holds, is that mark."""
     seen = (
         {name for name in list(sys.modules) if type(name) is str},
@@ -35,7 +36,7 @@ def lasting(known):
     return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}
 
 
-def magics():
+def magics() -> list[str] | None:
     """The names that call a magic without `%`; None where any name may."""
     if shell.autocall:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import os
 import types
+from typing import Any
 
 from stepper.kernel.inside.base import (
     CLASSES,
@@ -32,8 +33,12 @@ STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
-def namespace(deadline, known):
-    modules, functions, classes, variables, left = {}, {}, [], {}, 0
+def namespace(deadline: float, known: Any) -> dict[str, Any]:
+    modules: dict[str, str] = {}
+    functions: dict[str, str] = {}
+    classes: list[str] = []
+    variables: dict[str, dict[str, Any]] = {}
+    left = 0
     for name, value in list(shell.user_ns.items()):
         if not bound_by_user(name, value):
             continue
@@ -54,12 +59,12 @@ def namespace(deadline, known):
     return {**found, **(guarded(loadable, known) or {})}
 
 
-def bound_by_user(name, value):
+def bound_by_user(name: Any, value: Any) -> bool:
     initial = shell.user_ns_hidden.get(name, missing)
     return type(name) is str and not name.startswith("_") and value is not initial and name not in named
 
 
-def loadable(known):
+def loadable(known: Any) -> dict[str, Any]:
     """What a cell can load and import: for the look at the next one before it runs."""
     return {
         "names": [] if altered() else every_name(),
@@ -69,7 +74,7 @@ def loadable(known):
     }
 
 
-def every_name():
+def every_name() -> list[str]:
     """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
     functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
     names = [*shell.user_ns, *made_global, *(name for one in functions for name in makes(one))]
@@ -79,23 +84,23 @@ def every_name():
     return [short(name) for name in names]
 
 
-def altered():
+def altered() -> bool:
     """Whether something else than IPython's own goes over a cell before it is run."""
     others = [one for one in shell.ast_transformers if not type(one).__module__.startswith("_stepper_helper")]
     return bool(others) or bool(shell.input_transformers_post) or steps(shell.input_transformer_manager) != USUAL
 
 
-def steps(transformers):
+def steps(transformers: Any) -> int:
     return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
 
 
-def makes(function):
+def makes(function: Any) -> tuple[str, ...]:
     """The names that a function may bind in the namespace when it is called (`global x`)."""
     code = function.__code__
     return () if STORE_GLOBAL not in code.co_code[::2] else code.co_names
 
 
-def measure(value, kind, fact):
+def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
     base = next((base for base in classes_of(kind) if one_of(base, lengths)), None)
     if base is not None:
         fact["len"] = base.__len__(value)
@@ -111,7 +116,7 @@ def measure(value, kind, fact):
             fact["bytes"] = used
 
 
-def held(value, kind):
+def held(value: Any, kind: Any) -> int:
     """The bytes of the items of a plain container: a list of arrays is as large as they are."""
     if not one_of(kind, (list, tuple, dict)) or len(value) > ITEMS:
         return 0
@@ -123,7 +128,7 @@ def held(value, kind):
     return sum(one for one in sizes if type(one) is int)
 
 
-def size(value, shape):
+def size(value: Any, shape: Any) -> int | None:
     usage = getattr(value, "memory_usage", None)
     if callable(usage):  # pandas: it goes over the columns, without looking into objects
         used = usage(deep=False) if len(shape) < 2 or shape[1] <= 1000 else None

@@ -7,22 +7,23 @@ frames are kept as they are sent: nothing is measured or copied in a step but th
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from stepper.kernel.inside.base import shell
 
 LIMIT = 1 << 20  # bytes of messages
 DELIMITER = b"<IDS|MSG>"
 ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
-last = {"id": b"", "messages": [], "size": 0, "lost": 0, "payload": []}
-before = []  # the `busy` of a request, which comes before it is known to be a run
-original = {}
+last: dict[str, Any] = {"id": b"", "messages": [], "size": 0, "lost": 0, "payload": []}
+before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
+original: dict[str, Any] = {}
 
 
-def begin():
+def begin() -> None:
     thread = shell.kernel.iopub_thread
     original["send"] = send = thread.send_multipart
 
-    def remembering(message, *given, **named):
+    def remembering(message: list[Any], *given: Any, **named: Any) -> None:
         send(message, *given, **named)
         with contextlib.suppress(Exception):  # an interrupt goes on its way: it is meant for the cell
             take(list(message))
@@ -30,13 +31,13 @@ def begin():
     thread.send_multipart = remembering
 
 
-def end():
+def end() -> None:
     if original:
         del shell.kernel.iopub_thread.send_multipart
         original.clear()
 
 
-def take(message):
+def take(message: list[Any]) -> None:
     parts = message[message.index(DELIMITER) + 2 :]  # without the signature: header, parent, metadata, content, buffers
     header, parent = bytes(parts[0]), bytes(parts[1])
     if b'"execute_input"' in header:
@@ -47,13 +48,13 @@ def take(message):
         keep(header, parts)
 
 
-def identity(parent):
+def identity(parent: bytes) -> bytes:
     """A request's id, as it stands in each parent's JSON."""
     _, _, rest = parent.partition(b'"msg_id"')
     return rest.split(b'"', 2)[1]
 
 
-def keep(header, parts):
+def keep(header: bytes, parts: list[Any]) -> None:
     size = sum(map(len, parts))
     if any(kind in header for kind in ALWAYS):
         last["messages"].append(parts)
@@ -64,7 +65,7 @@ def keep(header, parts):
         last["messages"].append(parts)
 
 
-def of(request):
+def of(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     """What is remembered of a request, and its messages' frames; None where it is not the last run or did not begin."""
     if not request or request.encode() != last["id"]:
         return None, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+from typing import Any
 
 from stepper.kernel.inside.base import (
     CAUSES,
@@ -15,6 +16,7 @@ from stepper.kernel.inside.base import (
     missing,
     name_of,
     names_in,
+    peek,
     short,
     top_module,
 )
@@ -22,12 +24,12 @@ from stepper.kernel.inside.base import (
 KNOWN = LIBRARIES | {"sklearn", "matplotlib", "seaborn", "requests", *getattr(sys, "stdlib_module_names", ())}
 
 
-def signature(function):
+def signature(function: Any) -> str:
     function = wrapped(function)
     return short("(" + ", ".join(parameters(function)) + ")" + back(function))
 
 
-def parameters(function):
+def parameters(function: Any) -> list[str]:
     code = function.__code__
     count, only = code.co_argcount, code.co_kwonlyargcount
     names, notes = list(code.co_varnames), guarded(getattr, function, "__annotations__") or {}
@@ -46,12 +48,12 @@ def parameters(function):
     return told
 
 
-def back(function):
+def back(function: Any) -> str:
     note = annotation((guarded(getattr, function, "__annotations__") or {}).get("return", missing))
     return " -> " + note if note else ""
 
 
-def argument(name, notes, defaults):
+def argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
     note = annotation(notes.get(name, missing))
     text = name + ": " + note if note else name
     if name not in defaults:
@@ -63,13 +65,13 @@ def argument(name, notes, defaults):
     return text + (" = " if note else "=") + shown
 
 
-def annotation(note):
+def annotation(note: Any) -> str:
     if note is None or type(note) is str:
         return short(str(note), 80)
     return name_of(note) if is_a(note, type) else ""
 
 
-def of_callable(thing):
+def of_callable(thing: Any) -> tuple[str, list[str]] | None:
     """How a callable is called: (text, names of its parameters), or None where that is not known."""
     function, skip = thing, 0
     if is_a(thing, type):
@@ -89,14 +91,15 @@ def of_callable(thing):
         return "(" + ", ".join(told) + ")", [name for name in names if name and name != "/"]
     if not standard(function) and top_module(type(function)) not in LIBRARIES:
         return None
-    found = guarded(inspect.signature, function)
-    if found is None:
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):  # one made of C that has none
         return None
     names = list(found.parameters)[1 if skip and shown is not None else 0 :]
     return str(found.replace(return_annotation=found.empty)), names
 
 
-def wrapped(function):
+def wrapped(function: Any) -> Any:
     for _ in range(CAUSES):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
@@ -105,9 +108,9 @@ def wrapped(function):
     return function
 
 
-def standard(thing):
+def standard(thing: Any) -> bool:
     """Whether it is the interpreter's or a known library's own: its defaults may be shown."""
-    module = guarded(object.__getattribute__, thing, "__module__")
+    module = peek(thing, "__module__")
     kind = type(thing)
     if kind in (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType):
         return True

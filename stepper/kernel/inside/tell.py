@@ -11,11 +11,12 @@ import re
 import signal
 import sys
 import types
+from typing import Any
 
 import zmq
 
 from stepper.kernel.inside import children, record
-from stepper.kernel.inside.base import clock, guarded, is_error, shell
+from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
 from stepper.kernel.inside.kept import keep
 from stepper.kernel.inside.namespace import namespace
@@ -25,15 +26,15 @@ SECONDS = 1.0
 WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
 SHOWN = ("_", "__", "___")
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
-parts = {"load": None}  # how a part is loaded; the parts that are
+parts: dict[str, Any] = {"load": None, "names": ()}  # how a part is loaded, which there are; the parts that are loaded
 
 
-def parent():
+def parent() -> Any:
     kernel = shell.kernel
     return kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
 
 
-def before_run(info):
+def before_run(info: Any) -> None:
     now["shown"] = id(getattr(sys, "last_value", None))
     request = parent()["header"]["msg_id"]
     if request != now.get("request"):  # else a cell runs another one
@@ -41,7 +42,8 @@ def before_run(info):
         if is_scratch():
             now["outputs"] = outputs()
         for name, words in WORTH.items():
-            if name not in parts and any(word in info.raw_cell or word in sys.modules for word in words):
+            worth = any(word in info.raw_cell or word in sys.modules for word in words)
+            if worth and name in parts["names"] and name not in parts:
                 part(name)
         if "figures" in parts:
             parts["figures"].reset()
@@ -49,7 +51,7 @@ def before_run(info):
             guarded(parts["doubts"].before, info.raw_cell)
 
 
-def part(name):
+def part(name: str) -> Any:
     """A part of the helper, loaded where it is not."""
     if name not in parts:
         found = parts["load"](name)
@@ -58,18 +60,18 @@ def part(name):
     return parts[name]
 
 
-def is_scratch():
+def is_scratch() -> bool:
     """Whether `stepper eval` asked: what it shows is nobody's `_`."""
     return parent()["content"].get("store_history") is False
 
 
-def outputs():
+def outputs() -> tuple[dict[Any, Any], dict[str, Any]]:
     """What the user's `Out` and `_` hold, to be put back after a look."""
     names = {name: shell.user_ns[name] for name in SHOWN if name in shell.user_ns}
     return dict(shell.user_ns.get("Out") or {}), names
 
 
-def put_back(kept):
+def put_back(kept: tuple[dict[Any, Any], dict[str, Any]]) -> None:
     out, names = kept
     found = shell.user_ns.get("Out")
     if type(found) is dict:
@@ -80,7 +82,7 @@ def put_back(kept):
     hook._, hook.__, hook.___ = (names.get(name, "") for name in SHOWN)
 
 
-def after_run(result):
+def after_run(result: Any) -> None:
     if result.info.store_history:
         remember(result.execution_count, result.info.raw_cell)
     elif is_scratch():
@@ -96,25 +98,29 @@ def after_run(result):
     tell(error, doubts=odd or [], figures=shown or [])
 
 
-def tell(error=None, **facts):
+def tell(error: BaseException | None = None, **facts: Any) -> None:
     began = clock()
     message = parent()
     if error is not None:
-        facts.update(guarded(lambda: part("failed").facts(error)) or {})
+        facts["fault"] = guarded(lambda: part("fault").fault(error))
+        facts.update(guarded(lambda: part("failed").facts(error)) or {} if "failed" in parts["names"] else {})
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
     facts["seconds"] = round(clock() - began, 4)
+    if swallowed:
+        facts["swallowed"] = dict(swallowed)
+        swallowed.clear()
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
         send(encodable(facts), message)
 
 
-def send(facts, message, frames=None):
+def send(facts: dict[str, Any], message: Any, frames: list[bytes] | None = None) -> None:
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
 
 
-def encodable(value):
+def encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -122,25 +128,25 @@ def encodable(value):
     return [encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def recall(request):
+def recall(request: str) -> None:
     """For a daemon that was not there: what a run published."""
     told, frames = record.of(request)
     send({"record": told}, parent(), frames)
 
 
-def on_pre_run(info):
+def on_pre_run(info: Any) -> None:
     guarded(unbounded)
     guarded(before_run, info)
 
 
-def on_post_run(result):
+def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
 
 
-def begin(version, stack, load):
-    parts["load"] = load
+def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
+    parts.update(load=load, names=names)
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end)
@@ -151,7 +157,7 @@ def begin(version, stack, load):
     guarded(record.begin)
 
 
-def end():
+def end() -> None:
     """For a helper of another version, which takes over."""
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
@@ -160,7 +166,7 @@ def end():
         guarded(parts["figures"].end)
 
 
-def unbounded():
+def unbounded() -> None:
     """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes.
 
     Said again before each run: it holds for those who listen now, who comes later gets the bound of the socket's bind.
@@ -169,7 +175,7 @@ def unbounded():
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
 
 
-def sampled(stack):
+def sampled(stack: str) -> None:
     """Let a signal write down what runs: also where Python itself can't answer, stuck in C or deaf to an interrupt.
 
     SIGURG, because whoever has no handler for it ignores it. A crash is written where nobody has to read it from a

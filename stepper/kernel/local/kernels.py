@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,14 @@ START_SECONDS = 60.0
 
 
 class LocalKernels:
-    """One notebook's kernel, kept in `record` for the next daemon; its sockets lie in `runtime`."""
+    """One notebook's kernel, kept in `record` for the next daemon; its sockets lie in `runtime`.
 
-    def __init__(self, record: str, runtime: str) -> None:
+    `parts` are what its helper may load besides its own: name → package.
+    """
+
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.files = Files.beside(record)
-        self.runtime = runtime
+        self.runtime, self.parts = runtime, parts
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
@@ -79,7 +83,7 @@ class LocalKernels:
     def _live(self, local: LocalProcess) -> LiveKernel:
         from stepper.kernel.live import LiveKernel
 
-        return LiveKernel(local)
+        return LiveKernel(local, self.parts)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""

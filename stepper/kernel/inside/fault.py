@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from stepper.kernel.inside.base import CAUSES, guarded, is_a, is_error, mro, names_in, peek, plain, short
-from stepper.kernel.inside.cells import files, frames, place
+from typing import Any
+
+from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, names_in, peek, plain, short
+from stepper.kernel.inside.cells import frames, place
 
 MESSAGE = 10000
 ATTRIBUTES = ("errno", "name", "filename", "path", "lineno", "offset", "text", "start", "end", "encoding", "code")
 
 
-def below(error):
+def below(error: BaseException) -> BaseException | None:
     arguments = peek(error, "args")
     found = [peek(error, "reason"), peek(error, "__cause__"), *(arguments if type(arguments) is tuple else ())]
     return next(filter(is_error, found), None)
 
 
-def attributes(error):
+def attributes(error: BaseException) -> dict[str, Any]:
     found = {}
     for name in ATTRIBUTES:
         value = plain(peek(error, name))
@@ -44,18 +46,18 @@ def attributes(error):
     return found
 
 
-def name(error):
+def name(error: BaseException) -> str:
     return short(type.__dict__["__name__"].__get__(type(error)))
 
 
-def message(error):
+def message(error: BaseException) -> str:
     said = peek(error, "msg") if is_a(error, SyntaxError) else None
     said = said if type(said) is str and said else guarded(str, error)
     said = guarded(short, said, MESSAGE)
     return said if said is not None else "<exception str() failed>"
 
 
-def chain(error):
+def chain(error: BaseException) -> list[list[str]]:
     """What led to it, nearest first: [how, class, message]; the errors of a group with it."""
     found, seen = [], {id(error)}
     inside = peek(error, "exceptions")
@@ -65,15 +67,16 @@ def chain(error):
     while len(found) < CAUSES:
         cause, context = peek(error, "__cause__"), peek(error, "__context__")
         how = "caused by" if is_error(cause) else "while handling"
-        error = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
-        if not is_error(error) or id(error) in seen:
+        above = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
+        if above is None or not is_error(above) or id(above) in seen:
             break
+        error = above
         seen.add(id(error))
         found.append([how, name(error), message(error)[:300]])
     return found
 
 
-def fault(error):
+def fault(error: BaseException) -> dict[str, Any]:
     return {
         "ename": name(error),
         "evalue": message(error),
@@ -85,6 +88,6 @@ def fault(error):
     }
 
 
-def doc(error):
+def doc(error: BaseException) -> str:
     doc = names_in(type(error)).get("__doc__")
     return short(next((line.strip() for line in doc.splitlines() if line.strip()), "")) if type(doc) is str else ""

@@ -1,0 +1,58 @@
+"""What is nearest to a name, and lists that have an end. Pure: imported on both sides."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+LIMIT = 160
+
+
+def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the names nearest to one: those that differ in case, white space or underscores alone come first."""
+    known = [other for other in dict.fromkeys(names) if other != name]
+    plain = bare(name)
+    same = [other for other in known if bare(other) == plain]
+    lower = {other.lower(): other for other in reversed(known)}
+    alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=count, cutoff=0.6)]
+    part = [
+        other for other in known
+        if min(len(plain), len(bare(other))) >= 3 and (plain in bare(other) or bare(other) in plain)
+    ]  # fmt: skip
+    return list(dict.fromkeys([*same, *alike, *part]))[:count]
+
+
+def bare(name: str) -> str:
+    """Return a name without case, white space, quotes and underscores."""
+    return re.sub(r"[\s_'\"-]", "", name).lower()
+
+
+def differs(asked: str, near: str) -> str:
+    """Return how the nearest name differs from the one asked for, where no letter does."""
+    if near.strip() == asked.strip():
+        return " (white space differs)"
+    if near.lower() == asked.lower():
+        return " (letter case differs)"
+    return " (case, white space or underscores differ)" if bare(near) == bare(asked) else ""
+
+
+def listed(items: Sequence[str], limit: int = LIMIT) -> str:
+    """Return items joined by commas within `limit` characters, with the number left out."""
+    shown: list[str] = []
+    for item in items:
+        if shown and sum(map(len, shown)) + len(item) + 2 * len(shown) > limit:
+            return f"{', '.join(shown)} and {len(items) - len(shown)} more"
+        shown.append(item)
+    return ", ".join(shown)
+
+
+def quoted(text: str) -> str:
+    """Return the first quoted part of a text, '' where there is none."""
+    match = re.search(r"['\"](.+?)['\"]", text)
+    return match[1] if match else ""
+
+
+def public(names: Iterable[str]) -> list[str]:
+    """Return the names that are not private."""
+    return [name for name in names if not name.startswith("_")]

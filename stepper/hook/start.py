@@ -1,0 +1,99 @@
+"""Start the project's daemon under its lock, and wait for one that makes way. Loaded only where that is needed."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from stepper.ground import private
+from stepper.ground.errors import DaemonError
+from stepper.ground.meeting import Meeting
+from stepper.ground.paths import Paths
+
+Connected = TypeVar("Connected")
+START_SECONDS = 8.5
+# The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
+DAEMON_ENVIRON = (
+    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
+    "XDG_STATE_HOME",  # where this user's installs are recorded
+    *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
+)
+
+
+def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Connected:
+    """Start the daemon, or wait for the one that another caller is starting; return what `connect` makes of it.
+
+    Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
+    """
+    paths, deadline = Paths(place.project), time.monotonic() + START_SECONDS
+    lock, log = opened(paths)
+    try:
+        # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
+        locked(lock, paths, deadline)
+        connection = connect(paths)
+        if connection:
+            return connection
+        size = os.fstat(log).st_size
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
+        )
+        while True:
+            connection = connect(paths)
+            if connection:
+                child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
+                return connection
+            ended = child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                with open(paths.log, "rb") as stream:
+                    stream.seek(size)
+                    last_words = stream.read()[-1500:].decode("utf-8", "replace").strip()
+                why = f"ended at once (exit code {child.returncode})" if ended else "did not listen in time"
+                child.returncode = child.returncode or 0
+                raise DaemonError(f"the stepper daemon {why}: {last_words or 'it said nothing'}", f"see {paths.log}")
+            time.sleep(0.005)
+    finally:
+        os.close(log)
+        os.close(lock)
+
+
+def opened(paths: Paths) -> tuple[int, int]:
+    """Return the lock of starts and the daemon's log, opened; raise DaemonError where they can't be written."""
+    try:
+        paths.make_home()
+        paths.make_runtime()
+        os.close(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR))  # the daemon can tell nobody as well
+        lock = private.opened(paths.start_lock, os.O_CREAT | os.O_RDWR)
+        return lock, private.opened(paths.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    except OSError as error:
+        hint = getattr(error, "hint", "") or f"ls -la {paths.home}"
+        raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
+
+
+def locked(lock: int, paths: Paths, deadline: float) -> None:
+    """Take the lock of starts; raise DaemonError where another process has it up to the deadline."""
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise DaemonError(
+                    "another process has been starting the stepper daemon for too long",
+                    f"see {paths.log}",
+                ) from None
+            time.sleep(0.01)
+
+
+def retired(paths: Meeting) -> None:
+    """Wait until the daemon that said STALE no longer listens."""
+    deadline = time.monotonic() + START_SECONDS
+    while os.path.exists(paths.socket) and time.monotonic() < deadline:
+        time.sleep(0.02)

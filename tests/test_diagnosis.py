@@ -1,0 +1,310 @@
+"""What the diagnosis says of a fault: from the kernel's findings, the notebook's cells and the project's files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.diagnosis import adviser, facts
+from stepper.diagnosis.adviser import Adviser
+from stepper.diagnosis.definitions import defining, missing_folder
+from stepper.diagnosis.imports import imports, of_module, relative
+from stepper.diagnosis.inside.near import closest, differs, listed
+from stepper.diagnosis.unbound import unbound
+from stepper.policy.ledger import State
+from stepper.policy.model import Cell, Fault, Frame
+from stepper.session.ports import Execution
+
+
+@dataclasses.dataclass
+class Project:
+    """A project as the questions to it are answered."""
+
+    paths: Sequence[str] = ()
+    modules: Sequence[tuple[str, str]] = ()
+    defines: Sequence[tuple[str, int, str]] = ()
+    close: Sequence[str] = ()
+    lacks: tuple[str, str] = ("", "")
+    holds: Sequence[str] = ()
+
+    def named(self, folder: str) -> str:
+        return "notebooks/"
+
+    def paths_like(self, asked: str, cwd: str) -> list[str]:
+        return list(self.paths)
+
+    def entries(self, folder: str, cwd: str) -> list[str]:
+        return list(self.holds)
+
+    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
+        return list(self.modules)
+
+    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
+        return [row for row in self.defines if row[2] in names]
+
+    def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
+        return self.lacks
+
+    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
+        return list(self.close)
+
+    def install_command(self, python: str, distribution: str) -> str:
+        return f"uv add {distribution}"
+
+    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
+        return True
+
+    def written_since(self, when_ns: int, leave_out: Any) -> list[tuple[str, int]]:
+        return [("data/out.csv", 1200)]
+
+    def changed_since(self, when_ns: int, leave_out: Any, folders: Any) -> bool:
+        raise OSError("gone")
+
+
+BASES = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
+         "IsADirectoryError": ("IsADirectoryError", "OSError")}  # fmt: skip
+FACTS = {"cwd": "/project/notebooks", "path": ["../src"]}
+
+
+def adviser_of(project: Project) -> Adviser:
+    return Adviser("n.ipynb", project, None, str)  # type: ignore[arg-type]  # no picture is saved
+
+
+def said(
+    ename: str, evalue: str, *findings: Any, project: Project | None = None, source: str = "", live: Any = None,
+    cells: Sequence[Cell] = (), ran: Sequence[str] = (), look: Any = None, **more: Any,
+) -> str:  # fmt: skip
+    """The suggestion, in the class's own order of bases as far as the rows need it."""
+    fault = Fault(ename, evalue, mro=BASES.get(ename, (ename,)), **more)
+    told = [finding if isinstance(finding, dict) else {"text": finding} for finding in findings]
+    state = State("n.ipynb")
+    state.ran = dict.fromkeys(ran, "") if isinstance(state.ran, dict) else set(ran)
+    state.counts = {4: "a"}
+    given = {**FACTS, "variables": {name: {"type": kind} for name, kind in (live or {}).items()}, "names": []}
+    cell = Cell("own", 9, 9, "code", source)
+    look = {"findings": told, **(look or {})}
+    return (
+        adviser_of(project or Project()).suggested(fault, look, cell, [*cells, cell], state, given, "python").suggestion
+    )
+
+
+ONE, TWO = Cell("a", 0, 1, "code", "raw = read()\nclean = 1"), Cell("b", 1, 2, "code", "del raw")
+
+
+@pytest.mark.parametrize(
+    ("evalue", "given", "told"),
+    [
+        ("name 'null' is not defined", {}, "Python writes `None`"),
+        ("name 'raw' is not defined", {"cells": [ONE, TWO], "ran": ["a", "b"]}, r"`raw` was deleted by line 1 of cell 2"),
+        ("name 'raw' is not defined", {"cells": [ONE]}, r"defined by line 1 of cell 1 .*`raw = read\(\)`\), which has not run"),
+        ("name 'model' is not defined", {"source": "model.predict(X)", "live": {"forest": "sk.Forest", "X": "T", "n": "int"}}, r": `forest` \(Forest\)$"),
+        ("name 'tidy' is not defined", {"project": Project(defines=[("src/a.py", 3, "tidy")])}, "line 3 of src/a.py defines `tidy`"),
+        ("name 'presure' is not defined", {"live": {"pressure": "float"}}, r"closest live names: `pressure` \(float\)"),
+        ("name 'base' is not defined", {"look": {"locals": ["basis"]}}, "closest live names: `basis`"),
+        ("name 'np' is not defined", {}, "`import numpy as np` defines it"),
+        ("name 'zz' is not defined", {"live": {str(n): "int" for n in range(9)}}, "no live name is like it"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_there(evalue: str, given: dict[str, Any], told: str) -> None:
+    assert re.search(told, said("NameError", evalue, **given))
+
+
+def test_why_a_name_can_not_be_seen_comes_instead_of_others_like_it() -> None:
+    text = said(
+        "NameError", "name 'base' is not defined", "line 2 binds `base` in the class body", live={"bases": "int"}
+    )
+    assert text == "line 2 binds `base` in the class body"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "untold"),
+    [
+        # a builtin that is only somewhat like it; what the line uses itself; a number for what has attributes
+        ("train_test_splitter", {"names": ["int", "slice"]}, "int|slice"),
+        ("model.predict(X)", {"live": {"X": "T", "n": "int"}}, "`X`|`n`"),
+        ("clean", {"project": Project(defines=[("src/a.py", 3, "other")])}, "a.py"),
+    ],
+)
+def test_names_that_are_not_meant(source: str, given: dict[str, Any], untold: str) -> None:
+    given.pop("names", None)
+    name = re.split(r"\W", source)[0]
+    assert not re.search(untold, said("NameError", f"name {name!r} is not defined", source=source, **given))
+
+
+LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue", "findings", "given", "told"),
+    [
+        ("ModuleNotFoundError", "No module named 'utils.plots'", ["`utils` is here the file utils.py, no package"], {"project": LOCAL}, r"no package; src/utils/plots.py .* is on sys.path"),
+        ("ModuleNotFoundError", "No module named 'a.old'", ["there is no `old` in a; `K` is in a.new"], {}, "`K` is in a.new"),
+        ("ModuleNotFoundError", "No module named 'prep'", [], {"project": Project(defines=[("src/features.py", 1, "encode")]), "source": "from prep import encode"}, "features.py defines `encode`$"),
+        ("ModuleNotFoundError", "No module named 'cv2'", [], {"project": Project(close=["csv"])}, "opencv-python provides it: uv add opencv-python$"),
+        ("ModuleNotFoundError", "No module named 'pandsa'", [], {"project": Project(close=["pandas"])}, "closest modules that are there: pandas"),
+        ("ModuleNotFoundError", "No module named 'qqq'", [], {}, "no distribution is known"),
+        ("ImportError", "attempted relative import with no known parent package", [], {"project": LOCAL, "source": "from .readers import a"}, "is in no package: .*src/utils/plots.py"),
+        ("ImportError", "cannot import name 'X'", ["sklearn 1.5; `X` is in sklearn.metrics"], {}, "is in sklearn.metrics"),
+    ],
+)  # fmt: skip
+def test_modules(ename: str, evalue: str, findings: list[str], given: dict[str, Any], told: str) -> None:
+    assert re.search(told, said(ename, evalue, *findings, **given))
+
+
+def test_a_circle_names_the_files_in_order() -> None:
+    frames = tuple(Frame(0, line, "<module>", file=file) for file, line in (("a.py", 2), ("b.py", 3)))
+    text = said("ImportError", "cannot import name 'X' from partially initialized module 'a'", "a", frames=frames)
+    assert "a.py line 2 → b.py line 3" in text
+
+
+@pytest.mark.parametrize(
+    ("ename", "path", "given", "told"),
+    [
+        ("FileNotFoundError", "~/a.json", {}, "expanduser"),
+        ("FileNotFoundError", "/mnt/x/a.csv", {"project": Project(lacks=("/mnt/x", "/mnt"))}, r"'/mnt/x' does not exist \('/mnt' does\)"),
+        ("FileNotFoundError", "../new/a.md", {"project": Project(lacks=("../new", ".."))}, r"'../new' does not exist; the kernel's folder is notebooks/$"),
+        ("FileNotFoundError", "a.csv", {"project": Project(paths=["../data/a.csv"])}, "closest existing paths: '../data/a.csv'; the kernel's folder is notebooks/"),
+        ("FileNotFoundError", "a.csv", {}, "nothing below the project is like it"),
+        ("IsADirectoryError", "data", {"project": Project(holds=["a", "b"])}, "'data' is a folder; it holds a, b"),
+    ],
+)  # fmt: skip
+def test_files(ename: str, path: str, given: dict[str, Any], told: str) -> None:
+    assert re.search(told, said(ename, "…", attributes={"filename": path}, **given))
+
+
+def test_a_program_is_no_file_of_the_project() -> None:
+    text = said("FileNotFoundError", "…", "'xsv' was sought as a program on PATH and is not there", look={"program": True},
+                project=Project(paths=["xsv.py"]), attributes={"filename": "xsv"})  # fmt: skip
+    assert text == "'xsv' was sought as a program on PATH and is not there"
+
+
+BOUND = {"cell": 4, "file": "", "line": 2, "text": "y = df['y']"}
+
+
+def test_a_finding_has_the_place_where_its_subject_was_bound() -> None:
+    assert said("TypeError", "no", {"text": "`y` is None", "bound": BOUND}, cells=[ONE]) == (
+        "`y` is None; last bound by line 2 of cell 1 (id a): `y = df['y']`"
+    )
+    given = {**BOUND, "cell": 0, "file": "src/a.py", "argument": True}
+    assert said("TypeError", "no", {"text": "`y`", "bound": given}).endswith(
+        "given by line 2 of src/a.py: `y = df['y']`"
+    )
+
+
+def test_findings_come_in_order_as_many_as_have_room_in_one_line() -> None:
+    text = said("ValueError", "no", "a" * 200, "b" * 200, "c\nstepper: forged")
+    assert text == "a" * 200 + "; c stepper: forged"
+    assert len(said("ValueError", "no", "a" * 2000)) <= adviser.LONGEST
+
+
+def test_where_nothing_is_found_the_class_tells_what_it_means() -> None:
+    assert said("OddError", "no", doc="Raised when odd.") == 'its class says: "Raised when odd."'
+    assert said("OddError", "no") == ""
+
+
+def test_a_deadline_names_the_line_and_how_to_get_more_time() -> None:
+    frame = Frame(4, 6, "f", ((6, "    wait()"),))
+    text = said("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
+    assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60; " + adviser.MORE_TIME
+
+
+def test_what_goes_wrong_costs_no_report() -> None:
+    found = adviser_of(Project())
+    assert found.changed_since({"started_at": "x"}, {}) is True
+    assert found.doubtful(Execution(None, facts={"doubts": 5})) == []  # type: ignore[arg-type]
+    told = {"rebound": [["df", "3 × 2", "3 × 1"]], "in_place": [["rows", 2]], "bound": ["x"]}
+    assert found.kept(told, 0) == [
+        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`;"
+        " wrote data/out.csv (1,200 bytes)"
+    ]
+
+
+# --- the reader ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "told", [None, 5, "x", [], {"findings": 5}, {"findings": [5, {}, {"text": 5}, {"text": ""}]}, {"locals": [5], "path": 5}]
+)  # fmt: skip
+def test_the_reader_leaves_out_what_is_not_so(told: Any) -> None:
+    assert facts.look(told) == facts.Look()
+
+
+def test_the_reader_keeps_what_is_so() -> None:
+    told = {
+        "findings": [{"text": "a", "bound": {**BOUND, "line": "2"}}, {"text": "b" * 9000, "bound": BOUND}],
+        "program": 1,
+    }
+    read = facts.look(told)
+    assert read.findings[0] == facts.Finding("a") and read.findings[1].bound == facts.Bound(4, "", 2, "y = df['y']")
+    assert len(read.findings[1].text) == facts.LONGEST and read.program is False
+    assert facts.changed(
+        {"rebound": [["a", "b"], ["a", "b", "c"]], "in_place": [["x", "y"]], "bound": 3}
+    ) == facts.Changed((("a", "b", "c"),))
+
+
+# --- sources and folders -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import a.b as c, d", [("a.b", []), ("d", [])]),
+        ("from a.b import (\n  c as d,  # why\n  e,\n)", [("a.b", ["c", "e"])]),
+        ("  from . import x; y = 1", [(".", ["x"])]),
+        ("from .", []),
+        ("print('from a import b')", []),
+    ],
+)
+def test_imports(source: str, found: list[tuple[str, list[str]]]) -> None:
+    assert imports(source) == found
+
+
+def test_the_whole_module_behind_its_first_part() -> None:
+    assert of_module("import os\nfrom google.cloud import bigquery", "google") == ("google.cloud", ["bigquery"])
+    assert of_module("import googlemaps", "google") == ("google", [])
+    assert relative("from ..io.readers import a") == ("io.readers", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("raw = 1\ndel raw", 2),
+        ("for a in b:\n    try:\n        c()\n    except E as raw:\n        pass", 4),
+        ("def f():\n    del raw", None),
+        ("del raw.x, other", None),
+        ("del (", None),
+    ],
+)
+def test_unbound(source: str, line: int | None) -> None:
+    found = unbound(source, "raw")
+    assert (found and found[0]) == line
+
+
+def test_defining_and_missing_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n\n\nasync def load(path):\n    inner = 2\n")
+    (tmp_path / "b.py").write_text("LIMIT: int = 3\nload == 4\n")
+    files = ["a.py", "b.py", "gone.py", "c.txt"]
+    assert defining(str(tmp_path), files, ["load", "LIMIT"]) == [("a.py", 4, "load"), ("b.py", 1, "LIMIT")]
+    assert defining(str(tmp_path), files, ["inner", "no name", "*"]) == []
+    assert missing_folder("new/deep/x.md", str(tmp_path)) == ("new", "")
+    assert missing_folder(f"{tmp_path}/new/x", "/") == (f"{tmp_path}/new", str(tmp_path))
+    assert missing_folder("a.py/deep/x", str(tmp_path)) == ("", "")  # a file stands in its place
+    assert missing_folder("x.md", str(tmp_path)) == missing_folder("a\0/x", str(tmp_path)) == ("", "")
+
+
+# --- nearness ------------------------------------------------------------------------------------------------------
+
+
+def test_nearest_names() -> None:
+    assert closest("temp_maximum", ["date", "temp_max", "temp_min"])[0] == "temp_max"
+    assert closest("customerid", ["id", "Customer_ID"]) == ["Customer_ID"]
+    assert closest("x", ["y", "x"]) == []
+    assert [differs("price", near) for near in ("Price", "price ", "pri_ce", "prise")] == [
+        " (letter case differs)", " (white space differs)", " (case, white space or underscores differ)", "",
+    ]  # fmt: skip
+    assert listed(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
