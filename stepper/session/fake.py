@@ -15,73 +15,17 @@ import inspect
 import sys
 import threading
 import time
-import traceback
 import types
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.model import Fault, Frame, Limits, Outcome
+from stepper.policy.model import Limits, Outcome
+from stepper.session.fakecell import Died, Running
 from stepper.session.ports import About, Death, Execution, KernelPlace, Models
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
-ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")
-
-
-class Died(BaseException):
-    """The cell ended its kernel."""
-
-
-@dataclass
-class Running:
-    """A cell that runs, or did. Nothing of it belongs to the event loop: a daemon may die and another one ask."""
-
-    request: str
-    number: int
-    code: str
-    outputs: list[dict[str, Any]] = field(default_factory=list)
-    displays: dict[str, list[int]] = field(default_factory=dict)
-    unsaid: list[str] = field(default_factory=list)  # what it says once it is over
-    outcome: Outcome = Outcome.OK
-    fault: Fault | None = None
-    died: str = ""
-    over: threading.Event = field(default_factory=threading.Event)
-    thread: int | None = None
-
-    def write(self, name: str, text: str) -> None:
-        """Add to a stream."""
-        if self.outputs and self.outputs[-1].get("name") == name:
-            self.outputs[-1]["text"] += text
-        else:
-            self.outputs.append({"output_type": "stream", "name": name, "text": text})
-
-    def show(self, content: dict[str, Any], mark: str) -> None:
-        """Add a display."""
-        if mark:
-            self.displays.setdefault(mark, []).append(len(self.outputs))
-        self.outputs.append({"output_type": "display_data", **content})
-
-    def sample(self) -> None:
-        """Note where it is, for a cell that is interrupted there."""
-        frames = _own(traceback.extract_stack(sys._current_frames().get(self.thread or 0)))
-        self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
-
-    def fails(self, error: BaseException) -> None:
-        """Take what the cell raised."""
-        frames = _own(traceback.extract_tb(error.__traceback__))
-        line = error.lineno if isinstance(error, SyntaxError) else frames[0].line if frames else None
-        classes = tuple(
-            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-            for kind in type(error).__mro__
-        )
-        attributes = {name: value for name in ATTRIBUTES if isinstance(value := getattr(error, name, None), int | str)}
-        told = "".join(traceback.format_exception(error))
-        self.outcome = Outcome.ERROR
-        self.fault = Fault(type(error).__name__, str(error), classes, line, frames, attributes, told)
-        self.outputs.append({"output_type": "error", "ename": type(error).__name__, "evalue": str(error),
-                             "traceback": told.splitlines()})  # fmt: skip
 
 
 class FakeKernel:
@@ -105,7 +49,7 @@ class FakeKernel:
             "die": _die, "late": self._late}}  # fmt: skip
 
     def _print(self, *values: object, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
-        assert self.now is not None
+        assert self.now is not None  # it is a cell that calls these
         self.now.write("stderr" if file is sys.stderr else "stdout", sep.join(map(str, values)) + end)
 
     def _display(self, data: dict[str, Any], raw: bool = True, display_id: str = "") -> None:
@@ -179,11 +123,9 @@ class FakeKernel:
 
     async def facts(self) -> dict[str, Any]:
         """Return the namespace in short."""
-        facts: dict[str, Any] = {"modules": {}, "functions": {}, "classes": [], "variables": {}, "names": []}
-        for name, value in self.names.items():
-            if name.startswith("__"):
-                continue
-            facts["names"].append(name)
+        facts: dict[str, Any] = {"modules": {}, "functions": {}, "classes": [], "variables": {}}
+        own = {name: value for name, value in self.names.items() if not name.startswith("__")}
+        for name, value in own.items():
             if isinstance(value, types.ModuleType):
                 facts["modules"][name] = value.__name__
             elif isinstance(value, types.FunctionType):
@@ -193,8 +135,7 @@ class FakeKernel:
             else:
                 length = {"len": len(value)} if hasattr(value, "__len__") else {}
                 facts["variables"][name] = {"type": type(value).__name__, **length}
-        facts["names"] += self.names["__builtins__"]
-        return facts
+        return {**facts, "names": [*own, *self.names["__builtins__"]]}
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now."""
@@ -224,18 +165,20 @@ class FakeKernel:
 
     def _run(self, run: Running) -> None:
         """Run a cell to its end, in a thread of its own."""
-        run.thread = threading.get_ident()
         try:
-            self._execute(run)
-        except Died as died:
-            run.died = str(died) or (self.ended.how if self.ended else "SIGKILL")
-        except BaseException as error:  # noqa: BLE001  # whatever a cell raises
-            run.fails(error)
-        run.thread = None
-        for text in run.unsaid:
-            message = _message("stream", run.request, {"name": "stdout", "text": text})
-            (self.waiting if self.listens else self.kept).append(message)
-        run.over.set()
+            run.thread = threading.get_ident()
+            try:
+                self._execute(run)
+            except Died as died:
+                run.died = str(died) or "SIGKILL"
+            except BaseException as error:  # noqa: BLE001  # whatever a cell raises
+                run.fails(error)
+            run.thread = None
+            for text in run.unsaid:
+                message = _message("stream", run.request, {"name": "stdout", "text": text})
+                (self.waiting if self.listens else self.kept).append(message)
+        finally:  # an interrupt may come that late
+            run.over.set()
 
     def _execute(self, run: Running) -> None:
         tree = ast.parse(run.code)
@@ -290,12 +233,6 @@ class FakeKernels:
         if kernel is not None and kernel.ended:
             kernel.forget()
         return kernel and (kernel.ended or kernel)
-
-
-def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
-    """Return the entries that are cells' own."""
-    own = [entry for entry in stack if entry.filename.startswith("<cell ")]
-    return tuple(Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own)
 
 
 def _message(kind: str, request: str, content: Mapping[str, Any]) -> dict[str, Any]:
