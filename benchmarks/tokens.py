@@ -40,7 +40,7 @@ from common import Project, spawn
 
 from examples import demo
 from stepper import __version__
-from stepper.setup import doctor, trust
+from stepper.setup import skills, trust
 
 # What Claude Code puts around a text, or says itself.
 CONTEXT = "{} hook additional context: "
@@ -195,7 +195,7 @@ def with_skills(way: Way, status: str) -> Way:
     """Return stepper's way with what the model reads once a session: the skills that the job takes, and the list."""
     full = Way("stepper, and its skills' texts", way.folder, way.missing, list(way.read), way.calls)
     listed = []
-    for name, files in doctor.shipped_skills().items():
+    for name, files in skills.shipped_skills().items():
         _, head, body = files["SKILL.md"].decode().split("---\n", 2)
         fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
         if fields.get("disable-model-invocation") != "true":

@@ -29,7 +29,7 @@ IMPORTED = (
     "stepper.cli.main",
     "stepper.cli.present",
     "stepper.words.report",
-    "stepper.cli.ending",
+    "stepper.cli.stop",
 )  # what most commands load
 
 

@@ -6,26 +6,37 @@ import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, directive, gate, ledger, plan
+from stepper.policy import changes, directive, events, gate, ledger, plan
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.policy.state import State
 from stepper.words import report
+
+AT = "2026-01-01T00:00:00Z"
 
 
 def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") -> Cell:
     return Cell(cell_id or f"id{number}", number, number + 1, kind, source)
 
 
-def state(*titles: str) -> ledger.State:
-    made = ledger.State()
+def state(*titles: str) -> State:
+    made = State()
     steps = tuple(Step(i, title) for i, title in enumerate(titles, 1))
-    ledger.apply(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
     return made
 
 
-def ran(made: ledger.State, key: int | str, verdict: str = "fine", cell_id: str = "id0", **more: object) -> None:
+def ran(made: State, key: int | str, verdict: str = "fine", cell_id: str = "id0", **more: object) -> None:
     event = {"event": "run", "run": made.next_run, "key": key, "cell_id": cell_id, "index": 0, "source_hash": "h",
-             "duration_s": 1.0, "outcome": "ok" if verdict == "fine" else "error", "verdict": verdict}  # fmt: skip
-    ledger.apply(made, {**event, **more})
+             "started_at": AT, "step": None, "duration_s": 1.0, "outcome": "ok" if verdict == "fine" else "error",
+             "verdict": verdict}  # fmt: skip
+    take(made, {**event, **more})
+
+
+def take(made: State, line: dict[str, object]) -> None:
+    """Take a line of the journal into the state."""
+    event = events.read(line)
+    if event is not None:
+        ledger.apply(event, made)
 
 
 @pytest.mark.parametrize(
@@ -120,43 +131,41 @@ def test_steppers_own_repetitions_are_no_attempts() -> None:
 
 def test_events_of_a_newer_stepper_change_nothing() -> None:
     made = state("one")
-    ledger.apply(made, {"event": "from the future"})
-    ledger.apply(made, {})
+    take(made, {"event": "from the future"})
+    take(made, {})
     assert made.name == "ready"
 
 
 def test_complete_needs_the_validation_to_pass() -> None:
-    made = ledger.State()
+    made = State()
     steps = (Step(1, "one"), Step(2, "check", kind=Kind.VALIDATION))
-    ledger.apply(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
+    take(made, {"event": "plan", "plan": plan.to_json(Plan("p", steps))})
     ran(made, 1)
-    ledger.apply(made, {"event": "skip", "key": 2})
+    take(made, {"event": "skip", "key": 2})
     assert not made.complete
     ran(made, 2, cell_id="id1")
     assert made.complete
     assert made.name == "complete"
-    assert not ledger.State().complete  # without a plan never
+    assert not State().complete  # without a plan never
 
 
 def test_a_stop_and_its_lifting() -> None:
     for lift in ("continue", "fix", "skip"):
         made = state("one", "two")
         ran(made, 1, "unrecoverable")
-        ledger.apply(
-            made, {"event": "stop", "key": 1, "cell_id": "id0", "block": "❌\nError Type: X\nError Message: m"}
-        )
+        take(made, {"event": "stop", "key": 1, "cell_id": "id0", "block": "❌\nError Type: X\nError Message: m"})
         assert made.name == "stopped"
         assert "X: m" in (gate.stopped(made) or "")
-        ledger.apply(made, {"event": lift, "key": 1})
+        take(made, {"event": lift, "key": 1})
         assert made.name == "ready"
 
 
 def test_a_lost_kernel_forgets_what_ran_in_it() -> None:
     made = state()
-    ledger.apply(made, {"event": "kernel", "what": "started", "kernel": "k"})
+    take(made, {"event": "kernel", "what": "started", "kernel": "k"})
     ran(made, "id0")
     assert made.ran == {"id0": "h"}
-    ledger.apply(made, {"event": "kernel", "what": "lost", "why": "it died"})
+    take(made, {"event": "kernel", "what": "lost", "why": "it died"})
     assert (made.ran, made.lost, made.ran_ever) == ({}, "it died", {"id0": "h"})
 
 

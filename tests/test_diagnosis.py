@@ -16,8 +16,8 @@ from stepper.diagnosis.definitions import defining, missing_folder
 from stepper.diagnosis.imports import imports, of_module, relative
 from stepper.diagnosis.inside.near import closest, differs, listed
 from stepper.diagnosis.unbound import unbound
-from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault, Frame
+from stepper.policy.state import State
 from stepper.session.ports import Execution
 
 

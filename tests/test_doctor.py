@@ -13,7 +13,7 @@ import pytest
 from stepper import __version__
 from stepper.ground import meeting
 from stepper.ground.paths import Paths
-from stepper.setup import doctor, install, refuse, settings
+from stepper.setup import doctor, files, install, interpreter, refuse, settings, skills
 
 NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
 
@@ -78,8 +78,8 @@ def fake(project, text):
     ("text", "wrong"),
     [
         ("exit 3", {"interpreter": "does not run", "ipykernel": "unknown"}),
-        (f"echo noise; echo {doctor.PROBE_MARK} 3.8.1 ipykernel", {"interpreter": "3.9 or newer"}),
-        (f"echo {doctor.PROBE_MARK} 3.9.0 pip; echo noise", {"ipykernel": "missing in"}),
+        (f"echo noise; echo {interpreter.PROBE_MARK} 3.8.1 ipykernel", {"interpreter": "3.9 or newer"}),
+        (f"echo {interpreter.PROBE_MARK} 3.9.0 pip; echo noise", {"ipykernel": "missing in"}),
     ],
 )
 def test_interpreters(project, text, wrong):
@@ -93,7 +93,7 @@ def test_interpreters(project, text, wrong):
 
 def test_ipykernel_of_a_locked_project(project):
     write(project, "uv.lock", "")
-    fake(project, f"echo {doctor.PROBE_MARK} 3.12.0")
+    fake(project, f"echo {interpreter.PROBE_MARK} 3.12.0")
     assert broken(project)["ipykernel"].mend == "uv add --dev ipykernel"
 
 
@@ -162,7 +162,7 @@ def test_skills(project):
     first = folder / names[0] / "SKILL.md"
     first.write_text(first.read_text() + "mine\n")
     assert f"edited here: {names[0]}" in found(project)["skills"].detail
-    first.write_bytes(settings.stamped({"SKILL.md": b"older"})["SKILL.md"])
+    first.write_bytes(skills.stamped({"SKILL.md": b"older"})["SKILL.md"])
     assert f"{names[0]} is of another version" in broken(project)["skills"].detail
     first.write_text("theirs")
     assert f"{names[0]} is another skill" in broken(project)["skills"].detail
@@ -219,7 +219,7 @@ def test_a_daemon_that_listens(project, written, says):
 
 def test_the_command_that_mends_names_the_checkout(project):
     assert shlex.split(doctor.install_command(project)) == [
-        f"{doctor.PACKAGE.parent}/install.sh",
+        f"{files.PACKAGE.parent}/install.sh",
         project.project,
     ]
     Path(project.record).write_text("[")
@@ -230,14 +230,14 @@ def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)
     (package.parent / "skills").mkdir()  # another package's
-    monkeypatch.setattr(doctor, "PACKAGE", package)
-    assert doctor.assets("skills") == package / "assets/skills"
-    assert doctor.assets("hooks") == package.parent / "hooks"
+    monkeypatch.setattr(files, "PACKAGE", package)
+    assert files.assets("skills") == package / "assets/skills"
+    assert files.assets("hooks") == package.parent / "hooks"
 
 
 def test_a_probe_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(interpreter, "PROBE_SECONDS", 0.2)
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
-    assert "no answer within" in doctor.probe(str(slow)).error
+    assert "no answer within" in interpreter.probe(str(slow)).error

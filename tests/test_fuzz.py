@@ -21,15 +21,16 @@ from hypothesis import strategies as st
 from stepper import __version__
 from stepper.cli import present
 from stepper.daemon import config
-from stepper.daemon.verbs import arguments
+from stepper.daemon.verbs import load_arguments
 from stepper.ground import wire
 from stepper.ground.errors import NotebookError, UsageError
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import directive, gate, ledger, plan
+from stepper.policy import commands, directive, events, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
+from stepper.policy.state import State
 from stepper.setup import settings as merging
 from stepper.words import brief, report
 from stepper.words.pages import paged
@@ -198,18 +199,18 @@ def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
 
 
 VERBS = st.sampled_from([
-    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "eval", "restore", "no", ""
+    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "plan add", "plan edit", "plan remove", "plan move", "plan no", "eval", "restore", "no", ""
 ])  # fmt: skip
 ARGUMENTS = odd(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
     cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
-    id=st.integers(-1, 3), change=st.sampled_from(["add", "edit", "remove", "move", "no"]), source=TEXTS,
+    id=st.integers(-1, 3), source=TEXTS,
 )  # fmt: skip
 
 
 @tries(60, 2000)
-@example(verb="plan", told=b'{"change": "edit", "title": ""}')
-@example(verb="plan", told=b'{"change": "no"}')
+@example(verb="plan edit", told=b'{"id": 1, "title": ""}')
+@example(verb="plan edit", told=b'{"title": ""}')
 @given(verb=VERBS, told=st.one_of(ARGUMENTS.map(spelled), VALUES.map(spelled), st.binary(max_size=20)))
 def test_requests(place: Project, verb: str, told: bytes) -> None:
     kind, body = asked(place, verb.encode(), told)
@@ -342,7 +343,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
         return
     assert document.language is not None and document.figures >= 0
     made = plan.from_json(document.plan) or plan.Plan()
-    state = ledger.State(plan=made)
+    state = State(plan=made)
     assert brief.context("n", state, {}, False)
     for cell in runnable(document.cells):
         directive.parse(cell.source)
@@ -362,7 +363,7 @@ RUNS: dict[str, Any] = {
         ename=TEXTS, evalue=TEXTS, mro=st.lists(TEXTS, max_size=2), attributes=st.just({}), frames=st.lists(FRAMES, max_size=2)
     ),
 }  # fmt: skip
-KIND = st.sampled_from(sorted(ledger.HANDLERS))
+KIND = st.sampled_from(sorted(events.KINDS))
 JOURNALED = st.one_of(
     odd(
         event=KIND,
@@ -385,9 +386,9 @@ JOURNALED = st.one_of(
 def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"\n".join(lines))
-    events, _ = JsonLines(str(path)).load()
-    state = ledger.replay(events)
-    assert 0 <= state.unread <= len(events)
+    journaled, _ = JsonLines(str(path)).load()
+    state = ledger.replay(journaled)
+    assert 0 <= state.unread <= len(journaled)
     assert "\n" not in (gate.stopped(state) or "")
     for key in (*state.progress, None):
         assert brief.after_fix("n", state, key, None, 3)
@@ -395,8 +396,8 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     assert brief.context("n", state, {}, True)
     assert brief.built(state) is not None and state.name and state.under_way in (True, False)
     for run in state.runs:
-        assert brief.of_journaled(run, state.reports.get(run["run"]), state.stop).text
-    assert present.history_text(state.runs)
+        assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text
+    assert present.history_text([run.to_json() for run in state.runs])
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -477,7 +478,7 @@ def test_directives(rest: str) -> None:
     assert 0 < directive.deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
-    plan.owner(ledger.State(), cells, cells[0])
+    plan.owner(State(), cells, cells[0])
 
 
 @tries(100, 3000)
@@ -486,11 +487,12 @@ def test_plans(data: Any) -> None:
     made = plan.from_json(load_json(spelled(data)))
     if made is not None:
         assert plan.from_json(plan.to_json(made)) == made
-        assert all("\n" not in line for line in brief.plan_lines(ledger.State(plan=made)))
+        assert all("\n" not in line for line in brief.plan_lines(State(plan=made)))
 
 
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    with contextlib.suppress(UsageError):
-        assert isinstance(arguments(told), dict)
+    for row in commands.COMMANDS.values():
+        with contextlib.suppress(UsageError):
+            assert isinstance(commands.read(row.arguments, load_arguments(told)), row.arguments)

@@ -21,7 +21,7 @@ from stepper import __version__
 from stepper.ground import wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, project_of, record_root, recorded
-from stepper.setup import doctor, install, refuse, settings, trust, uninstall
+from stepper.setup import install, interpreter, refuse, settings, skills, trust, uninstall
 
 REPO = Path(__file__).resolve().parent.parent
 ODD = 'it\'s "my" $repo é ü'
@@ -198,8 +198,8 @@ def test_with_uv_from_nothing_to_nothing(checkout, tmp_path):
     assert "uv add --dev ipykernel" in done.stdout
     noted = json.loads(Path(Paths(str(target)).record).read_text())
     assert noted["python"] == str(target / ".venv/bin/python")
-    assert "ipykernel" in doctor.probe(noted["python"]).modules
-    assert doctor.probe(str(target / ".stepper/env/bin/python")).modules == ()
+    assert "ipykernel" in interpreter.probe(noted["python"]).modules
+    assert interpreter.probe(str(target / ".stepper/env/bin/python")).modules == ()
     first = snapshot(target)
     assert sh(checkout, str(target), path=path).returncode == 0
     assert snapshot(target) == first
@@ -314,7 +314,7 @@ SPOILT = {
 def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, content):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    if "new-notebook" in name and "new-notebook" not in doctor.shipped_skills():
+    if "new-notebook" in name and "new-notebook" not in skills.shipped_skills():
         pytest.fail("the skill new-notebook is not shipped: nothing would be tested")
     spoil(repo, name, content)
     before = snapshot(repo)
@@ -568,8 +568,8 @@ def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):
     noted = json.loads(record.read_text())
     record.write_text(json.dumps({**noted, "script": hashlib.sha256(old).hexdigest()}))
     for name in ("new-notebook", "gone"):
-        for file, content in settings.stamped({"SKILL.md": b"older"}).items():
-            install.write(repo / refuse.SKILLS / name / file, content)
+        for file, content in skills.stamped({"SKILL.md": b"older"}).items():
+            install.write(repo / skills.SKILLS / name / file, content)
     setup(repo, kernel=kernel)
     assert snapshot(repo) == expected
     out = capsys.readouterr().out
@@ -630,7 +630,7 @@ def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
     code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
-    assert (repo / refuse.SKILLS / "new-notebook/SKILL.md").is_file()
+    assert (repo / skills.SKILLS / "new-notebook/SKILL.md").is_file()
 
 
 # --- the kernel's interpreter --------------------------------------------------------------------------------
@@ -696,7 +696,7 @@ def test_a_given_python_is_remembered_and_not_resolved(repo, kernel, tmp_path, m
 
 
 def answer(version, modules=""):
-    return f'echo noise; echo "{doctor.PROBE_MARK} {version} {modules}"; echo "more noise"'
+    return f'echo noise; echo "{interpreter.PROBE_MARK} {version} {modules}"; echo "more noise"'
 
 
 @pytest.mark.parametrize(
@@ -707,7 +707,7 @@ def answer(version, modules=""):
         (answer("3.12.1"), "-m ensurepip"),
         ("echo boom >&2; exit 3", "boom"),
         ("exit 0", "no message"),
-        (f"echo {doctor.PROBE_MARK}; echo {doctor.PROBE_MARK} x.y", "does not run"),
+        (f"echo {interpreter.PROBE_MARK}; echo {interpreter.PROBE_MARK} x.y", "does not run"),
     ],
 )
 def test_an_interpreter_that_will_not_do(repo, tmp_path, monkeypatch, text, says):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from stepper.kernel.providers import PLACES
-from stepper.policy.model import Limits, Outcome
+from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.fake import FakeKernels
-from stepper.session.ports import Death, Execution, Kernel, KernelPlace, KernelProvider
+from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
 
 # What the fake kernel's cells find, defined where a real one runs.
 PRELUDE = """
@@ -204,7 +204,7 @@ def test_a_kernel_that_dies_in_a_cell(room: Room) -> None:
 
 def test_exit_ends_the_kernel(room: Room) -> None:
     done = room.run("exit()")
-    assert done.death == Death("ended by exit() or quit()") and done.outcome is Outcome.KERNEL_DIED
+    assert done.death == Death("ended by exit() or quit()", "", "SystemExit") and done.outcome is Outcome.KERNEL_DIED
     assert room.wait(room.kernel.death()) is not None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.cli.force import end_by_force
+from stepper.cli.stop import end_by_force
 from stepper.kernel.local.process import MARKER, Identity, clear, tree
 from tests.conftest import Notebook, Project, some_nightly
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepper.setup import settings
+from stepper.setup import settings, skills
 
 OTHER = {"type": "command", "command": "echo hi"}
 OURS = {"type": "command", "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper", "args": ["Stop"]}
@@ -231,19 +231,19 @@ SKILL = {"SKILL.md": "---\nname: x\n---\nWörter\n".encode(), "more/a.md": b"a"}
         ({}, "ours"),
         ({"more/a.md": b"b"}, "edited"),
         ({"more/b.md": b"new"}, "edited"),
-        ({"SKILL.md": settings.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")}, "edited"),
-        ({"SKILL.md": settings.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")}, "ours"),
-        ({"SKILL.md": settings.stamped(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
+        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"name", b"nome")}, "edited"),
+        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"].replace(b"\n", b"\r\n")}, "ours"),
+        ({"SKILL.md": skills.stamped(SKILL)["SKILL.md"] + b"a line\n"}, "edited"),
         ({"SKILL.md": SKILL["SKILL.md"]}, "foreign"),
     ],
 )
 def test_a_skill_is_known_by_its_mark(change, whose):
-    assert settings.whose({**settings.stamped(SKILL), **change}) == whose
+    assert skills.whose({**skills.stamped(SKILL), **change}) == whose
 
 
 def test_stamping_twice_is_stamping_once():
-    once = settings.stamped(SKILL)
-    assert settings.stamped(once) == once
-    assert settings.whose({}) == "none"
+    once = skills.stamped(SKILL)
+    assert skills.stamped(once) == once
+    assert skills.whose({}) == "none"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
-    assert settings.stamped(plain) == once
+    assert skills.stamped(plain) == once

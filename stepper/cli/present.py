@@ -1,16 +1,48 @@
-"""What people see of a command: text that reads well in a terminal, a progress bar with rich."""
+"""What people see: each command's answer as a text that reads well in a terminal, progress as a bar.
+
+A command of the table has a row in `PRESENT`.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import click
 
-from stepper.ground.text import clean, one_line
+from stepper.ground.text import CONTROLS, clean, one_line
 
 MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
+    click.echo(clean(text), err=err)
+
+
+def show(command: str, answer: Any, as_json: bool) -> bool:
+    """Print a command's answer as one JSON document, or as text; return whether what was asked for came out well."""
+    rendering = PRESENT[command]
+    if as_json:
+        told = json.dumps(rendering.document(answer), indent=2, ensure_ascii=False)
+        click.echo(CONTROLS.sub(lambda control: json.dumps(control[0])[1:-1], told))
+    else:
+        say(rendering.text(answer))
+    return rendering.well(answer)
+
+
+def new_text(made: dict[str, Any]) -> str:
+    """Return `stepper new` for people."""
+    lines = [f"Made {made['notebook']}; it is the current notebook."]
+    lines += [f"  {step['id']}. {step['title']}" for step in made["steps"]]
+    if made["unfinished"]:
+        lines.append(f"{made['unfinished']} is unfinished; it stays as it is.")
+    where = "the notebook's folder" if made["kernel_cwd"] == "notebook" else "the project's folder"
+    return "\n".join([*lines, f"Its kernel will run in {where}: paths in cells are relative to that."])
 
 
 def status_text(found: dict[str, Any]) -> str:
@@ -64,6 +96,98 @@ def history_text(runs: list[dict[str, Any]]) -> str:
     )
 
 
+def trust_text(found: dict[str, Any]) -> str:
+    """Return what `stepper trust` accepted, for a person."""
+    lines = [f"Accepted, for you alone, in {found['project']}:"]
+    for name in ("interpreter", "environment"):
+        about = found[name]
+        is_link = about and about["is"] != about["path"]
+        lines.append(f"  {name:<12}{about['path'] if about else 'none'}{' → ' + about['is'] if is_link else ''}")
+    return "\n".join([*lines, f"Recorded in {found['recorded']}"])
+
+
+def ran_text(nothing: str) -> Callable[[dict[str, Any]], str]:
+    """Return the rendering of cells that ran; `nothing` is what it says where there were none to run."""
+
+    def text(ended: dict[str, Any]) -> str:
+        summary = f"{ended['ran']} of {ended['cells']} cells ran ok" if ended["cells"] else nothing
+        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}"]))
+
+    return text
+
+
+def output_text(page: dict[str, Any]) -> str:
+    """Return `stepper output` for people."""
+    more = f"page {page['page']} of {page['pages']}" if page["pages"] > 1 else ""
+    return "\n".join(filter(None, [page["text"], more]))
+
+
+def interrupt_text(answer: dict[str, Any]) -> str:
+    """Return `stepper interrupt` for people."""
+    return f"{answer['notebook']}: {'interrupted' if answer['interrupted'] else 'no cell is running'}"
+
+
+def restart_text(answer: dict[str, Any]) -> str:
+    """Return `stepper restart` for people."""
+    lost = "all variables of the old one are lost" if answer["had_kernel"] else "there was none before"
+    return f"{answer['notebook']}: a fresh kernel runs; {lost}."
+
+
+def shutdown_text(ended: dict[str, Any] | None) -> str:
+    """Return `stepper shutdown` for people."""
+    if ended is None:
+        return "Nothing of stepper's runs in this project."
+    return f"Ended: the daemon and {ended['kernels']} kernel(s) of this project."
+
+
+def doctor_text(checks: list[Any]) -> str:
+    """Return `stepper doctor` for people."""
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}")
+        lines += [f"     mend: {check.mend}"] if not check.ok and check.mend else []
+    return "\n".join(lines)
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """Return the text that an answer holds."""
+    return str(answer["text"])
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """How a command's answer is shown: as text, with `--json` (where it has that), by the exit code (0 or 1)."""
+
+    text: Callable[[Any], str]
+    has_json: bool = True
+    document: Callable[[Any], Any] = lambda answer: answer
+    well: Callable[[Any], bool] = lambda answer: True
+
+
+PRESENT = {
+    "new": Rendering(new_text, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
+    "status": Rendering(status_text),
+    "run": Rendering(
+        ran_text("nothing to run; every cell ran here already (--all runs them again)"), well=lambda ended: ended["ok"]
+    ),
+    "restore": Rendering(ran_text("nothing to restore; no cell of it had ended well"), well=lambda ended: ended["ok"]),
+    "history": Rendering(history_text),
+    "report": Rendering(text_of),
+    "eval": Rendering(text_of, well=lambda answer: answer["outcome"] == "ok"),
+    "output": Rendering(output_text),
+    "interrupt": Rendering(interrupt_text, has_json=False),
+    "restart": Rendering(restart_text, has_json=False),
+    "continue": Rendering(text_of, has_json=False),
+    "fix": Rendering(text_of, has_json=False),
+    "skip": Rendering(text_of, has_json=False),
+    "context": Rendering(text_of, document=lambda told: {name: told[name] for name in told if name != "text"}),
+    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(plan_text)),
+    "shutdown": Rendering(shutdown_text, has_json=False),
+    "doctor": Rendering(doctor_text, has_json=False, well=lambda checks: all(check.ok for check in checks)),
+    "trust": Rendering(trust_text),
+}
+
+
 class RunProgress:
     """A progress bar on a terminal, plain lines elsewhere, nothing with `--json`."""
 
@@ -73,31 +197,32 @@ class RunProgress:
         self.task: Any = None
 
     def __enter__(self) -> RunProgress:
-        """Begin; rich is loaded only where a terminal shows it."""
-        if not self.quiet and sys.stdout.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            )
-            self.bar.start()
+        """Begin; there is nothing to see until the daemon tells of a cell."""
         return self
 
     def __call__(self, told: dict[str, Any]) -> None:
         """Show one message of the daemon's."""
         if self.quiet:
             return
-        if self.bar is None:
+        if not sys.stdout.isatty():
             if told["what"] == "ran":
                 click.echo(clean(told["line"]))
             return
-        if self.task is None:
-            self.task = self.bar.add_task("", total=told["of"])
+        if self.bar is None:
+            self.begin(told["of"])
         if told["what"] == "running":
             self.bar.update(self.task, description=f"cell {told['cell']}")
         else:
             self.bar.console.print(clean(told["line"]), markup=False, highlight=False)
             self.bar.update(self.task, completed=told["position"])
+
+    def begin(self, cells: int) -> None:
+        """Show the bar; rich is loaded only where a terminal shows it."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar.start()
+        self.task = self.bar.add_task("", total=cells)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,13 +230,3 @@ class RunProgress:
         """End the bar."""
         if self.bar is not None:
             self.bar.stop()
-
-
-def trust_text(found: dict[str, Any]) -> str:
-    """Return what `stepper trust` accepted, for a person."""
-    lines = [f"Accepted, for you alone, in {found['project']}:"]
-    for name in ("interpreter", "environment"):
-        about = found[name]
-        is_link = about and about["is"] != about["path"]
-        lines.append(f"  {name:<12}{about['path'] if about else 'none'}{' → ' + about['is'] if is_link else ''}")
-    return "\n".join([*lines, f"Recorded in {found['recorded']}"])

@@ -15,7 +15,7 @@ from stepper.hook import payload as hookio
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import edits, steering
+from stepper.session import edits, standing, steering
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 
@@ -129,7 +129,7 @@ async def session_start(workspace: Workspace, payload: dict[str, Any], caller: C
     session = workspace.under_way(hookio.session(payload))
     if session is None:
         return hookio.SILENT
-    return _context("SessionStart", (await steering.context(session))["text"])
+    return _context("SessionStart", (await standing.context(session)).text)
 
 
 async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
@@ -187,8 +187,8 @@ def _context(event: str, text: str) -> bytes:
 
 
 async def _status(session: Session) -> str:
-    found = await steering.status(session)
-    lines = [f"stepper: {one_line(session.name)}: {found['state']}; kernel {found['kernel']['state']}."]
+    now = await standing.status(session)
+    lines = [f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."]
     return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
-from stepper.daemon.verbs import COMMANDS, Request, arguments
+from stepper.daemon.verbs import Request, answer
 from stepper.daemon.workspace import Workspace, write_private
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser
@@ -188,7 +188,7 @@ class Daemon:
 
         progress({})
         caller = Caller(wire.unpack_environ(environ))
-        request = Request(self.workspace, {}, caller, os.fsdecode(cwd), progress)
+        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
@@ -213,18 +213,14 @@ class Daemon:
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
         """Return the kind and the body of the answer."""
         try:
-            verb, _, event = verb.partition(" ")
-            if verb == "hook":
+            kind, _, event = verb.partition(" ")
+            if kind == "hook":
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
-            command = COMMANDS.get(verb)
-            if command is None:
+            body = await answer(verb, payload, request)
+            if body is None:
                 raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
-            request.arguments = arguments(payload)
-            answer = await command(request)
             self.workspace.mark()
-            if verb == "status":
-                answer["daemon"] = self.about
-            return wire.OK, json.dumps(answer).encode()
+            return wire.OK, body
         except StepperError as error:
             told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         except Exception as error:

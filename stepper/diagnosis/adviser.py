@@ -24,8 +24,8 @@ from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
 from stepper.diagnosis.names import Notebook, module_error, name_error
 from stepper.ground.text import one_line
-from stepper.policy.ledger import State
-from stepper.policy.model import Cell, Fault
+from stepper.policy.model import Cell, Fault, Run
+from stepper.policy.state import State
 from stepper.session.ports import Execution, Pictures, Surroundings
 from stepper.words import brief
 
@@ -126,13 +126,13 @@ class Adviser:
         return [one_line(f"before failing, this cell {line}", 600)] if line else []
 
     @harmless(lambda run, facts: True)
-    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
-        began = datetime.fromisoformat(str(run["started_at"]).replace("Z", "+00:00")).timestamp()
-        missing = (run["fault"]["attributes"] or {}).get("filename")
+        began = datetime.fromisoformat(run.started_at.replace("Z", "+00:00")).timestamp()
+        missing = run.fault.attributes.get("filename") if run.fault else None
         if missing and os.path.lexists(os.path.join(str(facts.get("cwd") or ""), str(missing))):
             return True  # it may lie where the walk does not look
-        ended = int((began + run["duration_s"] + 0.001) * 1e9)  # times in the journal are cut at milliseconds
+        ended = int((began + run.duration_s + 0.001) * 1e9)  # times in the journal are cut at milliseconds
         if ended > time.time_ns():  # the clock was set back: times tell nothing
             return True
         return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())

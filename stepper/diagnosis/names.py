@@ -18,8 +18,8 @@ from stepper.diagnosis.inside.near import bare, closest, listed, quoted
 from stepper.diagnosis.unbound import unbound
 from stepper.ground.text import one_line
 from stepper.policy.changes import runnable
-from stepper.policy.ledger import State
 from stepper.policy.model import Cell, Fault
+from stepper.policy.state import State
 from stepper.session.ports import Surroundings
 from stepper.words import brief
 

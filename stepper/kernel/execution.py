@@ -12,8 +12,8 @@ from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox, Process, Transport
 from stepper.kernel.widgets import Widgets
-from stepper.policy.model import Outcome
-from stepper.session.ports import Death, Execution, Models
+from stepper.policy.model import Death, Outcome
+from stepper.session.ports import Execution, Models
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
 MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
@@ -226,7 +226,7 @@ class Running:
         if self.died is None and any(item.get("source") == "ask_exit" for item in content.get("payload") or []):
             # exit() and quit() answer `ok` and end the kernel
             gone = await self.kernel.wait_death(GRACE_SECONDS)
-            self.died = Death("ended by exit() or quit()", gone.stderr if gone else "")
+            self.died = Death("ended by exit() or quit()", gone.stderr if gone else "", "SystemExit")
         if self.died is not None:
             await self.kernel.shutdown()
         self.kernel.sync_widgets()

@@ -15,8 +15,8 @@ from stepper.kernel.execution import Running, recorded
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox, Process
 from stepper.kernel.widgets import Widgets
-from stepper.policy.model import Limits, Outcome
-from stepper.session.ports import About, Death, Execution, Models
+from stepper.policy.model import Death, Limits, Outcome
+from stepper.session.ports import About, Execution, Models
 
 ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
 log = logging.getLogger("stepper")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from stepper.session.ports import About, Death
+from stepper.policy.model import Death
+from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
 

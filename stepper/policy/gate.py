@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 from stepper.ground.text import one_line
 from stepper.policy import plan
-from stepper.policy.ledger import State
+from stepper.policy.commands import COMMANDS
 from stepper.policy.model import Cell, Consent, Limits
+from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
-PERSONS = re.compile(CALL.format("continue|fix|skip|restart|restore|trust"))  # the agent's own call of them asks
-RUNNING = re.compile(CALL.format("run|eval|restart|restore"))
+PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
 
 
 def unaccepted(consent: Consent, limits: Limits) -> str | None:
@@ -35,9 +36,7 @@ def stopped(state: State) -> str | None:
     """Return why no code cell runs while the notebook is stopped."""
     if state.stop is None:
         return None
-    lines = dict(line.split(": ", 1) for line in state.stop.block.splitlines() if ": " in line)
-    what = f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"
-    return f"execution of this notebook is stopped ({one_line(what, 300)}): {GO_ON}"
+    return f"execution of this notebook is stopped ({one_line(state.stop.error, 300)}): {GO_ON}"
 
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:

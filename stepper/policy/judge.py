@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from stepper.policy import classify
 from stepper.policy.changes import RAISES_TAG, source_hash
-from stepper.policy.model import Cell, Fault, Outcome, Run, Verdict
+from stepper.policy.events import Started
+from stepper.policy.model import Cell, Death, Fault, Key, Outcome, Run, Verdict
 
 KEPT = "the kernel's state is kept"
 LOST = "all variables are lost"
-DEATHS = {"exit()": "SystemExit", "out of memory": "OutOfMemory"}  # a word of how a kernel died → its class
 
 
 def judge(
     outcome: Outcome,
     fault: Fault | None,
     tags: tuple[str, ...],
-    death: str = "",
-    stderr: str = "",
+    death: Death | None = None,
     memory: str = "",
     built: str = "",
 ) -> tuple[Fault | None, Verdict]:
     """Return the fault, with classes of its own for what is no exception, and what follows.
 
-    `death` tells how the kernel ended ('' while it lives), `stderr` what it wrote last, `memory` what the guard saw,
-    `built` what had built the variables that are lost with it.
+    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
-    lost = f"kernel died ({death}): {LOST}" + (f"; {built}" if built else "")
+    lost = f"kernel died ({death.how}): {LOST}" + (f"; {built}" if built else "") if death else ""
     if outcome is Outcome.MEMORY:
         return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
-        said = lost + (f"\n{stderr}" if stderr else "")
-        classes = ("KernelDied", *(name for word, name in DEATHS.items() if word in death))
+        said = lost + (f"\n{death.stderr}" if death.stderr else "")
+        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
         frames, line = (fault.frames, fault.line) if fault else ((), None)
         return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
     if outcome is Outcome.TIMEOUT:
@@ -49,7 +46,7 @@ class Begun:
     """A run that begins: its number, what it counts for, when (UTC, and on the monotonic clock)."""
 
     number: int
-    key: int | str
+    key: Key
     at: str
     clock: float
     tool_use_id: str | None
@@ -62,22 +59,22 @@ class Begun:
         """When it began, in nanoseconds of the clock that files are stamped by."""
         return int(datetime.fromisoformat(self.at.replace("Z", "+00:00")).timestamp() * 1e9)
 
-    def event(self, cell: Cell) -> dict[str, Any]:
-        """Return what the journal tells of it: all that a daemon needs which finds it unfinished."""
-        return {
-            "event": "start",
-            "run": self.number,
-            "key": self.key,
-            "at": self.at,
-            "tool_use_id": self.tool_use_id,
-            "request": self.request,
-            "timeout": self.timeout,
-            "cell_id": cell.id,
-            "number": cell.number,
-            "index": cell.index,
-            "source": cell.source,
-            "tags": cell.tags,
-        }
+    def event(self, cell: Cell, kernel: str) -> Started:
+        """Return what the journal tells of it."""
+        return Started(
+            run=self.number,
+            key=self.key,
+            at=self.at,
+            tool_use_id=self.tool_use_id,
+            request=self.request,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
 
     def run(
         self, cell: Cell, outcome: Outcome, fault: Fault | None, verdict: Verdict, kernel: str, clock: float
@@ -97,9 +94,5 @@ class Begun:
             fault=fault,
             kernel=kernel,
             tool_use_id=self.tool_use_id,
+            key=self.key,
         )
-
-
-def told(run: Run) -> dict[str, Any]:
-    """Return a run as the journal holds it (dataclasses.asdict copies each value, which costs more than a write)."""
-    return {**vars(run), "fault": asdict(run.fault) if run.fault else None}

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 from stepper.ground.text import one_line
+
+Key = int | str  # a step's id, or the id of a cell in no step
+Moment = Annotated[str, "UTC in ISO 8601"]
+
+
+def moment(text: str) -> Moment:
+    """Return a time in ISO 8601 with its zone; raise TypeError or ValueError."""
+    if not isinstance(text, str) or datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
+        raise TypeError(f"no time with a zone: {text!r:.100}")
+    return text
 
 
 class Outcome(str, Enum):
@@ -139,22 +150,35 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Death:
+    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr.
+
+    `cause` is the class of fault that it is beside `KernelDied`, where one is known: `SystemExit`, `OutOfMemory`.
+    """
+
+    how: str
+    stderr: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """One execution of one cell. `started_at` is UTC in ISO 8601; `duration_s` in seconds."""
+    """One execution of one cell; `duration_s` is in seconds. It counts for `key`: its step, or a cell in no step."""
 
     run: int
     cell_id: str
-    number: int
+    number: int = 0
     index: int
     step: int | None
     source_hash: str
-    started_at: str
+    started_at: Moment
     duration_s: float
     outcome: Outcome
     verdict: Verdict
     fault: Fault | None = None
     kernel: str = ""
     tool_use_id: str | None = None
+    key: Key
 
 
 @dataclass(frozen=True)

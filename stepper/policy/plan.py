@@ -6,13 +6,11 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepper.policy import directive
-from stepper.policy.model import Cell, CellEdit, Kind, Plan, Step, StepStatus
-
-if TYPE_CHECKING:
-    from stepper.policy.ledger import State
+from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStatus
+from stepper.policy.state import State
 
 SLUG_LENGTH = 40
 
@@ -89,7 +87,7 @@ def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     return number
 
 
-def key(state: State, cells: Sequence[Cell], cell: Cell) -> int | str:
+def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
     cell that is gone takes over that one's count.
     """

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, StepperError
-from stepper.policy import changes, gate, judge, plan, progress, retry
+from stepper.policy import changes, events, gate, judge, plan, progress, retry
 from stepper.policy.model import Cell, CellEdit, FileWrite, Outcome, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
@@ -108,7 +108,7 @@ async def _again(session: Session, document: Notebook, cell: Cell) -> str | None
         return None
     if await asyncio.to_thread(session.adviser.changed_since, last, session.facts):
         return None
-    session.put(cell, session.failed, last["step"], last["run"], keep_time=True)
+    session.put(cell, session.failed, last.step, last.run, keep_time=True)
     return progress.repeated(last)
 
 
@@ -131,12 +131,12 @@ async def _held(
     begin = judge.Begun(0, key, now(), time.monotonic(), tool_use_id, 0)
     run = begin.run(cell, Outcome.ERROR, fault, Verdict.RECOVERABLE, "", begin.clock)
     attempts = state.of(key).attempts
-    session.log({"event": "held", **judge.told(run), "key": key, "at": begin.at})
+    session.log(events.Held(**vars(run), at=begin.at))
     work = replace(work_on(session, document, cell), timeout=0.0, notes=session.take_notes())
     ended = summed(session, work, run, Execution(run.outcome))
     counted = state.of(key).attempts > attempts
     if counted and retry.decide(run.verdict, state.of(key).attempts, 0, limits).act is retry.Act.STOP:
-        session.stop(key, cell.id, report.stop_block(ended, state.of(key).attempts))
+        session.stop(key, ended, state.of(key).attempts)
     return replace(ended, held=True, counted=counted)
 
 

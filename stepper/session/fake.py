@@ -20,11 +20,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stepper.policy.model import Limits, Outcome
+from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.fakecell import Died, Running
-from stepper.session.ports import About, Death, Execution, KernelPlace, Models
+from stepper.session.ports import About, Execution, KernelPlace, Models
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
+EXIT = "ended by exit() or quit()"
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
 
@@ -73,7 +74,7 @@ class FakeKernel:
         self.now.unsaid.append(text)
 
     def _exit(self) -> None:
-        raise Died("ended by exit() or quit()")
+        raise Died(EXIT)
 
     def about(self) -> About:
         """Return the interpreter; there is no process."""
@@ -207,7 +208,7 @@ class FakeKernel:
         finally:
             self.busy = False
         if run.died:
-            self.ended = self.ended or Death(run.died)
+            self.ended = self.ended or Death(run.died, cause="SystemExit" if run.died == EXIT else "")
         outcome = Outcome.KERNEL_DIED if run.died else run.outcome
         outcome = INTERRUPTED.get(self.interrupted, Outcome.CANCELLED) if self.interrupted else outcome
         facts = {} if run.died else {"namespace": await self.facts()}

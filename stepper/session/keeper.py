@@ -8,12 +8,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from stepper.ground.errors import KernelError
-from stepper.policy.ledger import State
-from stepper.policy.model import Limits
-from stepper.session.ports import Death, Execution, Kernel, KernelPlace, KernelProvider
+from stepper.policy.events import Event, KernelChanged
+from stepper.policy.model import Death, Limits, Moment
+from stepper.policy.state import State
+from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
 
 
-def now() -> str:
+def now() -> Moment:
     """Return the time in UTC as ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -26,7 +27,7 @@ class Keeper:
         provider: KernelProvider,
         place: Callable[[Mapping[str, str]], KernelPlace],
         state: State,
-        log: Callable[[dict[str, Any]], None],
+        log: Callable[[Event], None],
         hears: Callable[[dict[str, Any], bool], bool],
     ) -> None:
         self.hears = hears  # what comes for cells beside the one that runs
@@ -95,8 +96,7 @@ class Keeper:
             self.starting = False
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
-        self.log({"event": "kernel", "what": "started", "kernel": kernel.id, "pid": kernel.about().pid,
-                  "at": now()})  # fmt: skip
+        self.log(KernelChanged(what="started", kernel=kernel.id, pid=kernel.about().pid, at=now()))
         return kernel
 
     async def interrupt(self, reason: str) -> bool:
@@ -125,7 +125,7 @@ class Keeper:
 
     def lost(self, why: str) -> None:
         """Journal that the kernel's state is gone."""
-        self.log({"event": "kernel", "what": "lost", "why": why, "at": now()})
+        self.log(KernelChanged(what="lost", why=why, at=now()))
 
     async def status(self) -> dict[str, Any]:
         """Return pid, state, memory and interpreter, as `stepper status --json` tells them."""

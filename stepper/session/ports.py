@@ -6,16 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stepper.policy.ledger import State
-from stepper.policy.model import Cell, Fault, Limits, Outcome, Plan
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr."""
-
-    how: str
-    stderr: str = ""
+from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
+from stepper.policy.state import State
 
 
 @dataclass(frozen=True)
@@ -345,7 +337,7 @@ class Diagnosis(Protocol):
     def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed, in lines."""
 
-    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
 
     def doubtful(self, execution: Execution) -> list[str]:
@@ -370,7 +362,7 @@ class Without:
         """Return nothing."""
         return []
 
-    def changed_since(self, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
         """Return True: nobody looked."""
         return True
 

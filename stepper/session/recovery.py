@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
-from typing import Any
 
 from stepper.ground.errors import KernelError, NotebookError
 from stepper.policy import judge, plan, retry
-from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.session.ports import Death, Execution, Notebook
+from stepper.policy.events import Started, Voided
+from stepper.policy.model import Cell, Death, Outcome, Verdict
+from stepper.session.ports import Execution, Notebook
 from stepper.session.run import Concluded, Work, conclude, tell, work_on
 from stepper.session.session import Session
 from stepper.words import report
@@ -27,50 +27,49 @@ async def settle(session: Session) -> None:
 
     The kernel's helper remembers what the run published. Where it never began, the journal says so.
     """
-    cut: dict[str, Any] = session.state.running or {}
-    where = f"run {cut['run']} (cell {cut.get('number', '?')})"
+    cut = session.state.running
+    assert cut is not None
+    where = f"run {cut.run} (cell {cut.number or '?'})"
     execution = await _recalled(session, cut)
     if execution is None:
-        session.log({"event": "void", "run": cut["run"], "tool_use_id": cut.get("tool_use_id")})
-        if cut.get("tool_use_id") not in session.asking:  # else it runs now
-            session.troubles.append(f"{where} had not begun when its daemon ended: it was NOT run")
+        session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
+        if cut.tool_use_id not in session.asking:  # else it runs now
+            session.trouble(f"{where} had not begun when its daemon ended: it was NOT run", cut.run)
         return
     session.facts = execution.facts.get("namespace") or {}
     work = _work(session, cut)
     work.notes.append(f"{where} lost its daemon and went on: this is how it ended")
-    begin = judge.Begun(cut["run"], cut["key"], cut["at"], time.monotonic() - _age(cut), cut.get("tool_use_id"), 0,
-                        cut.get("request", ""), work.timeout)  # fmt: skip
+    begin = judge.Begun(cut.run, cut.key, cut.at, time.monotonic() - _age(cut), cut.tool_use_id, 0, cut.request,
+                        work.timeout)  # fmt: skip
     kernel = session.keeper.kernel
-    done = await conclude(
-        session, work, begin, execution, {}, cut.get("kernel", ""), kernel.about().python if kernel else ""
-    )
+    python = kernel.about().python if kernel else ""
+    done = await conclude(session, work, begin, execution, {}, cut.kernel, python)
     if done.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
         work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)
     session.kept(report.of_run(ended), ended)
-    session.troubles.append(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut['run']}`")
+    session.trouble(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut.run}`", cut.run)
 
 
-async def _recalled(session: Session, cut: dict[str, Any]) -> Execution | None:
+async def _recalled(session: Session, cut: Started) -> Execution | None:
     """Return what came of the run, None where it never began."""
     kernel, limits = session.keeper.kernel, session.limits()
-    if kernel is None or kernel.id != cut.get("kernel"):
+    if kernel is None or kernel.id != cut.kernel:
         if kernel is not None:  # the journal names another one: whose state it holds, nobody knows
             await kernel.shutdown()
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)
-    timeout = float(cut.get("timeout") or limits.cell_timeout_seconds)
+    timeout = cut.timeout or limits.cell_timeout_seconds
     try:
-        return await session.keeper.recall(cut.get("request", ""), timeout - _age(cut, timeout), limits)
+        return await session.keeper.recall(cut.request, timeout - _age(cut, timeout), limits)
     except KernelError as error:
         return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))
 
 
-def _work(session: Session, cut: dict[str, Any]) -> Work:
+def _work(session: Session, cut: Started) -> Work:
     """Return the work that the run was, with the cell as it was sent to the kernel."""
-    cell = Cell(cut["cell_id"], cut.get("index", -1), cut.get("number", 0), "code", cut.get("source", ""),
-                tuple(cut.get("tags") or ()))  # fmt: skip
+    cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
     document: Notebook = Gone()
     try:
         document = session.read()
@@ -80,14 +79,14 @@ def _work(session: Session, cut: dict[str, Any]) -> Work:
     except NotebookError:
         pass  # `put` says why
     # Its message may still be under way: PostToolBatch sets the time.
-    work = work_on(session, document, cell, keep_time=bool(cut.get("tool_use_id")))
-    work.key, work.timeout = cut["key"], float(cut.get("timeout") or work.timeout)
+    work = work_on(session, document, cell, keep_time=bool(cut.tool_use_id))
+    work.key, work.timeout = cut.key, cut.timeout or work.timeout
     return work
 
 
-def _age(cut: dict[str, Any], most: float = float("inf")) -> float:
+def _age(cut: Started, most: float = float("inf")) -> float:
     """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
-    began = datetime.fromisoformat(cut["at"].replace("Z", "+00:00"))
+    began = datetime.fromisoformat(cut.at.replace("Z", "+00:00"))
     return min(most, max(0.0, (datetime.now(timezone.utc) - began).total_seconds()))
 
 

@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass, replace
 from itertools import count
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
-from stepper.policy import changes, directive, judge, ledger, plan, progress, retry
-from stepper.policy.model import Cell, Fault, Limits, Outcome, Run, Verdict
+from stepper.policy import changes, directive, events, judge, plan, progress, retry
+from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
 from stepper.session.session import Caller, Session
@@ -25,7 +25,7 @@ class Work:
 
     document: Notebook
     cell: Cell
-    key: ledger.Key
+    key: Key
     timeout: float
     limits: Limits
     keep_time: bool
@@ -76,7 +76,7 @@ async def run_cell(
                             uuid.uuid4().hex, work.timeout)  # fmt: skip
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
-        session.log({**begin.event(cell), "kernel": kernel.id}, sync=False)
+        session.log(begin.event(cell, kernel.id), sync=False)
         known = session.facts
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
         done = await conclude(session, work, begin, execution, known, kernel.id, kernel.about().python)
@@ -116,11 +116,16 @@ async def conclude(
     if decision.act is not retry.Act.AGAIN:
         work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
     if verdict is Verdict.RECOVERABLE:
-        work.notes += progress.same_error(state, key, run)
-    counted: dict[str, object] = {"key": key, "repeat": begin.repeat, "execution_count": execution.execution_count}
-    counted |= {"displays": execution.displays} if execution.displays else {}
-    counted |= {"left_out": astuple(execution.left_out)} if execution.left_out else {}
-    session.log({"event": "run", **judge.told(run), **counted, "request": begin.request}, sync=None)
+        work.notes += progress.same_error(state, run)
+    ran = events.Ran(
+        **vars(run),
+        repeat=begin.repeat,
+        execution_count=execution.execution_count,
+        displays=execution.displays,
+        left_out=astuple(execution.left_out) if execution.left_out else None,
+        request=begin.request,
+    )
+    session.log(ran, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
     return Concluded(begin, run, execution, decision, attempts)
@@ -136,7 +141,7 @@ async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
     if done.decision.act is retry.Act.STOP:
-        session.stop(work.key, work.cell.id, report.stop_block(ended, done.attempts + done.begin.repeat))
+        session.stop(work.key, ended, done.attempts + done.begin.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
@@ -149,9 +154,8 @@ def judged(cell: Cell, execution: Execution, facts: dict[str, object], built: st
 
     `built` tells what had built the variables, for a kernel that died.
     """
-    how, stderr = (execution.death.how, execution.death.stderr) if execution.death else ("", "")
     memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
-    return judge.judge(execution.outcome, execution.fault, cell.tags, how, stderr, memory, built)
+    return judge.judge(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
 
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
@@ -204,11 +208,11 @@ def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
         raise error
     cell, key = work.cell, work.key
     fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
-    run = Run(0, cell.id, cell.number, cell.index, key if isinstance(key, int) else None, "", now(), 0.0,
-              Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault)  # fmt: skip
+    begin = judge.Begun(0, key, now(), 0.0, None, 0)
+    run = begin.run(cell, Outcome.KERNEL_DIED, fault, Verdict.UNRECOVERABLE, "", begin.clock)
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
-    session.stop(key, cell.id, report.stop_block(ended, session.state.of(key).attempts, error.hint))
+    session.stop(key, ended, session.state.of(key).attempts, error.hint)
     return ended
 
 

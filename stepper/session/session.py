@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import ledger, plan
-from stepper.policy.model import Cell, Limits
+from stepper.policy import events, ledger, plan
+from stepper.policy.events import Event
+from stepper.policy.model import Cell, Death, Key, Limits
+from stepper.policy.state import Shown
 from stepper.session.keeper import Keeper, now
 from stepper.session.ports import (
-    Death,
     Diagnosis,
     Execution,
     Journal,
@@ -27,7 +28,7 @@ from stepper.session.ports import (
     NotebookFile,
     Target,
 )
-from stepper.words import brief
+from stepper.words import brief, report
 from stepper.words.report import Ended, Report, left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -70,11 +71,13 @@ class Session:
         self.put_again_at = 0.0  # when outputs that wait are tried again unasked
         self.facts: dict[str, Any] = {}
         self.failed: Execution | None = None  # the last run, where it failed
-        events, trouble = journal.load()
-        self.state = ledger.replay(events)
-        self.troubles = [trouble] if trouble else []  # told with the next run
+        lines, trouble = journal.load()
+        self.state = ledger.replay(lines)
+        self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run
+        if trouble:
+            self.trouble(trouble)
         if self.state.unread:
-            self.troubles.append(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
+            self.trouble(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
         self.keeper = Keeper(kernels, place, self.state, self.log, self.heard)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
@@ -133,7 +136,8 @@ class Session:
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            self.stop(None, "", brief.stop_of_death(f"{why}: all variables are lost; {built}", death.stderr))
+            error, block = brief.stop_of_death(f"{why}: all variables are lost; {built}", death.stderr)
+            self.log(events.Stopped(at=now(), key=None, cell_id="", block=block, error=error))
 
     # --- the notebook -----------------------------------------------------------------------------------------
 
@@ -146,7 +150,7 @@ class Session:
             )
         told = plan.from_json(document.plan)
         if told and not self.state.plan.steps:
-            self.log({"event": "plan", "at": now(), "plan": plan.to_json(told)})
+            self.log(events.Planned(at=now(), plan=plan.to_json(told)))
         return document
 
     def mended(self) -> Notebook:
@@ -156,7 +160,7 @@ class Session:
             return document
         for former, cell in self.file.mend_ids():
             where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {cell.label}"
-            self.troubles.append(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
+            self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
 
     def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
@@ -191,61 +195,60 @@ class Session:
 
     def _keep_waiting(self, cell: Cell, execution: Execution, step: int | None, run: int) -> None:
         self.log(
-            {
-                "event": "unwritten",
-                "run": run,
-                "cell_id": cell.id,
-                "number": cell.number,
-                "source": cell.source,
-                "step": step,
-                "outputs": execution.outputs,
-                "execution_count": execution.execution_count,
-                "timings": execution.timings,
-            }
+            events.Unwritten(
+                run=run,
+                cell_id=cell.id,
+                number=cell.number,
+                source=cell.source,
+                step=step,
+                outputs=execution.outputs,
+                execution_count=execution.execution_count,
+                timings=execution.timings,
+            )
         )
 
     def _put_waiting(self) -> None:
         """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
         began = time.monotonic()
         for waiting in list(self.state.unwritten.values()):
-            cell = Cell(waiting["cell_id"], -1, waiting["number"], "code", waiting["source"])
-            execution = Execution(ledger.outcome_of(self.state, waiting["run"]), waiting["outputs"],
-                                  waiting["execution_count"], waiting["timings"])  # fmt: skip
+            cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
+            outcome = self.state.outcome_of(waiting.run)
+            execution = Execution(outcome, waiting.outputs, waiting.execution_count, waiting.timings)
             try:
-                why = self.file.put(cell, execution, waiting["step"], keep_time=True)  # a message may be under way
+                why = self.file.put(cell, execution, waiting.step, keep_time=True)  # a message may be under way
             except NotebookError:
                 now_at = time.monotonic()  # a large notebook is not read each second for nothing
                 self.put_again_at = now_at + PUT_SHARE * (now_at - began)
                 return
             except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote that line
                 why = "they are no outputs"
-            self.log({"event": "written", "run": waiting["run"], "cell_id": cell.id, "why_not": why})
+            self.log(events.Written(run=waiting.run, cell_id=cell.id, why_not=why))
             told = f"were left out ({why})" if why else "are in the notebook now"
-            self.troubles.append(f"the outputs of run {waiting['run']} (cell {cell.number}), which waited, {told}")
+            self.trouble(f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}")
 
     def heard(self, message: dict[str, Any], late: bool) -> bool:
         """Take what shows something in cells beside the one that runs; return whether any is there to take it.
 
         With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
         """
-        state, running = self.state, self.state.running or {}
+        state, running = self.state, self.state.running
         request = str(message["parent_header"].get("msg_id") or "")
         transient = message["content"].get("transient")
         mark = str(transient.get("display_id") or "") if isinstance(transient, dict) else ""
         own = state.requests.get(request)
         if late:
-            if not request or request == running.get("request"):
+            if not request or (running and request == running.request):
                 return True  # the kernel's own words; what its record holds
-            last = state.runs[-1] if state.runs and not running else {}
-            cell_id, source = own or (last.get("cell_id", ""), last.get("source_hash", ""))
-            if cell_id == running.get("cell_id", ""):
+            last = state.runs[-1] if state.runs and not running else None
+            cell_id, source = own or ((last.cell_id, last.source_hash) if last else ("", ""))
+            if cell_id == (running.cell_id if running else ""):
                 return False  # it can't be told apart, or would be written over
             shows = cell_id in state.shown and mark in state.shown[cell_id].displays
             if shows or message["msg_type"] != "update_display_data":
                 self._arrived(Target(cell_id, source), message)
             return True
-        not_in = own[0] if own else running.get("cell_id")
-        for cell_id in ledger.showing(state, mark) if mark else ():
+        not_in = own[0] if own else running and running.cell_id
+        for cell_id in state.showing(mark) if mark else ():
             if cell_id != not_in:
                 update = {**message, "msg_type": "update_display_data"}
                 self._arrived(Target(cell_id, state.shown[cell_id].source_hash), update)
@@ -253,12 +256,12 @@ class Session:
 
     async def _take_missed(self) -> None:
         """Take what the last run published after its end while no daemon was there, less what the last one had put."""
-        last = self.state.runs[-1] if self.state.runs else {}
-        kernel, request, shown = self.keeper.kernel, last.get("request"), self.state.shown.get(last.get("cell_id", ""))
-        if kernel is None or request not in self.state.requests or shown is None:
+        last, kernel = self.state.runs[-1] if self.state.runs else None, self.keeper.kernel
+        shown = self.state.shown.get(last.cell_id) if last else None
+        if kernel is None or last is None or last.request not in self.state.requests or shown is None:
             return
         characters, others = shown.late_characters, shown.late_others
-        for message in await kernel.missed(request):
+        for message in await kernel.missed(last.request):
             text = message["content"].get("text")
             if message["msg_type"] == "stream" and isinstance(text, str):
                 message["content"]["text"], characters = text[characters:], max(0, characters - len(text))
@@ -270,16 +273,16 @@ class Session:
                 self.heard(message, True)
 
     def _arrived(self, target: Target, message: dict[str, Any]) -> None:
-        shown = self.state.shown.get(target.cell_id, ledger.Shown(""))
+        shown = self.state.shown.get(target.cell_id, Shown(""))
         missing, limit = LeftOut(*shown.left_out), self._limits().max_output_bytes
         try:
-            waiting = self.state.unwritten.get(target.cell_id, {}).get("outputs")
-            self.late.take(target, message, shown.displays, missing, limit, waiting)
+            waiting = self.state.unwritten.get(target.cell_id)
+            self.late.take(target, message, shown.displays, missing, limit, waiting.outputs if waiting else None)
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
-            self.log({"event": "late", "at": now(), "cell_id": target.cell_id, "source_hash": target.source_hash,
-                      "characters": size, "shows": int(not size), "updates": 0, "left_out": shown.left_out,
-                      "displays": shown.displays, "there": False, "why": error.message}, sync=False)  # fmt: skip
+            self.log(events.Late(at=now(), **vars(target), characters=size, shows=int(not size), updates=0,
+                                 left_out=shown.left_out, displays=shown.displays, there=False, why=error.message),
+                     sync=False)  # fmt: skip
 
     def put_late(self) -> None:
         """Write what came besides runs; what can't be written now waits for the next time."""
@@ -293,13 +296,12 @@ class Session:
             arrived = self.late.put(models)
         except NotebookError:
             arrived = []
-        done = time.monotonic()
-        self.late_at = done + max(LATE_SECONDS, PUT_SHARE * (done - began))
+        self.late_at = (done := time.monotonic()) + max(LATE_SECONDS, PUT_SHARE * (done - began))
         for what in arrived:
-            self.log({"event": "late", "at": now(), "cell_id": what.target.cell_id,
-                      "source_hash": what.target.source_hash, "characters": what.characters, "shows": what.outputs,
-                      "updates": what.updates, "left_out": astuple(what.left_out), "displays": what.displays,
-                      "there": what.there}, sync=False)  # fmt: skip
+            displays = {mark: [*outputs] for mark, outputs in what.displays.items()}
+            self.log(events.Late(at=now(), **vars(what.target), characters=what.characters, shows=what.outputs,
+                                 updates=what.updates, left_out=astuple(what.left_out), displays=displays,
+                                 there=what.there), sync=False)  # fmt: skip
 
     # --- the kernel -------------------------------------------------------------------------------------------
 
@@ -337,32 +339,37 @@ class Session:
     async def abandon(self, caller: Caller) -> None:
         """The caller went away: what it waits for is cancelled."""
         caller.left.set()
-        call = (self.state.running or {}).get("tool_use_id") or ""
+        call = (self.state.running and self.state.running.tool_use_id) or ""
         if caller is self.waits_for or caller is self.asking.get(call):
             self.pause.set()
             await self.keeper.interrupt("client gone")
 
     # --- the journal ------------------------------------------------------------------------------------------
 
-    def log(self, event: dict[str, Any], sync: bool | None = True) -> None:
+    def log(self, event: Event, sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
-        beginning = event["event"] == "start"  # nothing ran yet
+        beginning = isinstance(event, events.Started)  # nothing ran yet
         try:
-            self.journal.append(event, sync, keep=not beginning)
+            self.journal.append(event.to_json(), sync, keep=not beginning)
         except OSError as error:
             why = f"the journal can't be written ({error.strerror})"
             if beginning:
                 raise StepperError(why, "df -h .stepper; ls -l .stepper/journal") from error
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
-            self.troubles = [*(one for one in self.troubles if not one.startswith(why)), told]
-        if event["event"] == "kernel":
+            self.trouble(told, error.strerror)
+        if isinstance(event, events.KernelChanged):
             self.facts = {}
-        ledger.apply(self.state, event)
+        ledger.apply(event, self.state)
+
+    def trouble(self, text: str, about: Hashable = None) -> None:
+        """Have this told with the next run; of what is told already `about` the same, nothing more is."""
+        self.troubles.pop(about or text, None)
+        self.troubles[about or text] = text
 
     def take_notes(self) -> list[str]:
         """Return what must be said first with the next run, once."""
-        notes = [note for note in (*self.troubles, self.keeper.news) if note]
-        self.troubles, self.keeper.news = [], ""
+        notes = [note for note in (*self.troubles.values(), self.keeper.news) if note]
+        self.troubles, self.keeper.news = {}, ""
         return notes
 
     def seen(self, tool_use_id: str | None) -> bool:
@@ -371,23 +378,23 @@ class Session:
 
     def answered(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""
-        runs = [run for run in self.state.runs if run["tool_use_id"] == tool_use_id]
-        text = self.state.reports.get(runs[-1]["run"] if runs else 0)
+        runs = [run for run in self.state.runs if run.tool_use_id == tool_use_id]
+        text = self.state.reports.get(runs[-1].run if runs else 0)
         if text is not None and not runs:
             return Report(text, "", ok=False)
         if not runs:
             return None
-        told = f"run {runs[-1]['run']} ("
-        self.troubles = [one for one in self.troubles if not one.startswith(told)]  # it is told now
+        self.troubles.pop(runs[-1].run, None)  # it is told now
         return brief.of_journaled(runs[-1], text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
-        self.log({"event": "report", "run": ended.run, "text": f"{found.text}\n{found.stop}".strip()}, sync=False)
+        self.log(events.Reported(run=ended.run, text=f"{found.text}\n{found.stop}".strip()), sync=False)
         return found
 
-    def stop(self, key: ledger.Key | None, cell_id: str, block: str) -> None:
+    def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        self.log({"event": "stop", "at": now(), "key": key, "cell_id": cell_id, "block": block})
+        error, block = ": ".join(report.error_of(ended)), report.stop_block(ended, retries, mend)
+        self.log(events.Stopped(at=now(), key=key, cell_id=ended.cell.id, block=block, error=error))

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from stepper import __version__
 from stepper.ground.errors import StepperError
-from stepper.ground.paths import Paths
+from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
+from stepper.setup.files import PACKAGE, assets, link, read, remove, write
+from stepper.setup.interpreter import run
 from stepper.setup.refuse import (
     SETTINGS,
-    SKILLS,
     Choice,
     RefusedError,
     check_interpreter,
@@ -33,6 +34,7 @@ from stepper.setup.refuse import (
     refuse,
     say,
 )
+from stepper.setup.skills import SKILLS, digest, files_in, our_skills, shipped_skills
 
 
 def apply(options: argparse.Namespace) -> None:
@@ -52,7 +54,7 @@ def apply(options: argparse.Namespace) -> None:
     merged, new_rules = settings.add_rules(
         settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
     )
-    known = doctor.record(paths).get("script")
+    known = recorded(paths.project).get("script")
     write_record(paths, options, choice, notebooks, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
@@ -86,7 +88,7 @@ def finish_env(paths: Paths) -> None:
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
-    link(env / "packages", doctor.PACKAGE.parent)  # site-packages, or the checkout
+    link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
     # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
     # own. `stepper` alone comes first, because the project may have another command of that name.
     path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
@@ -110,7 +112,7 @@ def compile_client(target: Path) -> bool:
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
         try:
-            if doctor.run(*command).code == 0 and doctor.run(str(temporary), "--version").code == 0:
+            if run(*command).code == 0 and run(str(temporary), "--version").code == 0:
                 temporary.replace(target)
                 return True
         finally:
@@ -159,7 +161,7 @@ def prepare_kernel(project: Path, choice: Choice) -> None:
 
 def must(command: list[str], cwd: Path, undo: Path | None) -> None:
     """Run a command; where it fails remove `undo` and raise RefusedError with the end of what it said."""
-    done = doctor.run(*command, cwd=str(cwd))
+    done = run(*command, cwd=str(cwd))
     if done.code:
         if undo:
             remove(undo)
@@ -176,7 +178,7 @@ def write_record(
 
     Written before anything else of the project is changed.
     """
-    project, old = Path(paths.project), doctor.record(paths)
+    project, old = Path(paths.project), recorded(paths.project)
     text, data = read_settings(project)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
@@ -195,7 +197,7 @@ def write_record(
         "given": choice.given,
         "source": options.source,
         "notebooks": notebooks,
-        "script": hashlib.sha256(doctor.assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
+        "script": hashlib.sha256(assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
         **{name: old[name] for name in ("accepted",) if name in old},
@@ -205,7 +207,7 @@ def write_record(
 
 def install_script(project: Path, known: str | None) -> None:
     """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
-    path, ours = project / settings.SCRIPT, doctor.assets("hooks").joinpath("stepper").read_bytes()
+    path, ours = project / settings.SCRIPT, assets("hooks").joinpath("stepper").read_bytes()
     there = read(path)
     if there and there != ours and hashlib.sha256(there).hexdigest() != known:
         copy = path.with_name("stepper.orig")
@@ -214,21 +216,15 @@ def install_script(project: Path, known: str | None) -> None:
     say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
 
 
-def our_skills(project: Path) -> dict[str, str]:
-    """Return the skills of the project that bear our mark: name → `ours` or `edited`."""
-    found = {folder.name: settings.whose(doctor.files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))}
-    return {name: whose for name, whose in found.items() if whose in ("ours", "edited")}
-
-
 def install_skills(project: Path) -> None:
     """Copy the skills; leave those that the person edited; remove those that this version has no more."""
-    shipped, present = doctor.shipped_skills(), our_skills(project)
+    shipped, present = shipped_skills(), our_skills(project)
     done: dict[str, list[str]] = {}
     for name, files in shipped.items():
         folder = project / SKILLS / name
         if present.get(name) == "edited":
             word = "edited by you, kept"
-        elif name in present and settings.digest(doctor.files_in(folder)) == settings.digest(files):
+        elif name in present and digest(files_in(folder)) == digest(files):
             word = "unchanged"
         else:
             word = "updated" if name in present else "made"
@@ -244,52 +240,6 @@ def install_skills(project: Path) -> None:
         say("skills", f"{word}: {', '.join(names)}")
     if edited := done.get("edited by you, kept"):
         say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
-
-
-# --- files -------------------------------------------------------------------------------------------------
-
-
-def read(path: Path) -> bytes:
-    """Return a file's bytes, none where there is no file."""
-    return path.read_bytes() if path.is_file() else b""
-
-
-def write(path: Path, content: bytes, mode: int | None = None) -> str:
-    """Write a file whole or not at all, through a link, its mode kept; return made, updated or unchanged."""
-    path = Path(os.path.realpath(path))
-    old = path.stat() if path.exists() else None
-    wanted = mode if mode is not None else (old.st_mode & 0o7777 if old else None)
-    if old and path.read_bytes() == content:
-        if wanted != old.st_mode & 0o7777:
-            path.chmod(wanted or 0)
-            return "updated"
-        return "unchanged"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        if wanted is not None:
-            temporary.chmod(wanted)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return "updated" if old else "made"
-
-
-def link(path: Path, target: Path) -> None:
-    """Make `path` a link to `target`."""
-    if not (path.is_symlink() and path.readlink() == target):
-        remove(path)
-        path.parent.mkdir(exist_ok=True)
-        path.symlink_to(target)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a whole folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 Verb = Callable[[argparse.Namespace], None]

@@ -19,9 +19,11 @@ from typing import NamedTuple
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
 from stepper.setup import doctor, settings
+from stepper.setup.files import PACKAGE
+from stepper.setup.interpreter import OLDEST_KERNEL_PYTHON, Interpreter, probe, run
+from stepper.setup.skills import SKILLS, files_in, shipped_skills, whose
 
 SETTINGS = ".claude/settings.json"
-SKILLS = ".claude/skills"
 ENV = ".stepper/env"
 # Where install and uninstall write or remove things, besides `.claude/`.
 PLACES = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore")
@@ -61,7 +63,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--python")
     for name in ("allow", "editable", "uninstall", "demo", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--source", default=str(doctor.PACKAGE.parent))
+    parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
     try:
         options, unknown = parser.parse_known_args(arguments)
@@ -121,7 +123,7 @@ def check_links(project: Path, *more: str) -> None:
 
     `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
     """
-    skills = [f"{SKILLS}/{name}" for name in doctor.shipped_skills()]
+    skills = [f"{SKILLS}/{name}" for name in shipped_skills()]
     places = (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more)
     for name in places:
         place, real = project / name, os.path.realpath(project / name)
@@ -152,8 +154,8 @@ def check_files(project: Path) -> None:
     script = project / settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in script.read_bytes():
         raise RefusedError(f"{script} is not stepper's", "move it away, then run this again")
-    found = {name: project / SKILLS / name for name in doctor.shipped_skills()}
-    foreign = [str(place) for place in found.values() if settings.whose(doctor.files_in(place)) == "foreign"]
+    found = {name: project / SKILLS / name for name in shipped_skills()}
+    foreign = [str(place) for place in found.values() if whose(files_in(place)) == "foreign"]
     if foreign:
         raise RefusedError(
             f"another skill has the name of one of ours: {', '.join(foreign)}",
@@ -163,7 +165,7 @@ def check_files(project: Path) -> None:
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
     """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
-    noted = doctor.record(paths)
+    noted = recorded(paths.project)
     venv = Path(paths.project, ".venv")
     if given:
         return Choice(given, "--python", given=True)
@@ -181,12 +183,12 @@ def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choic
     return Choice(str(venv / "bin/python"), "a new .venv", make=True)
 
 
-def check_interpreter(choice: Choice) -> doctor.Interpreter:
+def check_interpreter(choice: Choice) -> Interpreter:
     """Return what the interpreter said of itself; raise RefusedError where no kernel can be made of it."""
-    about = doctor.probe(choice.python)
+    about = probe(choice.python)
     if about.error:
         raise RefusedError(f"{choice.python} ({choice.why}) does not run: {about.error}", "name another: --python PATH")
-    if about.version < doctor.OLDEST_KERNEL_PYTHON:
+    if about.version < OLDEST_KERNEL_PYTHON:
         raise RefusedError(
             f"{choice.python} ({choice.why}) is Python {about.name}: the kernel needs 3.9 or newer",
             "name another: --python PATH",
@@ -226,7 +228,7 @@ def env_ready(paths: Paths, wanted: str) -> bool:
     except OSError:
         return False
     code = "import stepper.setup.install"
-    return there == wanted and doctor.run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).code == 0
+    return there == wanted and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).code == 0
 
 
 def refuse(options: argparse.Namespace) -> Choice:

@@ -1,12 +1,11 @@
-"""What install writes into files that are not only ours: settings.json, .gitignore, the skills' folders.
+"""What install writes into files that are not only ours: settings.json, .gitignore.
 
 Pure: data or text in, data or text out; no files. Our parts are recognised without any record: a handler by
-its command, a line by its text, a skill by the mark that ends its SKILL.md.
+its command, a line by its text.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -279,35 +278,3 @@ def unignore(content: bytes) -> bytes:
     text = b"\n".join(rest)
     # ours was the last line and had no line end: then the one before it had none either
     return text.removesuffix(b"\r") if lines[-1] == GITIGNORE_LINE else text
-
-
-# --- skills: a folder's files by relative name ------------------------------------------------------------
-
-MARK = re.compile(rb"\s*<!-- notebook-stepper(?: ([0-9a-f]{16}))? -->\s*")
-
-
-def digest(files: Mapping[str, bytes]) -> str:
-    """Return the hash of a skill's files, whatever its mark and its line ends (git may change those)."""
-    total = hashlib.sha256()
-    for name in sorted(files):
-        content = files[name].replace(b"\r\n", b"\n")
-        content = MARK.sub(b"\n", content).rstrip() if name == "SKILL.md" else content
-        total.update(b"%d %d " % (len(name.encode()), len(content)) + name.encode() + content)
-    return total.hexdigest()[:16]
-
-
-def stamped(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a skill's files with our mark and their hash at the end of SKILL.md: how it is known again."""
-    body = MARK.sub(b"\n", files["SKILL.md"]).rstrip()
-    mark = f"<!-- notebook-stepper {digest(files)} -->".encode()
-    return {**files, "SKILL.md": body + b"\n\n" + mark + b"\n"}
-
-
-def whose(files: Mapping[str, bytes]) -> str:
-    """Return whose a skill is: `none` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
-    if not files:
-        return "none"
-    mark = MARK.search(files.get("SKILL.md", b""))
-    if not mark:
-        return "foreign"
-    return "ours" if (mark[1] or b"").decode() == digest(files) else "edited"

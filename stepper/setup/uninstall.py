@@ -13,10 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-from stepper.ground.paths import Paths
+from stepper.ground.paths import Paths, recorded
 from stepper.setup import doctor, install, settings, trust
-from stepper.setup.install import read, remove, write
-from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, SKILLS, check_links, check_target, read_settings, say
+from stepper.setup.files import assets, read, remove, remove_empty, write
+from stepper.setup.interpreter import run
+from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, read_settings, say
+from stepper.setup.skills import SKILLS, our_skills
 
 SHUTDOWN_SECONDS = 60.0
 # What stepper itself keeps in .stepper/; all else there is the person's: journals, figures, config.yaml.
@@ -40,10 +42,10 @@ def uninstall(options: argparse.Namespace) -> None:
     check_target(options.target)
     paths = Paths(options.target)
     check_links(Path(paths.project))
-    project, note = Path(paths.project), doctor.record(paths)
+    project, note = Path(paths.project), recorded(paths.project)
     text, data = read_settings(project)
     script = SCRIPT_MARK in read(project / settings.SCRIPT)
-    traces = settings.has_ours(data) or install.our_skills(project)
+    traces = settings.has_ours(data) or our_skills(project)
     if not (script or traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
         say("nothing", f"of stepper's is in {paths.project}")
         return
@@ -77,7 +79,7 @@ def stop(paths: Paths) -> None:
     if not paths.env_is_ours():  # a stranger's, or the record is gone: it is not asked
         say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")
         return
-    done = doctor.run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
+    done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
     if done.code == 0:
         say("stopped", f"daemon and kernels of {paths.project}")
         return
@@ -120,7 +122,7 @@ def remove_script(project: Path, note: settings.Data) -> None:
     if SCRIPT_MARK not in there:
         return
     known = {note.get("script", hashlib.sha256(there).hexdigest())}
-    known.add(hashlib.sha256(read(doctor.assets("hooks") / "stepper")).hexdigest())
+    known.add(hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest())
     if hashlib.sha256(there).hexdigest() in known:
         remove(path)
         say("removed", settings.SCRIPT)
@@ -131,7 +133,7 @@ def remove_script(project: Path, note: settings.Data) -> None:
 
 def remove_skills(project: Path) -> None:
     """Remove our skills, save those that the person edited."""
-    found = install.our_skills(project)
+    found = our_skills(project)
     for name, whose in found.items():
         if whose == "ours":
             remove(project / SKILLS / name)
@@ -173,14 +175,6 @@ def remove_home(paths: Paths) -> None:
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
         say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
-
-
-def remove_empty(folder: Path) -> bool:
-    """Remove an empty folder; tell whether it was one."""
-    if not folder.is_dir() or folder.is_symlink() or any(folder.iterdir()):
-        return False
-    folder.rmdir()
-    return True
 
 
 def main() -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from stepper.ground.text import clean, one_line
-from stepper.policy.ledger import Came, Key, State, Stop
-from stepper.policy.model import Cell, Step, StepStatus, Verdict
+from stepper.policy.model import Cell, Key, Outcome, Run, Step, StepStatus, Verdict
+from stepper.policy.state import Came, State, Stop
 from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
 
 MARKS = {
@@ -111,10 +111,10 @@ def built(state: State) -> str:
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
-def stop_of_death(message: str, stderr: str) -> str:
-    """Return the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
+def stop_of_death(message: str, stderr: str) -> tuple[str, str]:
+    """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
     said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
-    return "\n".join(
+    return f"KernelDied: {one_line(message + said)}", "\n".join(
         [
             "❌ Execution stopped: the kernel died",
             "Error Type: KernelDied",
@@ -124,15 +124,15 @@ def stop_of_death(message: str, stderr: str) -> str:
     )
 
 
-def of_journaled(run: Mapping[str, Any], text: str | None, stop: Stop | None) -> Report:
+def of_journaled(run: Run, text: str | None, stop: Stop | None) -> Report:
     """Return the report on a run as the journal has it; without its text, what is known of it."""
-    fine, fault = run["verdict"] == Verdict.FINE.value, run.get("fault")
-    what = f"{fault['ename']}: {fault['evalue']}" if fault else run["outcome"]
-    line = one_line(f"{'✓' if fine else '✗'} run {run['run']} · {what}", 200)
+    fine, fault = run.verdict is Verdict.FINE, run.fault
+    what = f"{fault.ename}: {fault.evalue}" if fault else run.outcome.value
+    line = one_line(f"{'✓' if fine else '✗'} run {run.run} · {what}", 200)
     if text is None:
-        where = f"cell {run.get('number', '?')} (id {one_line(str(run['cell_id']), 100)})"
+        where = f"cell {run.number or '?'} (id {one_line(run.cell_id, 100)})"
         text = (
-            f"stepper: run {run['run']}, {where}, ended: {one_line(what)}."
+            f"stepper: run {run.run}, {where}, ended: {one_line(what)}."
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
     return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
@@ -156,10 +156,10 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
     lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {one_line(name)}."]
-    tried = [run for run in state.runs if run["key"] == key and run["outcome"] != "ok"]
+    tried = [run for run in state.runs if run.key == key and run.outcome is not Outcome.OK]
     if tried:
         lines.append("What was tried:")
-        lines += [f"  run {run['run']}: {fault_line(run)}" for run in tried[-6:]]
+        lines += [f"  run {run.run}: {fault_line(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
         lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
@@ -182,12 +182,11 @@ def what(state: State, key: Key) -> str:
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
-def fault_line(run: dict[str, Any]) -> str:
+def fault_line(run: Run) -> str:
     """Return the error of a run in one line."""
-    fault = run.get("fault")
-    if run["outcome"] != "error" or not fault:
-        return str(run["outcome"])
-    return f"{one_line(fault['ename'], 100)}: {one_line(fault['evalue'], 200)}"
+    if run.outcome is not Outcome.ERROR or run.fault is None:
+        return run.outcome.value
+    return f"{one_line(run.fault.ename, 100)}: {one_line(run.fault.evalue, 200)}"
 
 
 def completion(name: str, state: State, figures: int) -> list[str]:

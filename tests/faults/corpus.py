@@ -196,8 +196,8 @@ class Bench:
             now = usage(kernel.about().pid)
             limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
         report = await edited(session, self.add(notebook, cells, case.cell), Caller())
-        held = not session.state.runs or session.state.runs[-1]["cell_id"] != cells[-1]["id"]
-        fault = (self.held(session) if held else session.state.runs[-1]["fault"]) or {}
+        held = not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]
+        fault = (self.held(session) if held else session.journal.load()[0][-1]["fault"]) or {}
         return Seen(
             case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
             self.provider.last.facts.get("seconds", 0.0), held, tuple(self.provider.swallowed),

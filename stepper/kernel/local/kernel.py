@@ -20,13 +20,14 @@ from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import GONE, Files, KernelProcess
 from stepper.kernel.local.memory import Guard, OomKills, usage
 from stepper.kernel.place import Transport
-from stepper.session.ports import About, Death
+from stepper.policy.model import Death
+from stepper.session.ports import About
 
 STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
-OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)"
+OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
 
 
 class LocalProcess:
@@ -53,16 +54,16 @@ class LocalProcess:
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            code = self.process.poll()
+            code, cause = self.process.poll(), ""
             if code is None:
                 return None
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
-                how = OUT_OF_MEMORY
+                how, cause = OUT_OF_MEMORY
             elif code == GONE:
                 how = "its process is gone"
             else:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self.ended = Death(how, self.last_words())
+            self.ended = Death(how, self.last_words(), cause)
             await asyncio.to_thread(process.clear, self.id)
         return self.ended
 

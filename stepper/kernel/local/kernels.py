@@ -18,7 +18,8 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import Files, KernelProcess
-from stepper.session.ports import Death, KernelPlace
+from stepper.policy.model import Death
+from stepper.session.ports import KernelPlace
 
 if TYPE_CHECKING:
     from stepper.kernel.live import LiveKernel

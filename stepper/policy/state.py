@@ -1,0 +1,135 @@
+"""One notebook's standing: the plan, how far each step is, the stop, what ran in which kernel.
+
+It is changed by `ledger.apply` alone, event by event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepper.policy.events import LeftOut, Ran, Started, Unwritten
+from stepper.policy.model import Key, Kind, Outcome, Plan, StepStatus, Verdict
+
+NONE: LeftOut = (0, 0, 0)
+
+
+@dataclass
+class Progress:
+    """How far a step (or a cell in no step) is. `attempts` are the retries made since the count began."""
+
+    status: StepStatus = StepStatus.PENDING
+    cell_id: str | None = None
+    index: int = -1  # where its cell stood
+    attempts: int = 0
+    failing: bool = False
+    runs: int = 0
+    reason: str = ""  # why it was skipped
+    held: str = ""  # the source hash that was not run last, because of what was found before
+    held_count: int = 0  # how often in a row
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The state in which no further cell of the notebook runs until the person says so.
+
+    `key` is None where no cell is to blame: the kernel died while nothing ran.
+    """
+
+    key: Key | None
+    cell_id: str
+    block: str
+    error: str  # what the block is about: class and message
+
+
+@dataclass
+class Shown:
+    """What a cell shows of its last run: display id → which outputs; what the limits leave out; by which source."""
+
+    source_hash: str
+    displays: dict[str, list[int]] = field(default_factory=dict)
+    left_out: LeftOut = NONE
+    late_characters: int = 0  # that came after the run, and messages that were no text
+    late_others: int = 0
+
+
+@dataclass
+class Came:
+    """What came for a cell besides its run and was not told yet."""
+
+    characters: int = 0
+    outputs: int = 0
+    updates: int = 0
+    left_out: LeftOut = NONE  # of all that the cell got
+    lost: bool = False  # the cell was changed or deleted since it ran
+
+
+@dataclass
+class State:
+    """One notebook's standing."""
+
+    plan: Plan = field(default_factory=Plan)
+    progress: dict[Key, Progress] = field(default_factory=dict)
+    stop: Stop | None = None
+    runs: list[Ran] = field(default_factory=list)
+    next_run: int = 1
+    running: Started | None = None
+    kernel: str = ""  # the id of the kernel that ran last
+    lost: str = ""  # why the last kernel's state is gone; told once, with the next run
+    ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
+    ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
+    tool_use_ids: set[str] = field(default_factory=set)
+    seconds: float = 0.0  # spent in runs
+    counts: dict[int, str] = field(default_factory=dict)  # execution count → cell id, in the present kernel
+    requests: dict[str, tuple[str, str]] = field(default_factory=dict)  # → cell id, source hash; in the present kernel
+    shown: dict[str, Shown] = field(default_factory=dict)  # cell id →, in the present kernel
+    came: dict[str, Came] = field(default_factory=dict)  # cell id →
+    reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
+    last_report: int | None = None
+    unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
+    unread: int = 0  # events that could not be understood
+    unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
+
+    def of(self, key: Key) -> Progress:
+        """Return the standing of a step or a cell in no step; made where it is new."""
+        return self.progress.setdefault(key, Progress())
+
+    def attempts_after(self, key: Key, verdict: Verdict, repeat: bool) -> int:
+        """Return how many retries will have been made when a run with that verdict is applied."""
+        progress = self.of(key)
+        if verdict is Verdict.CANCELLED:
+            return progress.attempts
+        fresh = progress.status is StepStatus.DONE
+        return 0 if fresh else progress.attempts + (progress.failing and not repeat)
+
+    def open_step(self) -> int | None:
+        """Return the id of the first step that is neither done nor skipped, or None."""
+        for step in self.plan.steps:
+            if self.of(step.id).status not in (StepStatus.DONE, StepStatus.SKIPPED):
+                return step.id
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every step is done or skipped and the validation step, if any, passed; without a plan never."""
+        passed = all(
+            self.of(step.id).status is StepStatus.DONE for step in self.plan.steps if step.kind is Kind.VALIDATION
+        )
+        return bool(self.plan.steps) and self.open_step() is None and passed
+
+    @property
+    def name(self) -> str:
+        """The notebook's state for people and `--json`: `stopped`, `complete` or `ready`."""
+        return "stopped" if self.stop else "complete" if self.complete else "ready"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
+        return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
+
+    def showing(self, display_id: str) -> list[str]:
+        """Return the cells that show a display id."""
+        return [cell_id for cell_id, shown in self.shown.items() if display_id in shown.displays]
+
+    def outcome_of(self, run: int) -> Outcome:
+        """Return how a run ended, as far as it is known."""
+        return next((ran.outcome for ran in reversed(self.runs) if ran.run == run), Outcome.OK)

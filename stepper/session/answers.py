@@ -1,0 +1,192 @@
+"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def to_json(answer: object) -> bytes:
+    """Return an answer's JSON; whatever is in it may be one of these classes too."""
+    return json.dumps(answer, default=vars).encode()
+
+
+@dataclass(frozen=True)
+class NamedStep:
+    """A step of a notebook that was just made."""
+
+    id: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A new notebook, and the one before it that is unfinished."""
+
+    notebook: str
+    steps: Sequence[NamedStep]
+    unfinished: str | None
+    kernel_cwd: str
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """A step's standing."""
+
+    id: int
+    title: str
+    status: str
+    cell_id: str | None
+    attempts: int
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """A kernel's standing."""
+
+    pid: int | None = None
+    state: str = "none"
+    rss_bytes: int | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a notebook stands; `notebook` is None where none was made yet."""
+
+    notebook: str | None = None
+    state: str = "ready"
+    steps: Sequence[StepStatus] = ()
+    kernel: KernelStatus = field(default_factory=KernelStatus)
+    daemon: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run, as `history` tells of it."""
+
+    notebook: str
+    run: int
+    cell_id: str
+    step: int | None
+    started_at: str
+    duration_s: float
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the agent read of a run."""
+
+    run: int | None
+    cell_id: str | None
+    step: int | None
+    outcome: str | None
+    fault: Mapping[str, Any] | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of running cells: how many ended well, and the report of the first that did not."""
+
+    notebook: str
+    ok: bool
+    ran: int
+    cells: int
+    skipped: int
+    report: str
+
+
+@dataclass(frozen=True)
+class Restored(Ran):
+    """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
+
+    gone: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How code in no cell ended, and what it printed."""
+
+    notebook: str
+    source: str
+    outcome: str
+    duration_s: float
+    fault: Mapping[str, Any] | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of a cell's output."""
+
+    notebook: str
+    cell_id: str
+    page: int
+    pages: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Whether a cell ran that could be interrupted."""
+
+    notebook: str
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """Whether there was a kernel before the fresh one."""
+
+    notebook: str
+    had_kernel: bool
+
+
+@dataclass(frozen=True)
+class Said:
+    """A text alone."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of a plan, with its status and why it was skipped."""
+
+    id: int
+    title: str
+    criterion: str
+    kind: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A notebook's plan."""
+
+    notebook: str
+    steps: Sequence[PlannedStep]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What another agent needs to go on, and the same as text."""
+
+    current_notebook: str | None = None
+    imported_modules: Mapping[str, str] = field(default_factory=dict)
+    defined_functions: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    plan: Sequence[PlannedStep] = ()
+    text: str = "No notebook was made here yet."
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How many kernels a shutdown ended."""
+
+    kernels: int

@@ -1,0 +1,98 @@
+"""Where a notebook stands, as answers: status, plan, runs, reports, outputs, context. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepper.ground.errors import UsageError
+from stepper.ground.text import clean
+from stepper.policy import ledger
+from stepper.policy.model import Step
+from stepper.session import answers
+from stepper.session.session import Session
+from stepper.words import brief
+from stepper.words import report as reports
+from stepper.words.pages import paged
+
+
+async def status(session: Session) -> answers.Status:
+    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
+    await session.keeper.find()
+    steps = [_step(session, step) for step in session.state.plan.steps]
+    kernel = answers.KernelStatus(**await session.keeper.status())
+    return answers.Status(session.name, session.state.name, steps, kernel)
+
+
+def _step(session: Session, step: Step) -> answers.StepStatus:
+    progress = session.state.of(step.id)
+    running = session.state.running is not None and session.state.running.key == step.id
+    status = "running" if running else progress.status.value
+    return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
+
+
+def planned(session: Session) -> answers.Planned:
+    """Return the plan's steps with their statuses."""
+    steps = []
+    for step in session.state.plan.steps:
+        progress = session.state.of(step.id)
+        told = (step.id, step.title, step.criterion, step.kind.value, progress.status.value, progress.reason)
+        steps.append(answers.PlannedStep(*told))
+    return answers.Planned(session.name, steps)
+
+
+def history(session: Session) -> list[answers.PastRun]:
+    """Return every run, oldest first."""
+    keys = ("run", "cell_id", "step", "started_at", "duration_s", "outcome")
+    runs = [run.to_json() for run in session.state.runs]
+    return [answers.PastRun(session.name, **{key: run[key] for key in keys}) for run in runs]
+
+
+def report(session: Session, number: int | None) -> answers.Report:
+    """Return a run with the report that the agent read, the last one by default; raise UsageError."""
+    state = session.state
+    number = state.last_report if number is None else number
+    if number and number not in state.reports:  # an old one: the journal has it
+        state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
+    run = next((run.to_json() for run in state.runs if run.run == number), {})
+    if not run and (number is None or number not in state.reports):
+        raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
+    text = reports.bounded(clean(state.reports.get(number or 0, "")))
+    return answers.Report(**{key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}, text=text)
+
+
+def output(session: Session, name: str, page: int) -> answers.Page:
+    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
+    cells = session.file.read().cells
+    fits = [cell for cell in cells if cell.is_code and name in (cell.id, str(cell.number))]
+    if not fits:
+        raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
+    cell = fits[0]
+    pages = paged(session.file.outputs(cell))
+    if not 1 <= page <= len(pages):
+        raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
+    return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])
+
+
+async def context(session: Session) -> answers.Context:
+    """Return what another agent needs to go on, and the same as text."""
+    facts, alive = await namespace(session)
+    return answers.Context(
+        session.name,
+        facts.get("modules") or {},
+        facts.get("functions") or {},
+        {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()},
+        planned(session).steps,
+        brief.context(session.name, session.state, facts, alive),
+    )
+
+
+async def namespace(session: Session) -> tuple[dict[str, Any], bool]:
+    """Return the kernel's namespace in short, and whether the kernel is alive."""
+    kernel = await session.keeper.find()
+    if kernel is None or await kernel.death() is not None:
+        return {}, False
+    if not session.facts and not session.lock.locked():
+        async with session.turn():
+            kernel = session.keeper.kernel
+            session.facts = session.facts or (await kernel.facts() if kernel else {})
+    return session.facts, kernel is not None

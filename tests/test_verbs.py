@@ -1,0 +1,115 @@
+"""One table of commands: the daemon's functions, the command line and the gate come of it; documents keep their keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import get_type_hints
+
+import click
+import pytest
+
+from stepper.cli.main import HERE, main
+from stepper.cli.present import PRESENT
+from stepper.daemon.verbs import VERBS
+from stepper.ground.errors import UsageError
+from stepper.policy import commands, gate
+from stepper.policy.commands import COMMANDS
+from stepper.session import answers
+
+# What `--json` prints of each answer, key by key.
+DOCUMENTS = {
+    "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
+    "status": "notebook state steps kernel daemon",
+    "run": "notebook ok ran cells skipped report",
+    "restore": "notebook ok ran cells skipped report gone",
+    "history": "notebook run cell_id step started_at duration_s outcome",
+    "report": "run cell_id step outcome fault text",
+    "eval": "notebook source outcome duration_s fault text",
+    "output": "notebook cell_id page pages text",
+    "interrupt": "notebook interrupted",
+    "restart": "notebook had_kernel",
+    **dict.fromkeys(("continue", "fix", "skip"), "text"),
+    "context": "current_notebook imported_modules defined_functions variables plan text",
+    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), "notebook steps"),
+    "shutdown": "kernels",
+}
+WITHIN = {
+    answers.NamedStep: "id title",
+    answers.StepStatus: "id title status cell_id attempts",
+    answers.KernelStatus: "pid state rss_bytes python",
+    answers.PlannedStep: "id title criterion kind status reason",
+}
+
+
+def keys(answer: type) -> str:
+    return " ".join(field.name for field in dataclasses.fields(answer))
+
+
+def test_each_row_has_one_function_and_one_rendering() -> None:
+    assert set(VERBS) == {name for name, row in COMMANDS.items() if row.daemon}
+    assert set(PRESENT) == set(COMMANDS)
+    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {"shutdown"}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_function_takes_its_rows_arguments_and_answers_with_its_keys(name: str) -> None:
+    hints = get_type_hints(VERBS[name])
+    assert hints["told"] is COMMANDS[name].arguments
+    answer = hints["return"]
+    assert keys(getattr(answer, "__args__", [answer])[0]) == DOCUMENTS[name]
+
+
+@pytest.mark.parametrize("answer", WITHIN, ids=lambda answer: answer.__name__)
+def test_the_keys_within(answer: type) -> None:
+    assert keys(answer) == WITHIN[answer]
+
+
+def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
+    step = answers.StepStatus(1, "a", "done", None, 0)
+    answer = answers.Status("a.ipynb", "ready", [step], answers.KernelStatus(), {"pid": 1})
+    assert json.loads(answers.to_json(answer)) == dataclasses.asdict(answer)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_has_each_row(name: str) -> None:
+    command: click.Command = main
+    for part in (name + " show" if name == "plan" else name).split():
+        assert isinstance(command, click.Group)
+        command = command.commands[part]
+    more = {"as_json"} if PRESENT[name].has_json else set()
+    more |= {"plan"} if name == "new" else set()
+    given = {field.name for field in dataclasses.fields(COMMANDS[name].arguments)}
+    assert {parameter.name for parameter in command.params} == given | more
+    assert COMMANDS[name].about
+
+
+def test_whose_commands_they_are() -> None:
+    """Literally, because a row that loses its word would let an agent lift its own stop."""
+    persons = {name for name, row in COMMANDS.items() if row.persons}
+    assert persons == {"continue", "fix", "skip", "restart", "restore", "trust"}
+    assert {name for name, row in COMMANDS.items() if row.runs_code} == {"run", "eval", "restart", "restore"}
+    for name, row in COMMANDS.items():
+        assert gate.asks_person(f"stepper {name} x") == (name if row.persons else None)
+        assert gate.runs_code(f"stepper {name} x") == (name if row.runs_code else None)
+
+
+@pytest.mark.parametrize(
+    ("row", "told", "problem"),
+    [
+        (commands.Output, {}, "'cell' is missing"),
+        (commands.Output, {"cell": None}, "'cell' is missing"),
+        (commands.Output, {"cell": 1}, "'cell' must be of the kind str"),
+        (commands.PlanMove, {"id": 1, "after": "2"}, "'after' must be of the kind int"),
+        (commands.New, {"problem": "p", "steps": "one"}, "'steps' must be of the kind list"),
+        (commands.Run, {"notebook": "n", "all": 1}, "'all' must be of the kind bool"),
+    ],
+)
+def test_arguments_that_are_not_so_are_named(row: type, told: dict, problem: str) -> None:
+    with pytest.raises(UsageError, match=f"the request's argument {problem}"):
+        commands.read(row, told)
+
+
+def test_what_is_null_or_unknown_is_left_out() -> None:
+    told = commands.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
+    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "notebook": None}
