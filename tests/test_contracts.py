@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 pytest.importorskip("importlinter.contracts.acyclic_siblings", reason="an import-linter without that contract")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 FLOORS, PURE, DIAGNOSIS, CIRCLES = "floors", "pure", "diagnosis can be taken out", "no circles"
+PLACES = "places"
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,8 @@ def test_the_contracts_hold(package: Path) -> None:
         ("session/keeper.py", "from stepper.kernel import execution", {FLOORS, CIRCLES}),
         ("daemon/verbs.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
         ("cli/main.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
+        ("daemon/server.py", "from stepper.kernel.local.kernels import LocalKernels", {PLACES}),
+        ("kernel/execution.py", "from stepper.kernel.local.memory import Guard", {PLACES, CIRCLES}),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
         ("notebook/later.py", "from stepper.notebook import file", {CIRCLES}),
     ],

@@ -290,7 +290,7 @@ def test_it_goes_when_another_version_takes_over(plots: Lab) -> None:
 
 
 def test_matplotlib_is_not_imported_for_it(lab: Lab) -> None:
-    fresh = Lab(lab.kernel.python)
+    fresh = Lab(lab.kernel.about().python)
     try:
         done = fresh.ok(
             "from IPython.display import SVG, display\ndisplay(SVG('<svg/>')); import sys\n'matplotlib' in sys.modules"

@@ -109,7 +109,7 @@ def clean(live: Lab) -> Lab:
 
 
 def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
-    fresh = Lab(lab.kernel.python)
+    fresh = Lab(lab.kernel.about().python)
     try:
         first = fresh.ok("print(dir())\nprint(sorted(globals()))\nprint(len(In), Out)")
         assert first.execution_count == 1

@@ -58,6 +58,7 @@ def test_variables_persist_and_a_replace_runs_again(project: Project) -> None:
     assert "| 11" in notebook.insert("print(x + 1)")[1].text
 
 
+@pytest.mark.nightly
 def test_markdown_and_delete_run_and_report_nothing(project: Project) -> None:
     notebook = project.new()
     _, answer = notebook.insert("# a title", kind="markdown")
@@ -102,6 +103,7 @@ def test_escapes_and_control_characters_never_reach_a_report(project: Project) -
     assert "bold" in said
 
 
+@pytest.mark.nightly
 def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(project: Project) -> None:
     notebook = project.new()
     old = time.time_ns() - 3_600_000_000_000
@@ -117,6 +119,7 @@ def test_three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it(proj
     assert [run["outcome"] for run in project.json("history")] == ["ok", "ok", "ok"]
 
 
+@pytest.mark.nightly
 def test_a_batch_that_ends_with_a_read_keeps_the_time(project: Project) -> None:
     notebook = project.new()
     notebook.insert("1")
@@ -125,6 +128,7 @@ def test_a_batch_that_ends_with_a_read_keeps_the_time(project: Project) -> None:
     assert notebook.path.stat().st_mtime_ns == before
 
 
+@pytest.mark.nightly
 def test_the_batch_of_another_session_leaves_the_time_alone(project: Project) -> None:
     notebook = project.new()
     notebook.insert("1")
@@ -169,6 +173,7 @@ def test_nbformat_4_4_without_cell_ids(project: Project) -> None:
     assert all("id" not in cell for cell in raw["cells"])
 
 
+@pytest.mark.nightly
 def test_another_language_is_named_and_not_run(project: Project) -> None:
     notebook = project.notebook("r.ipynb", kernelspec={"name": "ir", "language": "R", "display_name": "R"})
     _, answer = notebook.insert("x <- 1")
@@ -302,6 +307,7 @@ def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
     assert notebook.cell("person00")["source"] == "b = 3"
 
 
+@pytest.mark.nightly
 def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -> None:
     notebook = project.new()
     payload = notebook.edited("insert", "import time; time.sleep(1); print('old')")
@@ -318,6 +324,7 @@ def test_a_cell_changed_while_it_ran_gets_no_foreign_outputs(project: Project) -
     assert notebook.cell(cell_id)["outputs"] == []
 
 
+@pytest.mark.nightly
 def test_the_file_mode_is_kept_and_no_temporary_is_left(untouched: Project) -> None:
     notebook = untouched.new()
     notebook.path.chmod(0o640)
@@ -423,6 +430,7 @@ def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
     assert "ran ok" in notebook.insert("1")[1].text
 
 
+@pytest.mark.nightly
 def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("x = 3")
@@ -441,6 +449,7 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
         {"big": 123456789012345678901234567890},
     ],
 )
+@pytest.mark.nightly
 def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict, request: pytest.FixtureRequest) -> None:
     cells = [{**code("1", "1"), "metadata": {"tags": 5, "stepper": [1]}}, {**code("2", "2"), "outputs": [5, "x"]}]
     notebook = project.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
@@ -450,6 +459,7 @@ def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict, request
     assert "ran ok" in notebook.replace("1", "3").text
 
 
+@pytest.mark.nightly
 def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
     cells = [{**code("1/0", "a"), "metadata": {"tags": "skip-execution"}}, code("print('ran')", "b")]
     project.notebook("tag.ipynb", cells)

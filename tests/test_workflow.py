@@ -115,6 +115,7 @@ def test_attempts_survive_deletion_write_daemon_and_session(project: Project) ->
     assert [s["title"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == ["Load", "Plot"]
 
 
+@pytest.mark.nightly
 def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> None:
     project.config(f"{RUN_IT_ALL}\nmax_retries: 1")
     notebook = project.new("Load", "Plot")
@@ -131,6 +132,7 @@ def test_fix_grants_fresh_retries_and_shows_what_was_tried(project: Project) -> 
     assert step(project, 1)["status"] == "done"
 
 
+@pytest.mark.nightly
 def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, answer = notebook.insert("raise RuntimeError('STOP: which file?')")
@@ -146,6 +148,7 @@ def test_skip_marks_step_and_cell_and_names_the_next(project: Project) -> None:
     assert project.json("plan")["steps"][0]["status"] == "skipped"
 
 
+@pytest.mark.nightly
 def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None:
     notebook = project.new("Load", "Plot")
     notebook.insert("import math\nrows = [1, 2]\ndef area(r, scale=1):\n    return r")
@@ -178,6 +181,7 @@ def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
     assert step(project, 1)["attempts"] == 1
 
 
+@pytest.mark.nightly
 def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(project: Project) -> None:
     notebook = project.new("Load", "Plot", "Save")
     cell_id, _ = notebook.insert("1/0")
@@ -186,6 +190,7 @@ def test_a_batch_whose_first_cell_fails_runs_no_further_new_cell(project: Projec
     assert len(project.json("history")) == 1
 
 
+@pytest.mark.nightly
 def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
     notebook = project.new("One", "Two")
     _, answer = notebook.insert("# stepper: step=2\n1")
@@ -197,6 +202,7 @@ def test_directives_bind_a_cell_to_a_step_or_to_none(project: Project) -> None:
     assert 'Step 1 of 2 "One": done' in answer.text
 
 
+@pytest.mark.nightly
 def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("One", "Two")
@@ -210,6 +216,7 @@ def test_replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order(project:
     assert "retries made 0" in notebook.replace(first, "bad again").text
 
 
+@pytest.mark.nightly
 def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.notebook("free.ipynb", [code("x = 1", "aaaa")])
@@ -227,6 +234,7 @@ def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(project: Proje
     assert "❌ Execution stopped at cell 2" in answer.stop
 
 
+@pytest.mark.nightly
 def test_the_number_of_code_cells_is_limited(project: Project) -> None:
     project.config("max_cells: 3")
     notebook = project.notebook("full.ipynb", [code("1", "aaaa"), code("2", "bbbb")])
@@ -283,6 +291,7 @@ def test_a_transient_error_heals_by_itself(project: Project) -> None:
     }
 
 
+@pytest.mark.nightly
 def test_a_transient_error_that_stays_stops_the_notebook(project: Project) -> None:
     project.config("network_retries: 1")
     notebook = project.new("Fetch")
@@ -391,6 +400,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
     assert say(notebook, "hello notebook") == ""
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
@@ -427,6 +437,7 @@ def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
     assert start_session(notebook) == ""
 
 
+@pytest.mark.nightly
 def test_sessions_do_not_steer_each_others_notebook(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = project.new("A"), project.new("B", problem="other")
     first.session, second.session = "s-1", "s-2"
@@ -464,6 +475,7 @@ def test_context_for_other_agents(untouched: Project) -> None:
     assert [s["status"] for s in found["plan"]] == ["done", "pending"]
 
 
+@pytest.mark.nightly
 def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     plan = project.folder / "plan.yaml"
     plan.write_text("- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n")
@@ -477,6 +489,7 @@ def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     assert "nonsense" in project.stepper("new", "p", "--plan", str(plan), check=2).stderr
 
 
+@pytest.mark.nightly
 def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     notebook.insert("1")
@@ -525,6 +538,7 @@ def test_run_honours_tags_and_stops(project: Project) -> None:
     assert "stopped" in project.stepper("run", "tags", check=1).stderr
 
 
+@pytest.mark.nightly
 def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
     notebook = project.new("One", "Two")
     first = notebook.raw["cells"][0]["id"]
@@ -537,6 +551,7 @@ def test_a_helper_that_runs_again_takes_no_step(project: Project) -> None:
     assert step(project, 2)["status"] == "pending"
 
 
+@pytest.mark.nightly
 def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
     notebook = project.new("One", "Two")
     raw = notebook.raw
@@ -547,6 +562,7 @@ def test_skip_never_tags_a_cell_by_a_steps_number(project: Project) -> None:
     assert step(project, 1)["status"] == "skipped"
 
 
+@pytest.mark.nightly
 def test_a_large_notebook_may_be_repaired(project: Project) -> None:
     project.config("max_cells: 2")
     notebook = project.notebook("large.ipynb", [code("1", "a"), code("2", "b"), code("3", "c")])

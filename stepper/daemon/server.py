@@ -18,6 +18,7 @@ from typing import Any
 
 from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
+from stepper.daemon.footprint import Footprint
 from stepper.daemon.verbs import Request, answer
 from stepper.daemon.workspace import Workspace, write_private
 from stepper.diagnosis import ipython
@@ -28,8 +29,7 @@ from stepper.ground import private, wire
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.kernel.late import Late
-from stepper.kernel.local.kernels import LocalKernels
-from stepper.kernel.local.memory import Footprint
+from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile, create
 from stepper.notebook.journal import JsonLines
 from stepper.session import steering
@@ -66,7 +66,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            LocalKernels(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
+            PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
             Adviser(

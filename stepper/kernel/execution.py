@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from jupyter_client import KernelClient
-
 from stepper.kernel import helper
-from stepper.kernel.local.memory import Guard
-from stepper.kernel.messages import Inbox, read
+from stepper.kernel.faults import bounded, fault_of, sampled
+from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
+from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox, Process, Transport
 from stepper.kernel.widgets import Widgets
-from stepper.policy.model import Death, Fault, Frame, Outcome
+from stepper.policy.model import Death, Outcome
 from stepper.session.ports import Execution, Models
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
-GRACE_SECONDS = 5.0  # from the interrupt to the kill
 MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
 REPLY_SECONDS = 2.0  # of silence while a reply without `idle`, or an interrupted `idle` without a reply, is there
 BACKLOG_SECONDS = 60.0  # from the reply: what the kernel had sent by then may take that long to read
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-
-
-TEXT_CHARACTERS = 20_000  # of a traceback or a message
-CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-OF_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
 
 # Who interrupted it → how it ended; everybody else is a person.
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
@@ -36,9 +27,8 @@ INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 class Host(Protocol):
     """What an execution needs of its kernel."""
 
-    client: KernelClient
-    iopub: Inbox
-    shell: Inbox
+    process: Process
+    transport: Transport
     interrupted: str
     lasting: dict[str, Any]
     widgets: Widgets
@@ -55,12 +45,6 @@ class Host(Protocol):
     async def shutdown(self) -> None:
         """End the kernel and its children."""
 
-    async def sample(self) -> str:
-        """Return the stacks of the kernel's threads, innermost call first; '' where they can't be had."""
-
-    def stderr_tail(self) -> str:
-        """Return the last lines that the kernel's process wrote to stderr."""
-
     def heard(self, message: dict[str, Any], area: OutputArea | None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
 
@@ -75,9 +59,6 @@ class Host(Protocol):
 
     def models(self) -> Models | None:
         """Return the state of its widgets for the notebook; None where nothing changed since."""
-
-    def trim(self) -> None:
-        """Keep the file of what the kernel's process wrote to stderr small."""
 
 
 class Running:
@@ -110,17 +91,17 @@ class Running:
 
         `request` is the message's id where the caller keeps one of its own, `given` is metadata that the code asks for.
         """
-        client, self.of_cell = self.kernel.client, history
-        message = client.session.msg("execute_request", {
+        self.of_cell = history
+        asked = {
             "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
-        })  # fmt: skip
-        self.msg_id = message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
-        message["metadata"] = {"stepper_known": self.kernel.lasting.get("mark"), **given}  # what it need not tell again
-        client.shell_channel.send(message)
+        }  # fmt: skip
+        known = {"stepper_known": self.kernel.lasting.get("mark"), **given}  # what it need not tell again
+        transport = self.kernel.transport
+        self.msg_id = transport.send("execute_request", asked, known, request)
         if self.watch:
             self.guard = self.watch()  # it looks while the kernel takes the request in
-        iopub, shell = self.kernel.iopub, self.kernel.shell
+        iopub, shell = transport.iopub, transport.shell
         looked = time.monotonic()
         while not (self.idle and self.reply):
             inbox = shell if self.idle else iopub
@@ -129,7 +110,7 @@ class Running:
             # A flood must not hide the deadline, nor a quiet cell the kernel's death.
             if quiet or time.monotonic() - looked > SLICE_SECONDS:
                 looked = time.monotonic()
-                self.kernel.trim()
+                self.kernel.process.trim()
                 if self.reply is None and not self.idle:
                     self.take_all(shell)
                 if await self.over(looked, quiet):
@@ -158,7 +139,7 @@ class Running:
             if message["parent_header"].get("msg_id") == self.msg_id:
                 self.heard_at = time.monotonic()
                 self.take(message)
-                if self.idle and inbox is self.kernel.iopub:
+                if self.idle and inbox is self.kernel.transport.iopub:
                     break
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
@@ -225,7 +206,7 @@ class Running:
             if self.memory:
                 await kernel.interrupt("memory")
             elif now > self.deadline:
-                self.stack = await kernel.sample()
+                self.stack = await kernel.process.sample()
                 await kernel.interrupt("deadline")
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now
@@ -235,7 +216,7 @@ class Running:
                 await kernel.interrupt(kernel.interrupted)
             if now > self.interrupted_at + grace:
                 how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
-                self.died = Death(how, kernel.stderr_tail())
+                self.died = Death(how, kernel.process.last_words())
                 return True
         return False
 
@@ -272,11 +253,10 @@ class Running:
     def notes(self) -> list[str]:
         """Return what is to be told besides: memory that was full before, messages that could not be read."""
         said = [self.guard.warning] if self.guard and self.guard.warning else []
-        if self.kernel.iopub.unread:
-            said.append(
-                f"{self.kernel.iopub.unread} message(s) of the kernel's could not be read: what they say is missing"
-            )
-            self.kernel.iopub.unread = 0
+        iopub = self.kernel.transport.iopub
+        if iopub.unread:
+            said.append(f"{iopub.unread} message(s) of the kernel's could not be read: what they say is missing")
+            iopub.unread = 0
         return said
 
     def outcome(self, status: str) -> Outcome:
@@ -302,72 +282,3 @@ def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def next_inputs(payload: list[dict[str, Any]]) -> list[str]:
     """Return the sources of the cells that Jupyter would make next (`%load`, `set_next_input`)."""
     return [str(item.get("text")) for item in payload if item.get("source") == "set_next_input"]
-
-
-def sampled(stack: str, count: int | None) -> Fault | None:
-    """Return the line of the running cell that a sample of stacks shows, as a fault; None where it shows none.
-
-    The outermost frame of a cell's code is the running cell's; those of other cells are only known by file name.
-    """
-    for thread in stack.split("\n\n"):
-        calls = [(file, int(line), name) for file, line, name in CALL.findall(thread) if OF_CELL.search(file)]
-        if calls and calls[-1][2] == "<module>":
-            own = [call for call in reversed(calls) if call[0] == calls[-1][0]]
-            # A cell that never lets the kernel's other threads run has not even told its number.
-            frames = tuple(Frame(count or 0, line, name) for _, line, name in (own[0], *own[-1:]))
-            return Fault("", "", (), own[0][1], frames)
-    return None
-
-
-def without_escapes(text: str) -> str:
-    """Return text without terminal colours."""
-    return ANSI.sub("", text)
-
-
-def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
-    """Return a text with its middle left out where it is very long: the journal keeps it for each run."""
-    half = limit // 2
-    return text if len(text) <= limit else f"{text[:half]}\n…\n{text[-half:]}"
-
-
-def bounded(error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error's content without escapes, each part cut: escapes may be most of a text."""
-
-    def short(text: str) -> str:
-        return cut(without_escapes(cut(text, 20 * TEXT_CHARACTERS)))
-
-    trace = "\n".join(map(str, error.get("traceback") or []))
-    return {
-        "ename": short(str(error.get("ename"))),
-        "evalue": short(str(error.get("evalue"))),
-        "traceback": short(trace),
-    }
-
-
-def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
-    """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
-    told = facts.get("fault")
-    if told is None and error is None:
-        return None
-    trace = error["traceback"] if error else ""
-    if told is None:
-        assert error is not None
-        return Fault(error["ename"], error["evalue"], (), traceback=trace)
-    frames = tuple(
-        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
-        for f in told["frames"]
-    )
-    numbers = (count, min((frame.cell for frame in frames), default=0))  # `stepper eval` has one below 0 of its own
-    own = [frame.line for frame in frames if frame.cell in numbers and (frame.cell == count or frame.cell < 0)]
-    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
-    return Fault(
-        told["ename"],
-        told["evalue"],
-        tuple(told["mro"]),
-        line,
-        frames,
-        told["attributes"],
-        trace,
-        tuple((how, name, said) for how, name, said in told["chain"]),
-        told["doc"],
-    )

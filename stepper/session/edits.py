@@ -140,4 +140,4 @@ async def _known(session: Session, caller: Caller) -> str:
     """Have the kernel's names at hand, asked where they are not known; return its interpreter."""
     kernel = await session.keeper.get(caller.environ)
     session.facts = session.facts or await kernel.facts()
-    return kernel.python
+    return kernel.about().python

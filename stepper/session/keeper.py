@@ -96,7 +96,7 @@ class Keeper:
             self.starting = False
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
-        self.log(KernelChanged(what="started", kernel=kernel.id, pid=kernel.pid, at=now()))
+        self.log(KernelChanged(what="started", kernel=kernel.id, pid=kernel.about().pid, at=now()))
         return kernel
 
     async def interrupt(self, reason: str) -> bool:
@@ -135,4 +135,5 @@ class Keeper:
             return {"pid": None, "state": state, "rss_bytes": None, "python": None}
         busy = kernel.busy or self.state.running is not None
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
-        return {"pid": kernel.pid, "state": state, "rss_bytes": kernel.rss_bytes(), "python": kernel.python}
+        about = kernel.about()
+        return {"pid": about.pid, "state": state, "rss_bytes": kernel.memory(), "python": about.python}

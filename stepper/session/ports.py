@@ -91,16 +91,28 @@ class KernelPlace:
     environ: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class About:
+    """What a kernel is: its interpreter, and its process where it has one on this machine."""
+
+    python: str
+    pid: int | None = None
+
+
 class Kernel(Protocol):
     """A live kernel of one notebook."""
 
     id: str
-    pid: int
-    python: str
     busy: bool
     # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
     # whether cells beside that took it.
     hears: Callable[[dict[str, Any], bool], bool]
+
+    def about(self) -> About:
+        """Return what it is, for people and for advice."""
+
+    def memory(self) -> int:
+        """Return its resident memory, its children's with it, in bytes."""
 
     def listen(self) -> None:
         """Take what the kernel published while no cell ran."""
@@ -142,9 +154,6 @@ class Kernel(Protocol):
 
     def detach(self) -> None:
         """Leave the kernel to the next daemon."""
-
-    def rss_bytes(self) -> int:
-        """Return the resident memory of the kernel's process tree in bytes."""
 
 
 class KernelProvider(Protocol):

@@ -42,7 +42,8 @@ async def settle(session: Session) -> None:
     begin = judge.Begun(cut.run, cut.key, cut.at, time.monotonic() - _age(cut), cut.tool_use_id, 0, cut.request,
                         work.timeout)  # fmt: skip
     kernel = session.keeper.kernel
-    done = await conclude(session, work, begin, execution, {}, cut.kernel, kernel.python if kernel else "")
+    python = kernel.about().python if kernel else ""
+    done = await conclude(session, work, begin, execution, {}, cut.kernel, python)
     if done.follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
         work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)

@@ -75,7 +75,7 @@ async def run_cell(
         session.log(begin.event(cell, kernel.id), sync=False)
         known = session.facts
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
-        done = await conclude(session, work, begin, execution, known, kernel.id, kernel.python)
+        done = await conclude(session, work, begin, execution, known, kernel.id, kernel.about().python)
         if done.follows.decision.act is not retry.Act.AGAIN:
             break
         wait = done.follows.decision.wait

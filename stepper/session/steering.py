@@ -129,7 +129,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
                 cells = [*session.read().cells]
             look = execution.facts.get("look") or {}
             fault = await asyncio.to_thread(
-                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.python
+                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.about().python
             )
         ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
         session.log(ran)

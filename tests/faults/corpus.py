@@ -193,7 +193,7 @@ class Bench:
             if report is None or not report.ok:
                 stopped.append(f"preparing cell {number + 1}: {report.text if report else 'did not run'}")
         if case.ename == "MemoryLimit":  # what this machine passes when the kernel takes 120 MB more than now
-            now = usage(kernel.pid)
+            now = usage(kernel.about().pid)
             limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
         report = await edited(session, self.add(notebook, cells, case.cell), Caller())
         held = not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]

@@ -22,7 +22,8 @@ from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace
 
 if TYPE_CHECKING:
-    from stepper.kernel.local.kernel import LocalKernel
+    from stepper.kernel.live import LiveKernel
+    from stepper.kernel.local.kernel import LocalProcess
 
 START_SECONDS = 60.0
 
@@ -37,7 +38,7 @@ class LocalKernels:
         self.files = Files.beside(record)
         self.runtime, self.parts = runtime, parts
 
-    async def start(self, place: KernelPlace) -> LocalKernel:
+    async def start(self, place: KernelPlace) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
         name = uuid.uuid4().hex
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
@@ -55,7 +56,8 @@ class LocalKernels:
                 started, connection = launch.launch(place, name, self.runtime, stderr)
                 told = {"kernel": name, "python": place.python, "connection": connection}
                 told["provisioner"] = asdict(started.identity)
-                kernel = self._kernel(told, started)
+                local = self._process(told, started)
+                kernel = self._live(local)
             except BaseException as error:
                 await self._clear(name)
                 if isinstance(error, OSError):
@@ -65,8 +67,8 @@ class LocalKernels:
                 raise
         try:
             await kernel.connect(START_SECONDS)
-            kernel.banner = self.files.stderr.stat().st_size
-            self.files.note({**told, "banner": kernel.banner})
+            local.banner = self.files.stderr.stat().st_size
+            self.files.note({**told, "banner": local.banner})
             for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
                 path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
         except BaseException:
@@ -74,10 +76,15 @@ class LocalKernels:
             raise
         return kernel
 
-    def _kernel(self, told: dict[str, Any], found: KernelProcess) -> LocalKernel:
-        from stepper.kernel.local.kernel import LocalKernel
+    def _process(self, told: dict[str, Any], found: KernelProcess) -> LocalProcess:
+        from stepper.kernel.local.kernel import LocalProcess
 
-        return LocalKernel(told["kernel"], told["python"], told["connection"], found, self.files, self.parts)
+        return LocalProcess(told["kernel"], told["python"], told["connection"], found, self.files)
+
+    def _live(self, local: LocalProcess) -> LiveKernel:
+        from stepper.kernel.live import LiveKernel
+
+        return LiveKernel(local, self.parts)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""
@@ -85,7 +92,7 @@ class LocalKernels:
         launch.clear_files(self.runtime, kernel)
         self.files.forget()
 
-    async def attach(self) -> LocalKernel | Death | None:
+    async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         try:
             told = json.loads(private.read(str(self.files.record)))
@@ -96,8 +103,9 @@ class LocalKernels:
             ip = launch.socket_path(self.runtime, told["kernel"])
             if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
                 raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
-            kernel = self._kernel(told, KernelProcess(process.Identity.recorded(told["provisioner"])))
-            kernel.banner = int(told["banner"])
+            local = self._process(told, KernelProcess(process.Identity.recorded(told["provisioner"])))
+            local.banner = int(told["banner"])
+            kernel = self._live(local)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,14 +1,11 @@
 """The memory guard: the machine's memory or, where there is one, the cgroup's, looked at while a cell runs.
 
 What passes from little to all between two looks is the system's to kill: the kernel goes first, and that is told.
-And the daemon's own memory, given back after large outputs and requests.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +15,6 @@ import psutil
 CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
 GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
-GROWN_BYTES = 8 << 20  # of the daemon, after which freed memory is given back
-MMAP_THRESHOLD = -3  # glibc's mallopt: what is larger is mapped, and unmapped when it is freed
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 
 
@@ -151,23 +146,3 @@ class OomKills:
     def any(self) -> bool:
         """Whether the system has killed for want of memory since."""
         return self._count() > self.before
-
-
-class Footprint:
-    """The memory of this process: what it freed goes back to the system, which glibc would keep."""
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None)
-        self.trim = getattr(libc, "malloc_trim", None)
-        if self.trim is not None:
-            libc.mallopt(MMAP_THRESHOLD, 256 << 10)  # else glibc raises it with the first large buffer that is freed
-        self.process = psutil.Process()
-        self.settled: int = self.process.memory_info().rss
-
-    def settle(self) -> None:
-        """Give back what is free, where the process has grown much since the last time."""
-        if self.process.memory_info().rss > self.settled + GROWN_BYTES:
-            gc.collect()
-            if self.trim is not None:
-                self.trim(0)
-            self.settled = self.process.memory_info().rss

@@ -1,0 +1,82 @@
+"""What a kernel says of an error, as a fault: bounded, without terminal colours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stepper.policy.model import Fault, Frame
+
+TEXT_CHARACTERS = 20_000  # of a traceback or a message
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+OF_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
+
+
+def sampled(stack: str, count: int | None) -> Fault | None:
+    """Return the line of the running cell that a sample of stacks shows, as a fault; None where it shows none.
+
+    The outermost frame of a cell's code is the running cell's; those of other cells are only known by file name.
+    """
+    for thread in stack.split("\n\n"):
+        calls = [(file, int(line), name) for file, line, name in CALL.findall(thread) if OF_CELL.search(file)]
+        if calls and calls[-1][2] == "<module>":
+            own = [call for call in reversed(calls) if call[0] == calls[-1][0]]
+            # A cell that never lets the kernel's other threads run has not even told its number.
+            frames = tuple(Frame(count or 0, line, name) for _, line, name in (own[0], *own[-1:]))
+            return Fault("", "", (), own[0][1], frames)
+    return None
+
+
+def without_escapes(text: str) -> str:
+    """Return text without terminal colours."""
+    return ANSI.sub("", text)
+
+
+def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
+    """Return a text with its middle left out where it is very long: the journal keeps it for each run."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}\n…\n{text[-half:]}"
+
+
+def bounded(error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error's content without escapes, each part cut: escapes may be most of a text."""
+
+    def short(text: str) -> str:
+        return cut(without_escapes(cut(text, 20 * TEXT_CHARACTERS)))
+
+    trace = "\n".join(map(str, error.get("traceback") or []))
+    return {
+        "ename": short(str(error.get("ename"))),
+        "evalue": short(str(error.get("evalue"))),
+        "traceback": short(trace),
+    }
+
+
+def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
+    """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
+    told = facts.get("fault")
+    if told is None and error is None:
+        return None
+    trace = error["traceback"] if error else ""
+    if told is None:
+        assert error is not None
+        return Fault(error["ename"], error["evalue"], (), traceback=trace)
+    frames = tuple(
+        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
+        for f in told["frames"]
+    )
+    numbers = (count, min((frame.cell for frame in frames), default=0))  # `stepper eval` has one below 0 of its own
+    own = [frame.line for frame in frames if frame.cell in numbers and (frame.cell == count or frame.cell < 0)]
+    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
+    return Fault(
+        told["ename"],
+        told["evalue"],
+        tuple(told["mro"]),
+        line,
+        frames,
+        told["attributes"],
+        trace,
+        tuple((how, name, said) for how, name, said in told["chain"]),
+        told["doc"],
+    )

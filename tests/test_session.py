@@ -1,0 +1,258 @@
+"""What a session does, on a kernel without a process: the promises that no real kernel is needed for.
+
+They are the same tests as with daemon and kernels of their own, where those that this file shows are for the night.
+Client, CLI, socket, notebook and journal are real; daemon and kernel are threads of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.cli.main import main
+from stepper.daemon.server import Daemon
+from stepper.daemon.workspace import Workspace
+from stepper.hook import client, process
+from stepper.session.fake import FakeKernel, FakeKernels
+from stepper.session.session import Session
+from tests import test_main_path, test_workflow
+from tests.conftest import Answer, Project, text_of
+from tests.test_main_path import wait_until
+
+# What is a session's alone, by where it is shown with a real kernel, too.
+SAME = {
+    test_workflow: """
+        three_failed_retries_stop_the_notebook attempts_survive_deletion_write_daemon_and_session
+        fix_grants_fresh_retries_and_shows_what_was_tried skip_marks_step_and_cell_and_names_the_next
+        continue_lifts_a_stop_and_says_where_to_go_on a_failed_cell_waits_for_its_fix
+        a_batch_whose_first_cell_fails_runs_no_further_new_cell directives_bind_a_cell_to_a_step_or_to_none
+        replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order
+        without_a_plan_attempts_are_counted_by_cell_and_by_place the_number_of_code_cells_is_limited
+        a_transient_error_heals_by_itself a_transient_error_that_stays_stops_the_notebook
+        the_agents_own_lifting_asks_the_person the_end_of_a_turn_sends_the_agent_on_once
+        a_session_start_tells_what_is_under_way sessions_do_not_steer_each_others_notebook context_for_other_agents
+        a_plan_from_yaml_with_a_validation_step the_plan_can_be_changed_where_it_has_not_run run_honours_tags_and_stops
+        a_helper_that_runs_again_takes_no_step skip_never_tags_a_cell_by_a_steps_number
+        a_large_notebook_may_be_repaired
+    """,
+    test_main_path: """
+        variables_persist_and_a_replace_runs_again markdown_and_delete_run_and_report_nothing
+        three_edits_of_one_message_keep_the_time_and_the_batch_end_sets_it a_batch_that_ends_with_a_read_keeps_the_time
+        the_batch_of_another_session_leaves_the_time_alone the_same_call_never_runs_twice
+        write_runs_new_and_changed_cells_and_stops_at_the_first_failure nbformat_4_4_without_cell_ids
+        another_language_is_named_and_not_run an_edit_made_while_the_cell_ran_is_kept
+        a_cell_changed_while_it_ran_gets_no_foreign_outputs the_file_mode_is_kept_and_no_temporary_is_left
+        the_context_forgets_a_kernel_that_is_gone a_strangers_metadata_is_no_trouble a_tag_without_a_list_is_a_tag
+        a_journal_that_can_not_be_written_is_said
+    """,
+}
+
+
+class Here(Daemon):
+    """The daemon as a thread. Its kernels are fake; `left` are those that outlive it."""
+
+    def __init__(self, paths: Any, left: dict[str, FakeKernel]) -> None:
+        super().__init__(paths)
+        self.left = left
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.tasks = [asyncio.run_coroutine_threadsafe(self._listen(), self.loop)]
+        self.tasks[0].result()
+        self.tasks.append(asyncio.run_coroutine_threadsafe(self._look(), self.loop))
+
+    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
+        session = super()._open(name, path, workspace)
+        session.keeper.provider = FakeKernels(self.left, name)
+        return session
+
+    async def _listen(self) -> None:
+        self.paths.make_runtime()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket)
+        self.server = await asyncio.start_unix_server(self._client, self.paths.socket)
+
+    async def _leave(self) -> None:
+        self.server.close()
+        doing = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+
+    def kill(self) -> None:
+        """End at once, whatever it does; the kernels stay."""
+        asyncio.run_coroutine_threadsafe(self._leave(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+        for kernel in self.left.values():
+            kernel.detach()
+
+
+class Quick(Project):
+    """A project whose daemon, kernels and CLI are in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.left: dict[str, FakeKernel] = {}
+        self.daemon = Here(self.paths, self.left)
+
+    def kill_daemon(self) -> None:
+        self.daemon.kill()
+        self.daemon = Here(self.paths, self.left)
+
+    def stepper(
+        self, *arguments: str, check: int | None = 0, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with inside(cwd or self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main(list(arguments), prog_name="stepper")
+            except SystemExit as end:
+                code = int(end.code or 0)
+        assert check is None or code == check, out.getvalue() + err.getvalue()
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+    def hook(self, event: str, stdin: bytes | dict[str, Any], timeout: float = 120) -> Answer:
+        data = stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode()
+        if event in process.ONLY_UNDER_WAY and not os.path.exists(self.paths.active):
+            return Answer(b"")
+        verb, answer = b"hook " + event.encode(), None
+        while answer is None:  # none listens while one daemon follows the other
+            try:
+                answer = client.ask(self.paths, verb, data, launch=False)
+            except client.GoneError:
+                verb = b"hook " + event.encode() + b" again"
+        return Answer(answer)
+
+    def kernel(self) -> FakeKernel:
+        """The one kernel there is."""
+        (kernel,) = self.left.values()
+        return kernel
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Quick]:
+    made = Quick(tmp_path / "repo")
+    try:
+        yield made
+    finally:
+        made.daemon.kill()
+        shutil.rmtree(made.paths.runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def untouched(project: Quick) -> Quick:
+    return project
+
+
+def here(test: Callable[..., None]) -> Callable[..., None]:
+    """Return a test as one of this module, whose project it gets, by day."""
+    made = types.FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
+    made.__dict__.update(test.__dict__)
+    made.pytestmark = [mark for mark in getattr(test, "pytestmark", []) if mark.name != "nightly"]  # type: ignore[attr-defined]
+    return made
+
+
+globals().update({f"test_{name}": here(getattr(module, f"test_{name}")) for module, names in SAME.items()
+                  for name in names.split()})  # fmt: skip
+
+
+def status(project: Quick) -> str:
+    return project.json("status")["state"]
+
+
+def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Quick) -> None:
+    notebook = project.new("Load", "Transform", "Break", "Plot")
+    notebook.insert("x = 5")
+    notebook.insert("y = x * 2")
+    cell_id, answer = notebook.insert("die('SIGSEGV')")
+    assert "Error Type: KernelDied" in answer.stop
+    died = "kernel died (SIGSEGV): all variables are lost; steps 1, 2 had built them; `stepper restore` builds"
+    assert f"Error Message: {died}" in answer.stop
+    assert notebook.before("insert", "1", cell_id).denied
+    restored = project.json("restore")
+    assert restored["ok"] and restored["ran"] == restored["cells"] == 2
+    assert "| 10" in notebook.replace(cell_id, "print(y)").text
+
+
+def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:
+    notebook = project.new("One", "Two")
+    notebook.insert("x = 1")
+    cell_id, answer = notebook.insert("exit()")
+    assert "ended by exit() or quit()" in answer.stop
+    project.stepper("continue")
+    answer = notebook.replace(cell_id, "print('x' in globals())")
+    assert "state lost" in answer.text and "| False" in answer.text
+
+
+@pytest.mark.parametrize("mend", ["continue", "skip", "fix", "restart"])
+def test_each_of_the_persons_commands_lifts_the_stop_of_an_idle_death(project: Quick, mend: str) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, _ = notebook.insert("x = 5")
+    project.kernel().ends("SIGKILL")
+    wait_until(lambda: status(project) == "stopped")
+    denied = notebook.before("insert", "print(x)", cell_id).denied
+    assert "KernelDied" in denied and "SIGKILL" in denied and "step 1" in denied
+    project.stepper(mend)
+    assert status(project) == "ready"
+    assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
+    assert "| False" in notebook.insert("print('x' in globals())")[1].text
+
+
+def test_a_kernel_that_had_nothing_to_lose_stops_nothing(project: Quick) -> None:
+    notebook = project.new("Load")
+    cell_id, _ = notebook.insert("1 / 0")
+    project.kernel().ends("SIGKILL")
+    assert "ran ok" in notebook.replace(cell_id, "x = 1").text
+
+
+def test_a_deadline_interrupts_and_keeps_the_state(project: Quick) -> None:
+    notebook = project.new("Load")
+    notebook.insert("# stepper: scratch\nx = 1")
+    cell_id, answer = notebook.insert("# stepper: timeout=1\nimport time\nwhile True:\n    time.sleep(0.01)")
+    assert "Timeout" in answer.text.splitlines()[0]
+    assert "| 1" in notebook.replace(cell_id, "print(x)").text
+
+
+def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_report(project: Quick) -> None:
+    notebook = project.new("Load", "Plot")
+    answers = []
+    waits = threading.Thread(
+        target=lambda: answers.append(notebook.insert("import time\ntime.sleep(0.6)\nprint('over')"))
+    )
+    waits.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    waits.join()
+    ((cell_id, answer),) = answers
+    assert "ran ok" in answer.text and "| over" in answer.text and "lost its daemon and went on" in answer.text
+    assert text_of(notebook.cell(cell_id)) == "over\n" and len(project.json("history")) == 1
+
+
+def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> None:
+    notebook = project.new("Load")
+    cell_id, _ = notebook.insert("print('now')\nlate('later')")
+    wait_until(lambda: text_of(notebook.cell(cell_id)) == "now\nlater")
