@@ -54,6 +54,7 @@ benchmarks: env
 faults: env
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults --folder unseen
+	$(BIN)/python -m tests.faults --folder fresh
 
 # What is injected, what survives, what floods cost, two thousand cells: docs/reliability.md
 reliability: env
