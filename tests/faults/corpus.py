@@ -197,16 +197,17 @@ class Bench:
             limits = replace(limits, max_memory_percent=min(99.0, 100 * (now.used + 120e6) / now.total))
         report = await edited(session, self.add(notebook, cells, case.cell), Caller())
         held = not session.state.runs or session.state.runs[-1].cell_id != cells[-1]["id"]
-        fault = (self.held(session) if held else session.journal.load()[0][-1]["fault"]) or {}
+        fault = self.fault(session, "held" if held else "run") or {}
         return Seen(
             case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
             self.provider.last.facts.get("seconds", 0.0), held, tuple(self.provider.swallowed),
         )  # fmt: skip
 
     @staticmethod
-    def held(session: Session) -> dict[str, Any] | None:
+    def fault(session: Session, event: str) -> dict[str, Any] | None:
+        """Return the fault of the last such event in the journal."""
         events, _ = session.journal.load()
-        return next((event["fault"] for event in reversed(events) if event["event"] == "held"), None)
+        return next((line["fault"] for line in reversed(events) if line["event"] == event), None)
 
     @staticmethod
     def add(notebook: Path, cells: list[dict[str, Any]], source: str) -> CellEdit:
