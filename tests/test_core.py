@@ -6,7 +6,7 @@ import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, directive, events, gate, ledger, plan
+from stepper.policy import changes, events, firstline, gate, ledger, plan
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.words import report
@@ -58,43 +58,43 @@ def test_slugs(problem: str, slug: str) -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("x = 1", directive.Directive()),
-        ("# stepper: step=3\nx", directive.Directive(step=3)),
-        ("#stepper: scratch", directive.Directive(scratch=True)),
-        ("# stepper: step=3, timeout=10m", directive.Directive(step=3, timeout=600)),
-        ("# stepper: timeout=1.5h", directive.Directive(timeout=5400)),
-        ("# stepper: timeout=45", directive.Directive(timeout=45)),
-        ("x = 1\n# stepper: step=3", directive.Directive()),
+        ("x = 1", firstline.Directive()),
+        ("# stepper: step=3\nx", firstline.Directive(step=3)),
+        ("#stepper: scratch", firstline.Directive(scratch=True)),
+        ("# stepper: step=3, timeout=10m", firstline.Directive(step=3, timeout=600)),
+        ("# stepper: timeout=1.5h", firstline.Directive(timeout=5400)),
+        ("# stepper: timeout=45", firstline.Directive(timeout=45)),
+        ("x = 1\n# stepper: step=3", firstline.Directive()),
     ],
 )
-def test_directives(source: str, told: directive.Directive) -> None:
-    assert directive.parse(source) == told
+def test_directives(source: str, told: firstline.Directive) -> None:
+    assert firstline.parse(source) == told
 
 
 @pytest.mark.parametrize("word", ["timeout=0", "timeout=x", "step=x", "stepp=1", "scratch=1"])
 def test_directives_that_are_none_are_told(word: str) -> None:
-    found = directive.parse(f"# stepper: {word}")
+    found = firstline.parse(f"# stepper: {word}")
     assert word in found.problems[0]
-    assert directive.deadline(found, 30, 3600) == 30
+    assert firstline.deadline(found, 30, 3600) == 30
 
 
 def test_a_deadline_is_bounded() -> None:
-    assert directive.deadline(directive.Directive(timeout=9999), 30, 3600) == 3600
+    assert firstline.deadline(firstline.Directive(timeout=9999), 30, 3600) == 3600
 
 
 def test_which_step_a_cell_belongs_to() -> None:
     made = state("one", "two", "three")
     cells = [cell(0), cell(1)]
-    assert plan.owner(made, cells, cells[0]) == 1
+    assert plan.step_of(made, cells, cells[0]) == 1
     ran(made, 1)
-    assert plan.owner(made, cells, cells[1]) == 2
-    assert plan.owner(made, cells, cells[0]) == 1  # its own cell again
+    assert plan.step_of(made, cells, cells[1]) == 2
+    assert plan.step_of(made, cells, cells[0]) == 1  # its own cell again
     ran(made, 2, "recoverable", "id1")
-    assert plan.owner(made, [*cells, cell(2)], cell(2)) is None  # the failed cell waits
-    assert plan.owner(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
-    assert plan.owner(made, cells, cell(5, "# stepper: step=3")) == 3
-    assert plan.owner(made, cells, cell(5, "# stepper: step=9")) is None
-    assert plan.owner(made, cells, cell(1, "# stepper: scratch")) is None
+    assert plan.step_of(made, [*cells, cell(2)], cell(2)) is None  # the failed cell waits
+    assert plan.step_of(made, [cells[0], cell(2)], cell(2)) == 2  # it was deleted
+    assert plan.step_of(made, cells, cell(5, "# stepper: step=3")) == 3
+    assert plan.step_of(made, cells, cell(5, "# stepper: step=9")) is None
+    assert plan.step_of(made, cells, cell(1, "# stepper: scratch")) is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from stepper.ground.errors import NotebookError, UsageError
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import commands, directive, events, gate, ledger, plan
+from stepper.policy import commands, events, firstline, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.state import State
@@ -346,7 +346,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     state = State(plan=made)
     assert brief.context("n", state, {}, False)
     for cell in runnable(document.cells):
-        directive.parse(cell.source)
+        firstline.parse(cell.source)
         assert cell.label
         paged(file.outputs(cell))
         report.outputs_text(file.outputs(cell))
@@ -429,7 +429,7 @@ def test_configs(text: str) -> None:
             rule(getattr(limits, key)) or isinstance(getattr(limits, key), tuple)
             for key, (_, rule) in config.RULES.items()
         )
-        directive.deadline(directive.Directive(), limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+        firstline.deadline(firstline.Directive(), limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
     assert time.process_time() - began < 5
     assert not os.path.exists("/tmp/stepper-was-here")
 
@@ -474,11 +474,11 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     ).map(" ".join)
 )
 def test_directives(rest: str) -> None:
-    asked_for = directive.parse(f"# stepper: {rest}\nx = 1")
-    assert 0 < directive.deadline(asked_for, 30, 3600) <= 3600
+    asked_for = firstline.parse(f"# stepper: {rest}\nx = 1")
+    assert 0 < firstline.deadline(asked_for, 30, 3600) <= 3600
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
-    plan.owner(State(), cells, cells[0])
+    plan.step_of(State(), cells, cells[0])
 
 
 @tries(100, 3000)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.notebook import later
+from stepper.notebook import afterwards
 from stepper.notebook.journal import JsonLines
 from tests.conftest import Project
 
@@ -233,6 +233,6 @@ def test_a_line_that_the_disk_gave_up_in_the_background_is_there_once(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
         journal.append({"n": 2}, sync=None)
-        later.LATER.submit(bool).result()
+        afterwards.LATER.submit(bool).result()
     journal.append({"n": 3}, keep=False)
     assert numbers(path) == [1, 2, 3] and journal.waiting == 0

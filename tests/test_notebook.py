@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.ground.errors import NotebookError
+from stepper.notebook import afterwards, plainjson
 from stepper.notebook import file as notebook
-from stepper.notebook import later, plainjson
 from stepper.policy.model import Outcome, Plan, Step
 from stepper.session.ports import Execution, Models
 from tests.conftest import code
@@ -188,7 +188,7 @@ def test_somebody_else_who_writes_meanwhile_is_not_overwritten(tmp_path: Path, m
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert cells[1]["source"] == "y = 'edited'" and cells[0]["execution_count"] == 7
-    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -216,7 +216,7 @@ def test_a_save_between_the_last_look_and_the_rename_stands(
     assert file.put(cell, ran(), None, keep_time=True) == ""
     cells = json.loads(Path(file.path).read_text())["cells"]
     assert (cells[0]["execution_count"], cells[1]["source"]) == (7, "edited")
-    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 
@@ -282,7 +282,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path]
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
         assert file.outputs(cell)
-        later.LATER.submit(bool).result()  # what was replaced is taken away in the background
+        afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
 
 
@@ -336,7 +336,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert Path(file.path).read_bytes() == old
-    later.LATER.submit(bool).result()  # what was replaced is taken away in the background
+    afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
     assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
 
 

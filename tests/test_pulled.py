@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.daemon.workspace import kernel_environ
+from stepper.daemon.environ import kernel_environ
 from stepper.ground.errors import StepperError
 from stepper.setup import install, refuse, uninstall
 from tests.conftest import ROOT

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from stepper.daemon.config import Config
+from stepper.daemon.environ import kernel_environ
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.names import ODD, quoted, shown
@@ -23,8 +23,6 @@ from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
-# What a kernel must not inherit: the agent's keys and settings are not the notebook's business.
-HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT")
 
 
 @dataclass
@@ -251,26 +249,6 @@ class Workspace:
             private.remove(self.paths.batch)
             self._notes[self.paths.batch] = {}
         return free
-
-
-def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:
-    """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
-
-    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
-    and patterns (`AWS_*`) of what it does not get.
-    """
-    found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
-    found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
-    folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))  # it has two names
-    path = [
-        part
-        for part in found.get("PATH", os.defpath).split(os.pathsep)
-        if part != folder and os.path.realpath(part) != ours
-    ]
-    found["PATH"] = os.pathsep.join([folder, *path])
-    if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
-        found["VIRTUAL_ENV"] = os.path.dirname(folder)
-    return found
 
 
 def plan_of(problem: str, steps: list[Any]) -> Plan:

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import Future
 from typing import Any
 
-from stepper.notebook.later import soon
+from stepper.notebook.afterwards import soon
 
 RENAME_EXCHANGE = 2  # renameat2(2)
 

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from stepper.ground import private
-from stepper.notebook.later import soon
+from stepper.notebook.afterwards import soon
 from stepper.notebook.plainjson import load_exactly
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stepper.policy import directive
+from stepper.policy import firstline
 from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStatus
 from stepper.policy.state import State
 
@@ -65,13 +65,13 @@ def from_json(data: Any) -> Plan | None:
     return Plan(problem, steps)
 
 
-def owner(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
+def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
     The cell's own first line decides, then the step whose cell it is, then the first step that is neither done nor
     skipped. While that step's failed cell exists, every other cell is a helper in no step.
     """
-    asked = directive.parse(cell.source)
+    asked = firstline.parse(cell.source)
     if asked.scratch:
         return None
     if asked.step is not None and state.plan.step(asked.step):
@@ -91,7 +91,7 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
     """Return under what a cell's runs are counted: its step, else its id; one re-created in the place of a failed
     cell that is gone takes over that one's count.
     """
-    number = owner(state, cells, cell)
+    number = step_of(state, cells, cell)
     if number is not None:
         return number
     ids = {other.id for other in cells}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from stepper.policy import changes, directive, gate, plan, progress, retry
+from stepper.policy import changes, firstline, gate, plan, progress, retry
 from stepper.policy.events import Ran
 from stepper.policy.model import Cell, Consent, Key, Limits, Run, Verdict
 from stepper.policy.state import Progress, State
@@ -74,8 +74,8 @@ class Task:
 
 def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Task:
     """Return how a cell is to run."""
-    asked, key = directive.parse(cell.source), plan.key(state, cells, cell)
-    timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+    asked, key = firstline.parse(cell.source), plan.key(state, cells, cell)
+    timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
     below = [other for other in cells if other.index > cell.index and other.id in state.ran]
     order = [f"out of order: it ran after cell {below[-1].number}, which stands below it"] if below else []
     returned = progress.returned(state, key, changes.source_hash(cell.source))

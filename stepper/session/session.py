@@ -136,7 +136,7 @@ class Session:
         why = f"the kernel died ({death.how}) while no cell ran"
         await self.keeper.end(why)
         if built:
-            error, block = brief.stop_of_death(f"{why}: all variables are lost; {built}", death.stderr)
+            error, block = brief.stop_of_death(why, built, death.stderr)
             self.log(events.Stopped(at=now(), key=None, cell_id="", block=block, error=error))
 
     # --- the notebook -----------------------------------------------------------------------------------------

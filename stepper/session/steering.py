@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
-from stepper.policy import changes, directive, events, gate, plan
+from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Plan, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
@@ -115,8 +115,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
             raise StepperError(
                 f"{session.name} has no live kernel: there is nothing to look at", f"stepper run {session.name}"
             )
-        limits, asked = session.limits(), directive.parse(source)
-        timeout = directive.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+        limits, asked = session.limits(), firstline.parse(source)
+        timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
         known, began, at = session.facts or await kernel.facts(), time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
         took = round(time.monotonic() - began, 4)

@@ -111,14 +111,15 @@ def built(state: State) -> str:
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
-def stop_of_death(message: str, stderr: str) -> tuple[str, str]:
+def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
     """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
     said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
-    return f"KernelDied: {one_line(message + said)}", "\n".join(
+    message = one_line(f"{why}: all variables are lost; {built}{said}")
+    return f"KernelDied: {message}", "\n".join(
         [
             "❌ Execution stopped: the kernel died",
             "Error Type: KernelDied",
-            f"Error Message: {one_line(message + said)}",
+            f"Error Message: {message}",
             "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
         ]
     )

@@ -1,0 +1,30 @@
+"""What a kernel inherits of its caller's environment, wherever it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+# What a kernel must not inherit: the agent's keys and settings are not the notebook's business.
+HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT")
+
+
+def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:
+    """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
+
+    stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
+    and patterns (`AWS_*`) of what it does not get.
+    """
+    found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
+    found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
+    folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))  # it has two names
+    path = [
+        part
+        for part in found.get("PATH", os.defpath).split(os.pathsep)
+        if part != folder and os.path.realpath(part) != ours
+    ]
+    found["PATH"] = os.pathsep.join([folder, *path])
+    if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
+        found["VIRTUAL_ENV"] = os.path.dirname(folder)
+    return found
