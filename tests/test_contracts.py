@@ -55,7 +55,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ("daemon/server.py", "from stepper.kernel.local.kernels import LocalKernels", {PLACES}),
         ("kernel/execution.py", "from stepper.kernel.local.memory import Guard", {PLACES, CIRCLES}),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
-        ("notebook/later.py", "from stepper.notebook import file", {CIRCLES}),
+        ("notebook/afterwards.py", "from stepper.notebook import file", {CIRCLES}),
     ],
 )
 def test_what_breaks_a_contract_is_seen(package: Path, module: str, line: str, contracts: set[str]) -> None:
