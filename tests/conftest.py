@@ -276,7 +276,13 @@ def untouched(tmp_path: Path) -> Iterator[Project]:
 
 
 def reused(lasting: Project) -> Iterator[Project]:
-    """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes."""
+    """Yield it for one test, which makes notebooks of its own; its kernels are ended after it, its config goes.
+
+    So does what the cells of the test before wrote beside its notebook: another test may wait for a file of that name.
+    """
+    for path in (lasting.folder / "notebooks").glob("*"):
+        if path.is_file() and path.suffix != ".ipynb":
+            path.unlink()
     yield lasting
     (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
     for record in Path(lasting.paths.kernels).rglob("*.json"):
