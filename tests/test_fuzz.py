@@ -135,8 +135,8 @@ def asked(place: Project, verb: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Ask as a client does; return the kind and the body of the answer."""
     frame = wire.pack(verb, __version__.encode(), b"PATH=/bin", os.fsencode(place.folder), payload)
     with socket.socket(socket.AF_UNIX) as link:
+        link.connect(place.paths.socket)  # without a limit: with one it does not wait where too many are waiting
         link.settimeout(60)
-        link.connect(place.paths.socket)
         link.sendall(frame)
         stream = link.makefile("rb")
         while True:
