@@ -12,6 +12,7 @@ import pytest
 
 from stepper import __version__
 from stepper.ground import meeting
+from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.setup import doctor, files, install, interpreter, refuse, settings, skills
 
@@ -240,4 +241,5 @@ def test_a_probe_ends(tmp_path, monkeypatch):
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
-    assert "no answer within" in interpreter.probe(str(slow)).error
+    with pytest.raises(StepperError, match="no answer within"):
+        interpreter.probe(str(slow))

@@ -1,4 +1,4 @@
-"""Set stepper up in any repository. install.sh calls it: `plan` (preflight.py), then `apply`.
+"""Set stepper up in any repository. install.sh calls it: `plan` (refuse.py), then `apply`.
 
 Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
 uninstall.py undoes all of them.
@@ -7,6 +7,7 @@ uninstall.py undoes all of them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import shlex
@@ -21,19 +22,9 @@ from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
-from stepper.setup.files import PACKAGE, assets, link, read, remove, write
-from stepper.setup.interpreter import run
-from stepper.setup.refuse import (
-    SETTINGS,
-    Choice,
-    RefusedError,
-    check_interpreter,
-    parse,
-    plan,
-    read_settings,
-    refuse,
-    say,
-)
+from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
+from stepper.setup.interpreter import run, tail
+from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
 from stepper.setup.skills import SKILLS, digest, files_in, our_skills, shipped_skills
 
 
@@ -44,16 +35,16 @@ def apply(options: argparse.Namespace) -> None:
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
     finish_env(paths)
-    if options.remade and not options.editable and compile_client(Path(paths.env, "bin/hook")):
-        say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
-    for each in (paths.project, *paths.borrowers()) if options.remade else ():
-        retire(Paths(each))
+    if options.remade:
+        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+        for folder in (paths.project, *paths.borrowers()):
+            retire(Paths(folder))
     prepare_kernel(project, choice)
 
-    text, data = read_settings(project)
-    merged, new_rules = settings.add_rules(
-        settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
-    )
+    text, data = read_settings(project / SETTINGS)
+    wanted = settings.rules(notebooks) if options.allow else []
+    merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
     known = recorded(paths.project).get("script")
     write_record(paths, options, choice, notebooks, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
@@ -72,15 +63,10 @@ def apply(options: argparse.Namespace) -> None:
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
     if not options.demo:
-        farewell(paths, options.allow)
-
-
-def farewell(paths: Paths, allowed: bool) -> None:
-    """Say what to do next."""
-    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-    if not allowed:
-        say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
+        say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+        say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+        if not options.allow:
+            say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
 
 
 def finish_env(paths: Paths) -> None:
@@ -112,7 +98,7 @@ def compile_client(target: Path) -> bool:
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
         try:
-            if run(*command).code == 0 and run(str(temporary), "--version").code == 0:
+            if run(*command).returncode == 0 == run(str(temporary), "--version").returncode:
                 temporary.replace(target)
                 return True
         finally:
@@ -128,11 +114,9 @@ def retire(paths: Paths) -> None:
     try:
         connection = client.connect(paths)
         if connection:
-            try:
+            with contextlib.closing(connection.sock):
                 connection.send(b"status", b"reinstalled", b"", b"", b"")
                 connection.answer()
-            finally:
-                connection.sock.close()
             retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
@@ -140,35 +124,33 @@ def retire(paths: Paths) -> None:
 
 
 def prepare_kernel(project: Path, choice: Choice) -> None:
-    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise RefusedError."""
+    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise StepperError."""
     uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    half_made = project / ".venv" if choice.make else None
     if choice.make:
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
         command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
-        must(command, project, undo=project / ".venv")
+        must(command, project, half_made)
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
-        how = [uv, "pip", "install", "--python"] if uv else []
-        command = [*how, choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
-        must([*command, "ipykernel"], project, undo=project / ".venv" if choice.make else None)
+        pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
+        must([*pip, "ipykernel"], project, half_made)
         made.append("ipykernel added")
-    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.name})")
+    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
     if "ipykernel added" in made and (project / "uv.lock").exists():
         say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
 
 
 def must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    """Run a command; where it fails remove `undo` and raise RefusedError with the end of what it said."""
+    """Run a command; where it fails remove `undo` and raise StepperError with the end of what it said."""
     done = run(*command, cwd=str(cwd))
-    if done.code:
+    if done.returncode:
         if undo:
             remove(undo)
-        raise RefusedError(
-            f"{shlex.join(command)} failed: {done.tail()}",
-            "mend that and run this again, or name another interpreter: --python PATH",
-        )
+        mend = "mend that and run this again, or name another interpreter: --python PATH"
+        raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
 def write_record(
@@ -179,7 +161,7 @@ def write_record(
     Written before anything else of the project is changed.
     """
     project, old = Path(paths.project), recorded(paths.project)
-    text, data = read_settings(project)
+    text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
     fresh = not (settings.has_ours(data) or script.exists() or our_skills(project))
@@ -189,8 +171,8 @@ def write_record(
         "settings": text if fresh else None,
         "allow": [] if fresh else [settings.RULES[-1]],
         "gitignore": not fresh or settings.ignore(ignored) != ignored,
-        **{name: old[name] for name in ("found", "settings", "allow", "gitignore") if name in old},
     }
+    before = {name: old.get(name, value) for name, value in before.items()}
     note = {
         "version": 1,
         "python": choice.python,
@@ -200,9 +182,8 @@ def write_record(
         "script": hashlib.sha256(assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
-        **{name: old[name] for name in ("accepted",) if name in old},
     }
-    trust.remember(paths, note)
+    trust.remember(paths, {**note, "accepted": old["accepted"]} if "accepted" in old else note)
 
 
 def install_script(project: Path, known: str | None) -> None:
@@ -220,22 +201,19 @@ def install_skills(project: Path) -> None:
     """Copy the skills; leave those that the person edited; remove those that this version has no more."""
     shipped, present = shipped_skills(), our_skills(project)
     done: dict[str, list[str]] = {}
-    for name, files in shipped.items():
-        folder = project / SKILLS / name
+    old = [name for name, whose in present.items() if whose == "ours" and name not in shipped]
+    for name in (*shipped, *old):
+        folder, files = project / SKILLS / name, shipped.get(name, {})
         if present.get(name) == "edited":
             word = "edited by you, kept"
-        elif name in present and digest(files_in(folder)) == digest(files):
+        elif name in present and files and digest(files_in(folder)) == digest(files):
             word = "unchanged"
         else:
-            word = "updated" if name in present else "made"
+            word = "removed" if not files else "updated" if name in present else "made"
             remove(folder)
             for file, content in files.items():
                 write(folder / file, content)
         done.setdefault(word, []).append(name)
-    for name in present.keys() - shipped.keys():
-        if present[name] == "ours":
-            remove(project / SKILLS / name)
-            done.setdefault("removed", []).append(name)
     for word, names in done.items():
         say("skills", f"{word}: {', '.join(names)}")
     if edited := done.get("edited by you, kept"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stepper.ground import paths
@@ -59,18 +58,12 @@ def group(handler: Handler, notebooks_dir: str) -> Data:
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
         "args": [handler.event],
+        "if": handler.rule and handler.rule.replace("{}", notebooks_dir),
+        "timeout": handler.timeout,
+        "statusMessage": handler.status,
     }
-    if handler.rule:
-        spec["if"] = handler.rule.replace("{}", notebooks_dir)
-    spec["timeout"] = handler.timeout
-    if handler.status:
-        spec["statusMessage"] = handler.status
+    spec = {name: value for name, value in spec.items() if value is not None}
     return {"matcher": handler.matcher, "hooks": [spec]} if handler.matcher else {"hooks": [spec]}
-
-
-def is_ours(spec: object) -> bool:
-    """Tell whether a handler of the settings calls our hook script."""
-    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
 
 
 def problem(data: object) -> str:
@@ -81,14 +74,9 @@ def problem(data: object) -> str:
     for name, value in (("hooks", hooks), ("permissions", permissions)):
         if not isinstance(value, dict):
             return f"{name} is not an object"
-    lists = {f"hooks.{event}": hooks.get(event, []) for event in events()}
+    lists = {f"hooks.{handler.event}": hooks.get(handler.event, []) for handler in HANDLERS}
     lists["permissions.allow"] = permissions.get("allow", [])
     return next((f"{name} is not a list" for name, value in lists.items() if not isinstance(value, list)), "")
-
-
-def events() -> list[str]:
-    """Return the events that have a handler of ours, each once, in order."""
-    return list(dict.fromkeys(handler.event for handler in HANDLERS))
 
 
 def missing(data: Data, notebooks_dir: str) -> list[str]:
@@ -100,13 +88,14 @@ def missing(data: Data, notebooks_dir: str) -> list[str]:
 
 def has_ours(data: Data) -> bool:
     """Tell whether any handler of `data` is ours."""
-    return bool(remove_hooks(data, {}) != data)
+    return remove_hooks(data, {}) != data
 
 
 def add_hooks(data: Data, notebooks_dir: str) -> Data:
     """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
-    ours = sum(is_ours(spec) for groups in data.get("hooks", {}).values() for spec in _specs(groups))
-    if ours == len(HANDLERS) and not missing(data, notebooks_dir):
+    lists = [groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)]
+    ours = [spec for groups in lists for item in groups for spec in _specs(item) if _is_ours(spec)]
+    if len(ours) == len(HANDLERS) and not missing(data, notebooks_dir):
         return data
     clean = remove_hooks(data, data)
     hooks = dict(clean.get("hooks", {}))
@@ -115,68 +104,59 @@ def add_hooks(data: Data, notebooks_dir: str) -> Data:
     return {**clean, "hooks": hooks}
 
 
-def remove_hooks(data: Data, before: Mapping[str, Json]) -> Data:
-    """Return `data` without our handlers and without what became empty by that and is not in `before`."""
-    if not isinstance(data.get("hooks"), dict):
-        return data
-    kept = before.get("hooks")
-    hooks = {}
-    for event, groups in data["hooks"].items():
-        rest = _without(groups)
-        if rest or rest == groups or (isinstance(kept, dict) and event in kept):
-            hooks[event] = rest
-    if hooks or hooks == data["hooks"] or kept is not None:
-        return {**data, "hooks": hooks}
-    return {name: value for name, value in data.items() if name != "hooks"}
-
-
 def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
     """Return `data` with the permission rules, and those that it did not have yet."""
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new = [rule for rule in wanted if rule not in allow]
-    if not new:
-        return data, []
-    return {**data, "permissions": {**permissions, "allow": [*allow, *new]}}, new
+    return ({**data, "permissions": {**permissions, "allow": [*allow, *new]}} if new else data), new
 
 
-def remove_rules(data: Data, ours: list[str], before: Mapping[str, Json]) -> Data:
+def remove_hooks(data: Data, before: Data) -> Data:
+    """Return `data` without our handlers and without what became empty by that and is not in `before`."""
+    hooks: Json = data.get("hooks")
+    for event in hooks if isinstance(hooks, dict) else ():
+        hooks = _put(hooks, event, _without(hooks[event]), before.get("hooks", {}))
+    return _put(data, "hooks", hooks, before)
+
+
+def remove_rules(data: Data, ours: list[str], before: Data) -> Data:
     """Return `data` without the rules `ours` and without what became empty by that and is not in `before`."""
     permissions = data.get("permissions")
-    if not isinstance(permissions, dict) or not isinstance(permissions.get("allow"), list):
-        return data
-    allow = [rule for rule in permissions["allow"] if rule not in ours]
-    if allow == permissions["allow"]:
-        return data
-    kept = before.get("permissions")
-    rest = {**permissions, "allow": allow}
-    if not allow and not (isinstance(kept, dict) and "allow" in kept):
-        del rest["allow"]
-    if rest or kept is not None:
-        return {**data, "permissions": rest}
-    return {name: value for name, value in data.items() if name != "permissions"}
+    if isinstance(permissions, dict) and isinstance(permissions.get("allow"), list):
+        allow = [rule for rule in permissions["allow"] if rule not in ours]
+        permissions = _put(permissions, "allow", allow, before.get("permissions", {}))
+    return _put(data, "permissions", permissions, before)
 
 
-def _specs(groups: object) -> list[Json]:
-    """Return the handlers of an event's groups; whatever is of another shape is passed over."""
-    items = groups if isinstance(groups, list) else []
-    found = [item.get("hooks") for item in items if isinstance(item, dict)]
-    return [spec for specs in found if isinstance(specs, list) for spec in specs]
+def _put(data: Data, name: str, rest: Json, before: Data) -> Data:
+    """Return `data` with what is left under a name, without the name where that is new: empty, and not in `before`."""
+    if rest == data.get(name):
+        return data
+    return {key: rest if key == name else value for key, value in data.items() if key != name or rest or name in before}
+
+
+def _is_ours(spec: object) -> bool:
+    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
+
+
+def _specs(item: object) -> list[Json]:
+    """Return the handlers of a group; whatever is of another shape is passed over."""
+    specs = item.get("hooks") if isinstance(item, dict) else None
+    return specs if isinstance(specs, list) else []
 
 
 def _without(groups: Json) -> Json:
     """Return an event's groups without our handlers, and without the groups that held only those."""
-    if not any(map(is_ours, _specs(groups))):
-        return groups
     rest = []
-    for item in groups:
-        specs = _specs([item])
-        others = [spec for spec in specs if not is_ours(spec)]
+    for item in groups if isinstance(groups, list) else ():
+        specs = _specs(item)
+        others = [spec for spec in specs if not _is_ours(spec)]
         if len(others) == len(specs):
             rest.append(item)
         elif others:
             rest.append({**item, "hooks": others})
-    return rest
+    return rest if isinstance(groups, list) else groups
 
 
 # --- the settings as text: a diff shows only what was added ------------------------------------------------
@@ -188,22 +168,18 @@ def parse(text: str) -> Json:
 
 
 def _object(pairs: list[tuple[str, Json]]) -> Data:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the key {twice!r} twice")
-    return data
+    names = [name for name, _ in pairs]
+    if len({*names}) < len(names):
+        raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
+    return dict(pairs)
 
 
 def render(data: Data, old: str = "{}\n") -> str:
     """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
     found = re.search(r'\n([ \t]+)"', old)
-    eol = "\r\n" if "\r\n" in old else "\n"
-    start = len(old) - len(old.lstrip())
-    end = len(old.rstrip())
-    body = _render(data, old[start:end], eol, found[1] if found else "  ")
-    return old[:start] + body + old[end:]
+    text = old.strip()
+    before, after = old.split(text) if text else ("", "")
+    return before + _render(data, text, "\r\n" if "\r\n" in old else "\n", found[1] if found else "  ") + after
 
 
 def _render(new: Json, source: str, eol: str, indent: str, depth: int = 1) -> str:
@@ -235,23 +211,21 @@ def _parts(source: str) -> dict[Json, str]:
     """Return the text of each member of the JSON object or array in `source`, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
-    at = _skip(source, 1)
+    at = _next(source, 1)
     while source[at] not in "]}":
         name: Json = len(parts)
         if source[0] == "{":
             name, at = decoder.raw_decode(source, at)
-            at = _skip(source, _skip(source, at) + 1)  # the colon
+            at = _next(source, at)
         _, end = decoder.raw_decode(source, at)
         parts[name] = source[at:end]
-        at = _skip(source, end)
-        if source[at] == ",":
-            at = _skip(source, at + 1)
+        at = _next(source, end)
     return parts
 
 
-def _skip(source: str, at: int) -> int:
-    """Return the index of the first character from `at` on that is not white space."""
-    while source[at] in " \t\r\n":
+def _next(source: str, at: int) -> int:
+    """Return where the next name, value or end begins, from `at` on."""
+    while source[at] in " \t\r\n,:":
         at += 1
     return at
 
