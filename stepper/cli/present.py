@@ -54,60 +54,54 @@ def _new(made: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Its kernel will run in {where}: paths in cells are relative to that."])
 
 
+def _step(step: dict[str, Any], more: list[str]) -> str:
+    told = f"  ({'; '.join(more)})" if more else ""
+    return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
+
+
 def _status(found: dict[str, Any]) -> str:
     steps, kernel, daemon = found["steps"], found["kernel"], found["daemon"]
     if found["notebook"] is None:
         return 'No notebook was made here yet: stepper new "PROBLEM"'
-    name, done = one_line(found["notebook"]), sum(step["status"] in ("done", "skipped") for step in steps)
-    lines = [f"{name}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
-    for step in steps:
-        retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{retries}")
+    done = sum(step["status"] in ("done", "skipped") for step in steps)
+    head = f"{one_line(found['notebook'])}: {found['state']}" + (
+        f", {done} of {len(steps)} steps done" if steps else ""
+    )
+    lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
-    lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
-    return "\n".join(lines)
+    return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
 
 
 def _plan(found: dict[str, Any]) -> str:
-    lines = [one_line(found["notebook"]), *([] if found["steps"] else ["  no plan"])]
+    lines = [one_line(found["notebook"])]
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
         more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
-        told = f"  ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}")
-    return "\n".join(lines)
+        lines.append(_step(step, more))
+    return "\n".join(lines if found["steps"] else [*lines, "  no plan"])
 
 
 def _history(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "No cell has run here yet."
     rows = [("run", "started (UTC)", "cell", "step", "took", "outcome")]
-    rows += [
-        (
-            str(run["run"]),
-            one_line(run["started_at"])[:19].replace("T", " "),
-            one_line(run["cell_id"], 100),
-            str(run["step"] or "–"),
-            f"{run['duration_s']:.2f} s",
-            run["outcome"],
-        )
-        for run in runs
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    for run in runs:
+        started, cell = one_line(run["started_at"])[:19].replace("T", " "), one_line(run["cell_id"], 100)
+        took = f"{run['duration_s']:.2f} s"
+        rows.append((str(run["run"]), started, cell, str(run["step"] or "–"), took, run["outcome"]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _trust(found: dict[str, Any]) -> str:
     lines = [f"Accepted, for you alone, in {found['project']}:"]
     for name in ("interpreter", "environment"):
-        about = found[name]
-        is_link = about and about["is"] != about["path"]
-        lines.append(f"  {name:<12}{about['path'] if about else 'none'}{' → ' + about['is'] if is_link else ''}")
+        about = found[name] or {"path": "none", "is": "none"}
+        is_link = about["is"] != about["path"]
+        lines.append(f"  {name:<12}{about['path']}{' → ' + about['is'] if is_link else ''}")
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
 
 
@@ -136,9 +130,8 @@ def _restart(answer: dict[str, Any]) -> str:
 
 
 def _shutdown(ended: dict[str, Any] | None) -> str:
-    if ended is None:
-        return "Nothing of stepper's runs in this project."
-    return f"Ended: the daemon and {ended['kernels']} kernel(s) of this project."
+    done = f"Ended: the daemon and {ended['kernels']} kernel(s) of this project." if ended else ""
+    return done or "Nothing of stepper's runs in this project."
 
 
 def _doctor(checks: list[Any]) -> str:
