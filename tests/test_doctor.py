@@ -172,7 +172,7 @@ def test_skills(project):
 
 
 def test_skills_that_were_never_shipped_are_no_success(project, monkeypatch):
-    monkeypatch.setattr(doctor, "shipped_skills", dict)
+    monkeypatch.setattr(skills, "shipped_skills", dict)
     assert "none came" in broken(project)["skills"].detail
 
 

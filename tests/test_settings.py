@@ -244,6 +244,6 @@ def test_a_skill_is_known_by_its_mark(change, whose):
 def test_stamping_twice_is_stamping_once():
     once = skills.stamped(SKILL)
     assert skills.stamped(once) == once
-    assert skills.whose({}) == "none"
+    assert skills.whose({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
     assert skills.stamped(plain) == once

@@ -17,10 +17,9 @@ from stepper import __version__
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
-from stepper.setup import settings
+from stepper.setup import settings, skills
 from stepper.setup.files import assets, editor, read_settings
 from stepper.setup.interpreter import probe, usable
-from stepper.setup.skills import SKILLS, digest, files_in, shipped_skills, whose
 
 TRUST = "stepper trust"  # shows what it accepts, and records it
 
@@ -166,25 +165,19 @@ def _hooks(paths: Paths) -> str:
 
 
 def _skills(paths: Paths) -> str:
-    wrong, edited, shipped = [], [], shipped_skills()
-    for name, files in shipped.items():
-        present = files_in(Path(paths.project, SKILLS, name))
-        owner = whose(present)
-        if owner == "edited":
-            edited.append(name)
-        elif owner != "ours":
-            wrong.append(f"{name} is " + ("missing" if owner == "none" else "another skill of that name"))
-        elif digest(present) != digest(files):
-            wrong.append(f"{name} is of another version")
-    if wrong or not shipped:
+    words = {"missing": "missing", "foreign": "another skill of that name", "outdated": "of another version"}
+    found = skills.standing(Path(paths.project))
+    wrong = [f"{name} is {words[word]}" for name, word in found.items() if word in words]
+    if wrong or not skills.shipped_skills():
         raise StepperError("; ".join(wrong) or "none came with this installation", install_command(paths))
-    return ", ".join(shipped) + (f" (edited here: {', '.join(edited)})" if edited else "")
+    edited = [name for name, word in found.items() if word == "edited"]
+    return ", ".join(found) + (f" (edited here: {', '.join(edited)})" if edited else "")
 
 
 def _personal_skills(paths: Paths) -> str:
     """No personal skill has the name of one of ours: Claude Code would take that one."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser(), "skills")
-    same = [str(home / name) for name in shipped_skills() if (home / name / "SKILL.md").exists()]
+    same = [str(home / name) for name in skills.shipped_skills() if (home / name / "SKILL.md").exists()]
     if same:
         detail = f"{', '.join(same)}: wins over the project's skill of the same name"
         raise StepperError(detail, f"mv {shlex.quote(same[0])} {shlex.quote(f'{same[0]}-personal')}")

@@ -81,7 +81,8 @@ def remove(path: Path) -> None:
 
 def remove_empty(folder: Path) -> bool:
     """Remove an empty folder; tell whether it was one."""
-    if not folder.is_dir() or folder.is_symlink() or any(folder.iterdir()):
+    try:
+        folder.rmdir()
+    except OSError:
         return False
-    folder.rmdir()
     return True

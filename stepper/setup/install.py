@@ -13,7 +13,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stepper import __version__
@@ -25,7 +24,8 @@ from stepper.setup import doctor, settings, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
-from stepper.setup.skills import SKILLS, digest, files_in, our_skills, shipped_skills
+from stepper.setup.skills import SKILLS, our_skills, shipped_skills, standing
+from stepper.setup.uninstall import uninstall
 
 
 def apply(options: argparse.Namespace) -> None:
@@ -34,31 +34,31 @@ def apply(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
-    finish_env(paths)
+    _finish_env(paths)
     if options.remade:
         if not options.editable and compile_client(Path(paths.env, "bin/hook")):
             say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
         for folder in (paths.project, *paths.borrowers()):
-            retire(Paths(folder))
-    prepare_kernel(project, choice)
+            _retire(Paths(folder))
+    _prepare_kernel(project, choice)
 
     text, data = read_settings(project / SETTINGS)
     wanted = settings.rules(notebooks) if options.allow else []
     merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
     known = recorded(paths.project).get("script")
-    write_record(paths, options, choice, notebooks, new_rules)
+    _write_record(paths, options, choice, notebooks, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))
-    install_script(project, known)
+    _install_script(project, known)
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
     say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
     if options.allow:
         say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
-    install_skills(project)
+    _install_skills(project)
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
@@ -69,8 +69,8 @@ def apply(options: argparse.Namespace) -> None:
             say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
 
 
-def finish_env(paths: Paths) -> None:
-    """Put into the environment what the hook script and the person's shell need, and its name into the project."""
+def _finish_env(paths: Paths) -> None:
+    """Put into the environment what the hook script and the person's shell need, its name into the project."""
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
@@ -88,10 +88,9 @@ def finish_env(paths: Paths) -> None:
 
 
 def compile_client(target: Path) -> bool:
-    """Make the compiled client, a fallback of none: the hook script takes Python's where it is missing.
+    """Make the hook's compiled client; return whether it is there and works. Without it the script takes Python's.
 
-    Linked statically where that is possible, because a home folder may be on machines with other C libraries. Return
-    whether it is there and works.
+    Linked statically where that is possible, because a home folder may be on machines with other C libraries.
     """
     source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
     for more in (["-static"], []) if compiler else ():
@@ -106,11 +105,8 @@ def compile_client(target: Path) -> bool:
     return False
 
 
-def retire(paths: Paths) -> None:
-    """End a daemon that runs on the old environment; its kernels stay for the next one.
-
-    A request of another version has it make way, as after every update.
-    """
+def _retire(paths: Paths) -> None:
+    """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
     try:
         connection = client.connect(paths)
         if connection:
@@ -123,28 +119,26 @@ def retire(paths: Paths) -> None:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
 
 
-def prepare_kernel(project: Path, choice: Choice) -> None:
-    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise StepperError."""
+def _prepare_kernel(project: Path, choice: Choice) -> None:
     uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
     half_made = project / ".venv" if choice.make else None
     if choice.make:
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
         command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
-        must(command, project, half_made)
+        _must(command, project, half_made)
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
         pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
-        must([*pip, "ipykernel"], project, half_made)
+        _must([*pip, "ipykernel"], project, half_made)
         made.append("ipykernel added")
     say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
     if "ipykernel added" in made and (project / "uv.lock").exists():
         say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
 
 
-def must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    """Run a command; where it fails remove `undo` and raise StepperError with the end of what it said."""
+def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
     done = run(*command, cwd=str(cwd))
     if done.returncode:
         if undo:
@@ -153,13 +147,10 @@ def must(command: list[str], cwd: Path, undo: Path | None) -> None:
         raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
-def write_record(
+def _write_record(
     paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
 ) -> None:
-    """Note for this user what runs here, and what uninstall can't see: what was there before.
-
-    Written before anything else of the project is changed.
-    """
+    """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
     project, old = Path(paths.project), recorded(paths.project)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
@@ -186,7 +177,7 @@ def write_record(
     trust.remember(paths, {**note, "accepted": old["accepted"]} if "accepted" in old else note)
 
 
-def install_script(project: Path, known: str | None) -> None:
+def _install_script(project: Path, known: str | None) -> None:
     """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
     path, ours = project / settings.SCRIPT, assets("hooks").joinpath("stepper").read_bytes()
     there = read(path)
@@ -197,37 +188,30 @@ def install_script(project: Path, known: str | None) -> None:
     say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
 
 
-def install_skills(project: Path) -> None:
+def _install_skills(project: Path) -> None:
     """Copy the skills; leave those that the person edited; remove those that this version has no more."""
-    shipped, present = shipped_skills(), our_skills(project)
+    words = {"missing": "made", "outdated": "updated", "gone": "removed", "edited": "edited by you, kept"}
     done: dict[str, list[str]] = {}
-    old = [name for name, whose in present.items() if whose == "ours" and name not in shipped]
-    for name in (*shipped, *old):
-        folder, files = project / SKILLS / name, shipped.get(name, {})
-        if present.get(name) == "edited":
-            word = "edited by you, kept"
-        elif name in present and files and digest(files_in(folder)) == digest(files):
-            word = "unchanged"
-        else:
-            word = "removed" if not files else "updated" if name in present else "made"
-            remove(folder)
-            for file, content in files.items():
-                write(folder / file, content)
-        done.setdefault(word, []).append(name)
-    for word, names in done.items():
-        say("skills", f"{word}: {', '.join(names)}")
-    if edited := done.get("edited by you, kept"):
+    for name, word in standing(project).items():
+        if word in ("missing", "outdated", "gone"):
+            remove(project / SKILLS / name)
+            for file, content in shipped_skills().get(name, {}).items():
+                write(project / SKILLS / name / file, content)
+        done.setdefault(words.get(word, "unchanged"), []).append(name)
+    for said, names in done.items():
+        say("skills", f"{said}: {', '.join(names)}")
+    if edited := done.get(words["edited"]):
         say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
 
 
-Verb = Callable[[argparse.Namespace], None]
-VERBS: dict[str, Verb] = {"plan": plan, "apply": apply}
+VERBS = {"plan": plan, "apply": apply, "uninstall": uninstall}
 
 
-def main(verbs: Mapping[str, Verb] = VERBS) -> int:
+def main() -> int:
     """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
+    verb, *arguments = sys.argv[1:]
     try:
-        verbs[sys.argv[1]](parse(sys.argv[2:]))
+        VERBS[verb](parse(arguments))
     except StepperError as error:
         sys.stderr.write(f"install.sh: {error}\n")
         return error.exit_code

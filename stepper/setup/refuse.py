@@ -21,7 +21,7 @@ from stepper.ground.paths import Paths, record_folder, record_root, recorded
 from stepper.setup import doctor, settings
 from stepper.setup.files import PACKAGE, read, read_settings
 from stepper.setup.interpreter import Interpreter, run, usable
-from stepper.setup.skills import SKILLS, files_in, shipped_skills, whose
+from stepper.setup.skills import SKILLS, shipped_skills, standing
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
@@ -113,25 +113,22 @@ def check_links(project: Path, *more: str) -> None:
             raise StepperError(f"{place} is or lies behind a link, to {real}", hint)
 
 
-def check_folders(project: Path, *names: str) -> None:
-    """Raise StepperError where a folder that we need is none, or can't be written."""
-    for place in (project / name for name in names):
-        if os.path.lexists(place) and not place.is_dir():
-            raise StepperError(f"{place} is not a folder", "move it away, then run this again")
-        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+def check_places(project: Path, *names: str) -> None:
+    """Raise StepperError where something else than a file or folder of ours is in a place, or it can't be written."""
+    for name in names:
+        place, kind = project / name, "file" if name in FILES else "folder"
+        if os.path.lexists(place) and not (place.is_file() if kind == "file" else place.is_dir()):
+            raise StepperError(f"{place} is not a {kind}", "move it away, then run this again")
+        if place.exists() and not os.access(place, os.W_OK | (os.R_OK if kind == "file" else os.X_OK)):
             raise StepperError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
 
 
-def check_files(project: Path) -> None:
-    """Raise StepperError where something foreign stands in a place of ours."""
-    for place in (project / name for name in FILES):
-        if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
-            raise StepperError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
+def check_owners(project: Path) -> None:
+    """Raise StepperError where the hook script or a skill of ours would replace another one."""
     script = project / settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
         raise StepperError(f"{script} is not stepper's", "move it away, then run this again")
-    skills = [project / SKILLS / name for name in shipped_skills()]
-    foreign = [str(place) for place in skills if whose(files_in(place)) == "foreign"]
+    foreign = [str(project / SKILLS / name) for name, word in standing(project).items() if word == "foreign"]
     if foreign:
         why = f"another skill has the name of one of ours: {', '.join(foreign)}"
         raise StepperError(why, "rename it, then run this again")
@@ -199,11 +196,11 @@ def refuse(options: argparse.Namespace) -> Choice:
     paths = Paths(options.target)
     project = Path(paths.project)
     check_links(project)
-    check_folders(project, *FOLDERS)
+    check_places(project, *FOLDERS)
     notebooks = doctor.notebooks_dir(paths)
     check_links(project, notebooks)
-    check_folders(project, notebooks)
-    check_files(project)
+    check_places(project, notebooks, *FILES)
+    check_owners(project)
     read_settings(project / SETTINGS)
     choice = choose(paths, options.python, {} if options.scratch else os.environ)
     if not choice.make:

@@ -10,12 +10,11 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import doctor, install, settings, trust
+from stepper.setup import doctor, settings, trust
 from stepper.setup.files import assets, read, read_settings, remove, remove_empty, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, say
@@ -43,13 +42,13 @@ def uninstall(options: argparse.Namespace) -> None:
         return
     borrowers = [Paths(folder) for folder in paths.borrowers()]
     for each in (paths, *borrowers):
-        stop(each)
-    remove_settings(project / SETTINGS, note, text, data)
-    remove_script(project / settings.SCRIPT, note)
-    remove_skills(project)
+        _stop(each)
+    _remove_settings(project / SETTINGS, note, text, data)
+    _remove_script(project / settings.SCRIPT, note)
+    _remove_skills(project)
     if note.get("gitignore", True):
-        remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
-    remove_home(paths)
+        _remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
+    _remove_home(paths)
     trust.forget(paths)  # the environment too
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
         if name not in note.get("found", ()) and remove_empty(project / name):
@@ -59,8 +58,7 @@ def uninstall(options: argparse.Namespace) -> None:
     say("kept", "notebooks, .venv and ipykernel in it")
 
 
-def stop(paths: Paths) -> None:
-    """End daemon and kernels; say where that fails, because processes may be left."""
+def _stop(paths: Paths) -> None:
     command = Path(paths.used_env, "bin/stepper")
     try:
         running = doctor.listening(paths)
@@ -78,8 +76,7 @@ def stop(paths: Paths) -> None:
         say("stopped", f"daemon and kernels of {paths.project}")
 
 
-def remove_settings(path: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
-    """Take our handlers and rules out of the settings; remove a file that holds nothing else."""
+def _remove_settings(path: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
@@ -94,18 +91,14 @@ def remove_settings(path: Path, note: settings.Data, text: str | None, data: set
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
     write(path, str(first if same else settings.render(rest, text)).encode())
     say("removed", f"our hooks from {SETTINGS}")
-    doubtful = [rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")]
-    if doubtful and "allow" not in note:
-        say("kept", f"permission rule {doubtful[0]}: no record tells who added it")
 
 
-def remove_script(path: Path, note: settings.Data) -> None:
-    """Remove the hook script; keep a copy of one that the person edited."""
-    there = read(path)
+def _remove_script(path: Path, note: settings.Data) -> None:
+    there, ours = read(path), read(assets("hooks") / "stepper")
+    hashed = hashlib.sha256(there).hexdigest()
     if SCRIPT_MARK not in there:
         return
-    known = note.get("script", hashlib.sha256(there).hexdigest())
-    if hashlib.sha256(there).hexdigest() == known or there == read(assets("hooks") / "stepper"):
+    if there == ours or hashed == note.get("script", hashed):
         remove(path)
         say("removed", settings.SCRIPT)
     else:
@@ -113,10 +106,10 @@ def remove_script(path: Path, note: settings.Data) -> None:
         say("kept", f"{settings.SCRIPT} was edited: it is {settings.SCRIPT}.orig now")
 
 
-def remove_skills(project: Path) -> None:
-    """Remove our skills, save those that the person edited."""
+def _remove_skills(project: Path) -> None:
     found = our_skills(project)
-    ours, edited = ([name for name in found if found[name] == whose] for whose in ("ours", "edited"))
+    edited = [name for name, word in found.items() if word == "edited"]
+    ours = [name for name in found if name not in edited]
     for name in ours:
         remove(project / SKILLS / name)
     if ours:
@@ -125,8 +118,7 @@ def remove_skills(project: Path) -> None:
         say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
 
 
-def remove_line(path: Path, keep: bool) -> None:
-    """Take our line out of .gitignore; remove a file that holds nothing else, unless it is to be kept."""
+def _remove_line(path: Path, keep: bool) -> None:
     old = read(path)
     new = settings.unignore(old)
     if new == old:
@@ -138,8 +130,7 @@ def remove_line(path: Path, keep: bool) -> None:
     say("removed", f"our line from {path.name}" if new or keep else path.name)
 
 
-def remove_home(paths: Paths) -> None:
-    """Remove what stepper keeps in `.stepper/` and the socket's folder; journals, figures and config stay."""
+def _remove_home(paths: Paths) -> None:
     home = Path(paths.home)
     for path in (*home.glob("daemon.log*"), *(home / name for name in OWN)):
         remove(path)
@@ -155,12 +146,3 @@ def remove_home(paths: Paths) -> None:
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
         say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
-
-
-def main() -> int:
-    """Do any of install's verbs, or `uninstall`; return the exit code."""
-    return install.main({**install.VERBS, "uninstall": uninstall})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
