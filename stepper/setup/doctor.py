@@ -37,7 +37,8 @@ class Check:
 def checks(paths: Paths) -> list[Check]:
     """Return all checks of one project, in the order in which one would mend them."""
     done = []
-    for name, check in CHECKS.items():
+    for check in CHECKS:
+        name = check.__name__.strip("_").replace("_", " ")
         try:
             done.append(Check(name, True, check(paths)))
         except StepperError as wrong:
@@ -214,14 +215,4 @@ def _version(paths: Paths) -> str:
     return own
 
 
-CHECKS = {
-    "config": _config,
-    "interpreter": _interpreter,
-    "ipykernel": _ipykernel,
-    "hook script": _hook_script,
-    "hooks": _hooks,
-    "skills": _skills,
-    "personal skills": _personal_skills,
-    "socket": _socket,
-    "version": _version,
-}
+CHECKS = (_config, _interpreter, _ipykernel, _hook_script, _hooks, _skills, _personal_skills, _socket, _version)

@@ -18,6 +18,7 @@ CELL_TIMEOUT = 86_400
 GITIGNORE_LINE = b".stepper/"
 COVERING_LINES = (b".stepper", b".stepper/", b"/.stepper", b"/.stepper/")
 
+MARK = "kept text of notebook-stepper "
 Json = Any  # a value of any JSON type
 Data = dict[str, Json]
 
@@ -176,35 +177,26 @@ def _object(pairs: list[tuple[str, Json]]) -> Data:
 
 def render(data: Data, old: str = "{}\n") -> str:
     """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
-    found = re.search(r'\n([ \t]+)"', old)
-    text = old.strip()
-    before, after = old.split(text) if text else ("", "")
-    return before + _render(data, text, "\r\n" if "\r\n" in old else "\n", found[1] if found else "  ") + after
+    indent, body, texts = re.search(r'\n([ \t]+)"', old), old.strip(), list[str]()
+    before, after = old.split(body) if body else ("", "")
+    new = json.dumps(_marked(data, body, texts), indent=indent[1] if indent else 2, ensure_ascii=False)
+    new = new.replace("\n", "\r\n") if "\r\n" in old else new
+    return before + re.sub(rf'"{MARK}(\d+)"', lambda found: texts[int(found[1])], new) + after
 
 
-def _render(new: Json, source: str, eol: str, indent: str, depth: int = 1) -> str:
-    """Return `new`, `depth` levels deep, as text; `source` is the text of what stood in its place."""
+def _marked(new: Json, source: str, texts: list[str]) -> Json:
+    """Return `new` with a mark for each part that is equal in `source`; its text is added to `texts`."""
     old = json.loads(source) if source else None
     if source and json.dumps(old) == json.dumps(new):  # == takes True for 1, and dicts in any order
-        return source
-    if not isinstance(new, (dict, list)):
-        return json.dumps(new, ensure_ascii=False)
-    if not new:
-        return "{}" if isinstance(new, dict) else "[]"
-    texts = _parts(source) if isinstance(old, type(new)) else {}
-    edge = eol + indent * depth
+        texts.append(source)
+        return f"{MARK}{len(texts) - 1}"
+    parts = _parts(source) if isinstance(old, (dict, list)) and isinstance(old, type(new)) else {}
     if isinstance(new, dict):
-        lines = [
-            f"{json.dumps(name, ensure_ascii=False)}: " + _render(value, texts.get(name, ""), eol, indent, depth + 1)
-            for name, value in new.items()
-        ]
-    else:
-        # an item keeps its text wherever it moved to
-        known = {json.dumps(json.loads(text)): text for text in texts.values()}
-        lines = [_render(item, known.get(json.dumps(item), ""), eol, indent, depth + 1) for item in new]
-    inner = ("," + edge).join(lines)
-    opening, closing = "{}" if isinstance(new, dict) else "[]"
-    return f"{opening}{edge}{inner}{eol}{indent * (depth - 1)}{closing}"
+        return {name: _marked(value, parts.get(name, ""), texts) for name, value in new.items()}
+    if isinstance(new, list):  # an item keeps its text wherever it moved to
+        known = {json.dumps(json.loads(text)): text for text in parts.values()}
+        return [_marked(item, known.get(json.dumps(item), ""), texts) for item in new]
+    return new
 
 
 def _parts(source: str) -> dict[Json, str]:
