@@ -23,44 +23,29 @@ WAIT_SECONDS = 10.0  # for the daemon's process to be gone
 
 def shutdown(paths: Paths) -> Any:
     """End daemon and kernels; return what was ended, None where nothing ran."""
-    pid = daemon_pid(paths)
     try:
         ended = client.ask(paths, b"shutdown", b"{}", launch=False)
-        if ended is None:
-            pid = None  # of one that is gone: another process may have it now
-            if any(Path(paths.kernels).rglob("*.json")):  # kernels may live although no daemon does
-                ended = client.ask(paths, b"shutdown", b"{}")
+        if ended is None and any(Path(paths.kernels).rglob("*.json")):  # kernels may live although no daemon does
+            ended = client.ask(paths, b"shutdown", b"{}")
         answer = json.loads(ended or b"null")
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         say(f"stepper: {error.message}; ending it by force", err=True)
         answer = {"kernels": end_by_force(paths)}
-    wait_gone(paths, pid)
+    wait_gone(paths)
     return answer
 
 
-def daemon_pid(paths: Paths) -> int | None:
-    """Return the pid that the daemon wrote down, or None."""
-    try:
-        with open(paths.daemon_json, encoding="utf-8") as stream:
-            return int(json.load(stream)["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def wait_gone(paths: Paths, pid: int | None) -> None:
-    """Return when the daemon's process is gone, or the time is over."""
+def wait_gone(paths: Paths) -> None:
+    """Return when the daemon's process has let go of its lock, which is its end, or the time is over."""
     if not os.path.isdir(paths.home):
         return  # a worktree in which nothing ran yet
     until = time.monotonic() + WAIT_SECONDS
-    with os.fdopen(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
+    with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
         while time.monotonic() < until:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(0.02)
-    with contextlib.suppress(psutil.Error):  # gone; one that ended and waits for its parent is gone too
-        while pid and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
-            time.sleep(0.01)
 
 
 def end_by_force(paths: Paths) -> int:

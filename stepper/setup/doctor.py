@@ -83,10 +83,10 @@ def install_command(paths: Paths, broken: str = "") -> str:
 
 def listening(paths: Paths) -> bool:
     """Tell whether a daemon listens on the project's socket; raise OSError, StepperError."""
-    connection = client.connect(paths)
-    if connection:
-        connection.sock.close()
-    return connection is not None
+    sock = client.connect(paths)
+    if sock:
+        sock.close()
+    return sock is not None
 
 
 # --- the checks: each returns what is well, or raises StepperError with what is wrong and the command that mends it

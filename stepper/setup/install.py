@@ -7,7 +7,6 @@ uninstall.py undoes all of them.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import os
 import shlex
@@ -108,11 +107,10 @@ def compile_client(target: Path) -> bool:
 def _retire(paths: Paths) -> None:
     """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
     try:
-        connection = client.connect(paths)
-        if connection:
-            with contextlib.closing(connection.sock):
-                connection.send(b"status", b"reinstalled", b"", b"", b"")
-                connection.answer()
+        sock = client.connect(paths)
+        if sock:
+            for _ in client.exchange(paths, sock, b"status", b"reinstalled", b"", b"", b""):
+                pass
             retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
