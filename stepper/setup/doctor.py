@@ -17,6 +17,7 @@ from stepper import __version__
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
+from stepper.policy.model import Limits
 from stepper.setup import settings, skills
 from stepper.setup.files import assets, editor, read_settings
 from stepper.setup.interpreter import probe, usable
@@ -46,22 +47,25 @@ def checks(paths: Paths) -> list[Check]:
     return done
 
 
-def notebooks_dir(paths: Paths) -> str:
-    """Return the notebooks' folder from the config; the default without pyyaml; raise UsageError."""
+def limits(paths: Paths) -> Limits:
+    """Return what the config says; the defaults where install runs before any environment exists; raise UsageError."""
     try:
         from stepper.daemon import config
-    except ImportError:  # run from the checkout, before any environment exists
-        return "notebooks"
-    return os.path.normpath(config.load(paths).notebooks_dir)
+    except ImportError:  # without pyyaml
+        return Limits()
+    return config.load(paths)
+
+
+def notebooks_dir(paths: Paths) -> str:
+    """Return the notebooks' folder from the config; raise UsageError."""
+    return os.path.normpath(limits(paths).notebooks_dir)
 
 
 def kernel_python(paths: Paths) -> str:
     """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
     try:
-        from stepper.daemon import config
-
-        return paths.python(config.load(paths).python)
-    except (ImportError, UsageError):
+        return paths.python(limits(paths).python)
+    except UsageError:
         return paths.python(None)
 
 
@@ -94,7 +98,7 @@ def listening(paths: Paths) -> bool:
 
 def _config(paths: Paths) -> str:
     try:
-        notebooks_dir(paths)
+        limits(paths)
     except UsageError as error:
         raise StepperError("; ".join(filter(None, (error.message, error.hint))), editor(paths.config)) from None
     return paths.relative(paths.config) if Path(paths.config).exists() else "none: the defaults hold"

@@ -163,26 +163,26 @@ def _write_record(
     }
     before = {name: old.get(name, value) for name, value in before.items()}
     note = {
+        **{name: value for name, value in old.items() if name == "accepted"},
         "version": 1,
         "python": choice.python,
         "given": choice.given,
         "source": options.source,
         "notebooks": notebooks,
-        "script": hashlib.sha256(assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
+        "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
     }
-    trust.remember(paths, {**note, "accepted": old["accepted"]} if "accepted" in old else note)
+    trust.remember(paths, note)
 
 
 def _install_script(project: Path, known: str | None) -> None:
     """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
-    path, ours = project / settings.SCRIPT, assets("hooks").joinpath("stepper").read_bytes()
+    path, ours = project / settings.SCRIPT, read(assets("hooks") / "stepper")
     there = read(path)
     if there and there != ours and hashlib.sha256(there).hexdigest() != known:
-        copy = path.with_name("stepper.orig")
-        write(copy, there)
-        say("hook", f"the one that was here differs: kept as {copy.relative_to(project)}")
+        write(path.with_name("stepper.orig"), there)
+        say("hook", f"the one that was here differs: kept as {settings.SCRIPT}.orig")
     say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
 
 
@@ -210,12 +210,10 @@ def main() -> int:
     verb, *arguments = sys.argv[1:]
     try:
         VERBS[verb](parse(arguments))
-    except StepperError as error:
-        sys.stderr.write(f"install.sh: {error}\n")
-        return error.exit_code
-    except OSError as error:
-        sys.stderr.write(f"install.sh: {error.filename or ''}: {error.strerror or error}\n")
-        return 1
+    except (StepperError, OSError) as error:
+        why = error if isinstance(error, StepperError) else f"{error.filename or ''}: {error.strerror or error}"
+        sys.stderr.write(f"install.sh: {why}\n")
+        return getattr(error, "exit_code", 1)
     return 0
 
 

@@ -87,8 +87,8 @@ def check_target(target: str) -> None:
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
     if set(os.pathsep + "\n") & set(record_folder(target)):
-        where = shlex.quote(record_folder(target))
-        raise UsageError(f"{where}: a colon or a line end can't stand on the PATH", "rename the folder")
+        shown = shlex.quote(record_folder(target))
+        raise UsageError(f"{shown}: a colon or a line end can't stand on the PATH", "rename the folder")
     if target == os.path.realpath(Path.home()):
         raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
     try:
@@ -182,12 +182,11 @@ def env_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
     if not recorded(paths.project) or os.path.islink(paths.env):  # `stepper trust` made that link
         return False
-    try:
-        there = Path(paths.env, "stamp").read_text().strip()
-    except OSError:
-        return False
     code = "import stepper.setup.install"
-    return there == wanted and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
+    return (
+        read(Path(paths.env, "stamp")).strip() == wanted.encode()
+        and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
+    )
 
 
 def refuse(options: argparse.Namespace) -> Choice:

@@ -16,7 +16,6 @@ SCRIPT = paths.SCRIPT
 # A cell ends by our rules, never by the client's: its handler may take a day (seconds).
 CELL_TIMEOUT = 86_400
 GITIGNORE_LINE = b".stepper/"
-COVERING_LINES = (b".stepper", b".stepper/", b"/.stepper", b"/.stepper/")
 
 MARK = "kept text of notebook-stepper "
 Json = Any  # a value of any JSON type
@@ -227,7 +226,7 @@ def _next(source: str, at: int) -> int:
 
 def ignore(content: bytes) -> bytes:
     """Return a .gitignore that covers `.stepper/`; a missing last line end stays missing (see `unignore`)."""
-    if any(line.strip() in COVERING_LINES for line in content.split(b"\n")):
+    if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
         return content
     eol = b"\r\n" if b"\r\n" in content else b"\n"
     if not content or content.endswith(b"\n"):
