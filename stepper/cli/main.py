@@ -39,9 +39,7 @@ class Commands(click.Group):
         except StepperError as error:
             from stepper.words.report import words
 
-            say(f"stepper: {words(error.message)}", err=True)
-            if error.hint:
-                say(f"         {error.hint}", err=True)
+            say(f"stepper: {words(error.message)}" + (f"\n         {error.hint}" if error.hint else ""), err=True)
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command, Ctrl-C

@@ -43,11 +43,11 @@ def uninstall(options: argparse.Namespace) -> None:
     borrowers = [Paths(folder) for folder in paths.borrowers()]
     for each in (paths, *borrowers):
         _stop(each)
-    _remove_settings(project / SETTINGS, note, text, data)
+    _remove_settings(project, note, text, data)
     _remove_script(project / settings.SCRIPT, note)
     _remove_skills(project)
     if note.get("gitignore", True):
-        _remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
+        _remove_line(project, keep=".gitignore" in note.get("found", ()))
     _remove_home(paths)
     trust.forget(paths)  # the environment too
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
@@ -76,7 +76,7 @@ def _stop(paths: Paths) -> None:
         say("stopped", f"daemon and kernels of {paths.project}")
 
 
-def _remove_settings(path: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
+def _remove_settings(project: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
@@ -84,13 +84,25 @@ def _remove_settings(path: Path, note: settings.Data, text: str | None, data: se
     rest = settings.remove_rules(settings.remove_hooks(data, before), rules, before)
     if text is None or rest == data:
         return
-    if not rest and first is None:
-        remove(path)
-        say("removed", SETTINGS)
-        return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
-    write(path, str(first if same else settings.render(rest, text)).encode())
-    say("removed", f"our hooks from {SETTINGS}")
+    left = str(first) if same else settings.render(rest, text)
+    _leave(project, SETTINGS, left.encode() if rest or first is not None else None, "our hooks")
+
+
+def _remove_line(project: Path, keep: bool) -> None:
+    old = read(project / ".gitignore")
+    rest = settings.unignore(old)
+    if rest != old:
+        _leave(project, ".gitignore", rest if rest or keep else None, "our line")
+
+
+def _leave(project: Path, name: str, rest: bytes | None, ours: str) -> None:
+    """Replace a file by what is left of it, None where that is nothing."""
+    if rest is None:
+        remove(project / name)
+    else:
+        write(project / name, rest)
+    say("removed", name if rest is None else f"{ours} from {name}")
 
 
 def _remove_script(path: Path, note: settings.Data) -> None:
@@ -108,26 +120,14 @@ def _remove_script(path: Path, note: settings.Data) -> None:
 
 def _remove_skills(project: Path) -> None:
     found = our_skills(project)
-    edited = [name for name, word in found.items() if word == "edited"]
-    ours = [name for name in found if name not in edited]
+    edited = [name for name in found if found[name] == "edited"]
+    ours = [name for name in found if found[name] != "edited"]
     for name in ours:
         remove(project / SKILLS / name)
     if ours:
         say("removed", f"skills {', '.join(ours)}")
     if edited:
         say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
-
-
-def _remove_line(path: Path, keep: bool) -> None:
-    old = read(path)
-    new = settings.unignore(old)
-    if new == old:
-        return
-    if new or keep:
-        write(path, new)
-    else:
-        remove(path)
-    say("removed", f"our line from {path.name}" if new or keep else path.name)
 
 
 def _remove_home(paths: Paths) -> None:
