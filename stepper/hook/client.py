@@ -127,11 +127,8 @@ def ask(
             from stepper.hook.start import start
 
             sock = start(paths, connect)
-        kind, body, about = (
-            b"",
-            b"",
-            (verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder())),
-        )
+        about = verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder())
+        kind = body = b""
         try:
             for kind, body in exchange(paths, sock, *about, payload):
                 if kind == wire.PROGRESS and progress:

@@ -45,7 +45,7 @@ def apply(options: argparse.Namespace) -> None:
     wanted = settings.rules(notebooks) if options.allow else []
     merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
     known = recorded(paths.project).get("script")
-    _write_record(paths, options, choice, notebooks, new_rules)
+    _write_record(paths, options, choice, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
@@ -145,11 +145,9 @@ def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
         raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
-def _write_record(
-    paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
-) -> None:
+def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str]) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
-    project, old = Path(paths.project), recorded(paths.project)
+    project, old, notebooks = Path(paths.project), recorded(paths.project), doctor.notebooks_dir(paths)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.

@@ -20,6 +20,7 @@ from stepper.ground import private
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.names import quoted, shown
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
+from stepper.setup.files import link
 
 
 @contextlib.contextmanager
@@ -92,11 +93,8 @@ def trust(paths: Paths) -> dict[str, Any]:
         note["accepted"] = [*note.get("accepted", ()), python]
     remember(paths, note or {"accepted": []})
     if env == paths.link:
-        real = os.path.realpath(env)
         with writing(paths.env):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(paths.env)  # what was accepted before
-            os.symlink(real, paths.env)
+            link(Path(paths.env), Path(os.path.realpath(env)))
     return {
         "project": paths.project,
         "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
