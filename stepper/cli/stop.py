@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from stepper.ground import private
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import client
+from stepper.hook.start import locked
 
 WAIT_SECONDS = 10.0  # for the daemon's process to be gone
 
@@ -31,21 +30,10 @@ def shutdown(paths: Paths) -> Any:
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         say(f"stepper: {error.message}; ending it by force", err=True)
         answer = {"kernels": end_by_force(paths)}
-    wait_gone(paths)
+    if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
+        with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
+            locked(lock.fileno(), WAIT_SECONDS)  # the daemon lets go of it when its process ends
     return answer
-
-
-def wait_gone(paths: Paths) -> None:
-    """Return when the daemon's process has let go of its lock, which is its end, or the time is over."""
-    if not os.path.isdir(paths.home):
-        return  # a worktree in which nothing ran yet
-    until = time.monotonic() + WAIT_SECONDS
-    with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
-        while time.monotonic() < until:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.02)
 
 
 def end_by_force(paths: Paths) -> int:

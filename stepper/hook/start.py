@@ -31,11 +31,9 @@ def start(place: Meeting, connect: Callable[[Meeting], _socket.socket | None]) -
     lock, log = opened(paths)
     try:
         # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
-        while not taken(lock):
-            if time.monotonic() > deadline:
-                why = "another process has been starting the stepper daemon for too long"
-                raise DaemonError(why, f"see {paths.log}")
-            time.sleep(0.01)
+        if not locked(lock, START_SECONDS):
+            why = "another process has been starting the stepper daemon for too long"
+            raise DaemonError(why, f"see {paths.log}")
         if sock := connect(paths):
             return sock
         size = os.fstat(log).st_size
@@ -78,13 +76,18 @@ def opened(paths: Paths) -> tuple[int, int]:
         raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
 
 
-def taken(lock: int) -> bool:
-    """Take a lock; return whether it was free."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def locked(file: int, seconds: float) -> bool:
+    """Take a file's lock; return whether it was free within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def retired(paths: Meeting) -> None:
