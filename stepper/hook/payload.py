@@ -51,7 +51,14 @@ class Event:
     @property
     def shell_command(self) -> str:
         """The command of a Bash call."""
-        return _text(_object(self.data, "tool_input"), "command")
+        return _text(self.tool_input, "command")
+
+    @property
+    def tool_input(self) -> dict[str, Any]:
+        """What a tool is told."""
+        if not isinstance(self.data.get("tool_input"), dict):
+            raise PayloadError("the hook's payload has no object in `tool_input`")
+        return _object(self.data, "tool_input")
 
     @property
     def change(self) -> CellEdit | FileWrite:
@@ -59,7 +66,7 @@ class Event:
 
         After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
         """
-        given, answered = _object(self.data, "tool_input"), _object(self.data, "tool_response")
+        given, answered = self.tool_input, _object(self.data, "tool_response")
         used = _word(self.data, "tool_use_id") or None
         common: dict[str, Any] = {"tool_use_id": used, "session": self.session, "consent": self.consent}
         tool = _text(self.data, "tool_name")
