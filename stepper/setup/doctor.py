@@ -121,9 +121,8 @@ def _ipykernel(paths: Paths) -> str:
         raise StepperError("unknown: the interpreter does not run", install_command(paths)) from None
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
-        raise StepperError(
-            f"missing in {python}", "uv add --dev ipykernel" if locked else install_command(paths, python)
-        )
+        mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
+        raise StepperError(f"missing in {python}", mend)
     return "present"
 
 
