@@ -460,7 +460,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     for event, groups in before.get("hooks", {}).items():
         there = merged["hooks"][event]
         assert json.dumps(there[: len(groups)] if isinstance(groups, list) else there) == json.dumps(groups)
-    gone = merging.remove_rules(merging.remove_hooks(merged, before), new, before)
+    gone = merging.remove(merged, new, before)
     assert json.dumps(gone) == json.dumps(before)
     assert merging.render(gone, text) == text
 

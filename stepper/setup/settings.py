@@ -88,7 +88,7 @@ def missing(data: Data, notebooks_dir: str) -> list[str]:
 
 def has_ours(data: Data) -> bool:
     """Tell whether any handler of `data` is ours."""
-    return remove_hooks(data, {}) != data
+    return remove(data, [], {}) != data
 
 
 def add_hooks(data: Data, notebooks_dir: str) -> Data:
@@ -97,7 +97,7 @@ def add_hooks(data: Data, notebooks_dir: str) -> Data:
     ours = [spec for groups in lists for item in groups for spec in _specs(item) if _is_ours(spec)]
     if len(ours) == len(HANDLERS) and not missing(data, notebooks_dir):
         return data
-    clean = remove_hooks(data, data)
+    clean = remove(data, [], data)
     hooks = dict(clean.get("hooks", {}))
     for handler in HANDLERS:
         hooks[handler.event] = [*hooks.get(handler.event, []), group(handler, notebooks_dir)]
@@ -112,21 +112,17 @@ def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
     return ({**data, "permissions": {**permissions, "allow": [*allow, *new]}} if new else data), new
 
 
-def remove_hooks(data: Data, before: Data) -> Data:
-    """Return `data` without our handlers and without what became empty by that and is not in `before`."""
-    hooks: Json = data.get("hooks")
-    for event in hooks if isinstance(hooks, dict) else ():
-        hooks = _put(hooks, event, _without(hooks[event]), before.get("hooks", {}))
-    return _put(data, "hooks", hooks, before)
-
-
-def remove_rules(data: Data, ours: list[str], before: Data) -> Data:
-    """Return `data` without the rules `ours` and without what became empty by that and is not in `before`."""
-    permissions = data.get("permissions")
-    if isinstance(permissions, dict) and isinstance(permissions.get("allow"), list):
-        allow = [rule for rule in permissions["allow"] if rule not in ours]
-        permissions = _put(permissions, "allow", allow, before.get("permissions", {}))
-    return _put(data, "permissions", permissions, before)
+def remove(data: Data, rules: list[str], before: Data) -> Data:
+    """Return `data` without our handlers and `rules`, and without what became empty by that and is not in `before`."""
+    for name, part in data.items():
+        rest = part
+        for key, items in part.items() if isinstance(part, dict) else ():
+            if name == "hooks":
+                rest = _put(rest, key, _without(items), before.get(name, {}))
+            elif (name, key) == ("permissions", "allow") and isinstance(items, list):
+                rest = _put(rest, key, [rule for rule in items if rule not in rules], before.get(name, {}))
+        data = _put(data, name, rest, before)
+    return data
 
 
 def _put(data: Data, name: str, rest: Json, before: Data) -> Data:

@@ -81,7 +81,7 @@ def _remove_settings(project: Path, note: settings.Data, text: str | None, data:
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
     rules = note.get("allow", [settings.RULES[-1]])
-    rest = settings.remove_rules(settings.remove_hooks(data, before), rules, before)
+    rest = settings.remove(data, rules, before)
     if text is None or rest == data:
         return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
