@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pkgutil
 import sys
 from dataclasses import MISSING, Field, fields
 from typing import IO, Any
@@ -96,6 +95,8 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
     if project is None:
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     if row.name in HERE:
+        import pkgutil
+
         answer = pkgutil.resolve_name(HERE[row.name])(Paths(project))
     else:
         with RunProgress(quiet=as_json) as progress:
