@@ -27,7 +27,7 @@ class LiveKernel:
     """A live kernel over its process, which its place offers. `parts` are what its helper may load besides its own."""
 
     def __init__(self, process: Process, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.helper = helper.made(tuple(parts.items()))
+        self.parts = parts
         self.process, self.transport, self.id = process, process.transport, process.id
         self.busy = False
         self.interrupted = ""  # why the running cell was interrupted
@@ -86,7 +86,7 @@ class LiveKernel:
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; raise KernelError."""
-        done = await self._housekeeping(helper.INSTALL, seconds, self.helper.given(self.process.stack))
+        done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
         if done.outcome is not Outcome.OK:
             why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
             raise KernelError(f"stepper's helper can't be installed: {why}")

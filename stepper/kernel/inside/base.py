@@ -44,9 +44,9 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
 
 def origin(trace: types.TracebackType | None) -> str:
     """The innermost line of the helper's own on the way to an error."""
-    own = list(traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False))
-    mine = [entry for entry in own if entry.filename.startswith("<stepper helper")] or own
-    return f"{mine[-1].filename} line {mine[-1].lineno}, {mine[-1].name}" if mine else ""
+    codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    code, line = ([found for found in codes if found[0].co_filename.startswith("<stepper helper")] or codes)[-1]
+    return f"{code.co_filename} line {line}, {code.co_name}"
 
 
 def short(text: str, limit: int = TEXT) -> str:

@@ -41,20 +41,12 @@ def take(message: list[Any]) -> None:
     parts = message[message.index(DELIMITER) + 2 :]  # without the signature: header, parent, metadata, content, buffers
     header, parent = bytes(parts[0]), bytes(parts[1])
     if b'"execute_input"' in header:
-        last.update(id=identity(parent), messages=[*before], size=0, lost=0, payload=[])
+        request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]  # as it stands in each parent's JSON
+        last.update(id=request, messages=[*before], size=0, lost=0, payload=[])
     elif b'"status"' in header:
         before[:] = [parts]
-    if last["id"] and last["id"] in parent:
-        keep(header, parts)
-
-
-def identity(parent: bytes) -> bytes:
-    """A request's id, as it stands in each parent's JSON."""
-    _, _, rest = parent.partition(b'"msg_id"')
-    return rest.split(b'"', 2)[1]
-
-
-def keep(header: bytes, parts: list[Any]) -> None:
+    if not last["id"] or last["id"] not in parent:
+        return
     size = sum(map(len, parts))
     if any(kind in header for kind in ALWAYS):
         last["messages"].append(parts)
