@@ -1,17 +1,29 @@
-"""The way to a kernel over ZeroMQ: as a connection file tells, whether its sockets are files or ports."""
+"""The way to a kernel over ZeroMQ: as a connection file tells, whether its sockets are files or ports.
+
+The sockets are plain ones: zmq.asyncio asks each of them three times for every message, and has a callback on each
+for as long as it is open.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Mapping
+import hmac
+import logging
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import zmq
 from jupyter_client import BlockingKernelClient, KernelClient
+from jupyter_client.channels import ZMQSocketChannel
+from jupyter_client.session import DELIM
 
-from stepper.kernel.messages import Inbox
+from stepper.kernel.messages import in_pieces, read
 
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
+BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
+log = logging.getLogger("stepper")
 
 
 @functools.cache
@@ -22,11 +34,75 @@ def sockets() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
+class Inbox:
+    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
+
+    def __init__(self, channel: ZMQSocketChannel) -> None:
+        assert channel.socket is not None
+        self.session, self.socket = channel.session, channel.socket
+        self.waits: asyncio.Future[bool] | None = None
+        self.descriptor: int | None = None
+        self.unread = 0
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+        if self._there():
+            await asyncio.sleep(0)  # a flood must not keep others waiting
+            return True
+        assert self.waits is None
+        loop = asyncio.get_running_loop()
+        self.waits = loop.create_future()
+        timer = loop.call_later(seconds, self.leave)
+        self.descriptor = self.socket.fileno()  # readable when something may have come, which asking for it tells
+        loop.add_reader(self.descriptor, self._woken)
+        try:
+            return await self.waits
+        finally:
+            timer.cancel()
+            self.leave()
+            self.waits = None
+
+    def leave(self) -> None:
+        """Have whoever waits go on: nothing came, or the socket is about to be closed."""
+        if self.descriptor is not None:  # once: when the socket is closed its number may become somebody else's
+            asyncio.get_running_loop().remove_reader(self.descriptor)
+            self.descriptor = None
+        self._wake(False)
+
+    def _woken(self) -> None:
+        if self._there():
+            self._wake(True)
+
+    def _wake(self, there: bool) -> None:
+        if self.waits is not None and not self.waits.done():
+            self.waits.set_result(there)
+
+    def _there(self) -> bool:
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Return the messages that are there, those of a burst at most."""
+        until = time.monotonic() + BURST_SECONDS
+        while time.monotonic() < until and not self.socket.closed:
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            signature, *frames = parts[parts.index(DELIM) + 1 :] if DELIM in parts else [b""]
+            right = len(frames) >= 4 and hmac.compare_digest(signature, self.session.sign(frames[:4]))
+            message = read(frames) if right else None
+            if message is None:
+                self.unread += 1
+                log.warning("a message of the kernel's could not be read: %d bytes", sum(map(len, parts)))
+            else:
+                yield from in_pieces(message, frames)
+
+
 class Channels:
     """A kernel's channels. `connection` is how it is reached, as in Jupyter's connection files."""
 
-    iopub: Inbox
-    shell: Inbox
+    iopub: Inbox  # what the kernel publishes; only while it is open
+    shell: Inbox  # what it replies
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.client: KernelClient = BlockingKernelClient(context=sockets())

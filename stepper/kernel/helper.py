@@ -1,9 +1,9 @@
 """The helper that lives in the kernel: `kernel/inside/` and the parts handed in, as text; what sets it up there.
 
-It is executed once, silently. Its modules have builtins of their own, with an import of their own, and are in no
-`sys.modules`: nothing of it is in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines
-is in its way. The sources come beside the code, in the request's metadata: IPython goes over code so often that 200 kB
-of it cost 0.1 s.
+It is executed once, silently. Its modules have builtins and an import of their own, and are in no `sys.modules`:
+nothing of it is in the user's namespace, `dir()`, `%who` or the history, and nothing that a cell redefines is in its
+way. The sources come beside the code, in the request's metadata: IPython goes over code so often that 200 kB of it
+cost 0.1 s.
 """
 
 from __future__ import annotations

@@ -5,57 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from stepper.kernel.channels import Channels
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
-
-
-class Inbox(Protocol):
-    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
-
-    unread: int
-
-    async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
-
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Return the messages that are there, those of a burst at most."""
-
-
-class Transport(Protocol):
-    """The way to a kernel and back: Jupyter's messages, its channels `shell` and `iopub`."""
-
-    @property
-    def iopub(self) -> Inbox:
-        """What the kernel publishes; only while it is open."""
-
-    @property
-    def shell(self) -> Inbox:
-        """What it replies; only while it is open."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages come and go."""
-
-    def open(self) -> None:
-        """Have messages come and go."""
-
-    def close(self) -> None:
-        """Have none come any more; whoever waits for one goes on."""
-
-    def send(
-        self,
-        kind: str,
-        content: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-        request: str = "",
-        parent: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
 
 
 class Guard(Protocol):
@@ -73,7 +29,7 @@ class Process(Protocol):
     id: str
     about: About
     ended: Death | None
-    transport: Transport
+    channels: Channels
     log: str  # where what it writes is kept
     stack: str  # the file, on its machine, into which the helper is to write samples
 

@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import psutil
@@ -17,44 +18,54 @@ from stepper.ground import private
 from stepper.kernel.channels import Channels
 from stepper.kernel.faults import without_escapes
 from stepper.kernel.local import launch, process
-from stepper.kernel.local.launch import GONE, Files, KernelProcess
+from stepper.kernel.local.launch import Files
 from stepper.kernel.local.memory import Guard, OomKills, usage
-from stepper.kernel.place import Transport
+from stepper.kernel.local.process import Identity
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
 STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
+GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
 
 
 class LocalProcess:
-    """A kernel's process on this machine, reached by sockets that are files."""
+    """A kernel's process on this machine, our child or a former daemon's, reached by sockets that are files.
 
-    def __init__(self, name: str, python: str, connection: dict[str, Any], found: KernelProcess, files: Files) -> None:
-        self.id, self.process, self.files = name, found, files
-        self.about = About(python, found.pid)
-        self.runtime = os.path.dirname(connection["ip"])
+    `told` is its record.
+    """
+
+    def __init__(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files) -> None:
+        self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
+        self.about = About(told["python"], identity.pid)
+        self.runtime = os.path.dirname(told["connection"]["ip"])
         self.log, self.stack = str(files.stderr), str(files.stack)
-        self.transport: Transport = Channels(connection)
-        self.banner = 0  # how many bytes of stderr are ipykernel's greeting
-        self.oom_kills = OomKills(found.pid)
+        self.channels = Channels(told["connection"])
+        self.banner = int(told.get("banner", 0))  # how many bytes of stderr are ipykernel's greeting
+        self.oom_kills = OomKills(identity.pid)
         self.ended: Death | None = None
 
     async def interrupt(self) -> None:
-        """Interrupt it with its process group."""
-        self.process.interrupt()
+        """Interrupt it with its process group; never a pid or a group that others have taken."""
+        if self.identity.alive():
+            with contextlib.suppress(ProcessLookupError):
+                # It leads a group of its own, which is there as long as it is.
+                if os.getpgid(self.identity.pid) == self.identity.pid:
+                    os.killpg(self.identity.pid, signal.SIGINT)
+                else:
+                    self.identity.send(signal.SIGINT)
 
     async def kill(self) -> None:
         """Kill it with its process tree."""
-        await asyncio.to_thread(process.clear, self.id, self.process.identity)
+        await asyncio.to_thread(process.clear, self.id, self.identity)
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            code, cause = self.process.poll(), ""
+            code, cause = self._exit_code(), ""
             if code is None:
                 return None
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
@@ -67,11 +78,16 @@ class LocalProcess:
             await asyncio.to_thread(process.clear, self.id)
         return self.ended
 
+    def _exit_code(self) -> int | None:
+        if self.child is not None:
+            return self.child.poll()
+        return None if self.identity.alive() else GONE
+
     async def sample(self) -> str:
         """Return the stacks of its threads as faulthandler writes them; '' where it can't be asked."""
         try:
             os.close(private.opened(self.stack, os.O_WRONLY | os.O_TRUNC))
-            self.process.send(signal.SIGURG)  # harmless unasked
+            self.identity.send(signal.SIGURG)  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:
                 await asyncio.sleep(0.02)
@@ -97,19 +113,19 @@ class LocalProcess:
         return add_ipykernel(self.about.python) if missing else ""
 
     def memory(self) -> int:
-        """Return the resident memory of its process tree in bytes."""
+        """Return the resident memory of its process and its descendants in bytes, orphans left out."""
         total = 0
-        for member in process.family(self.process.pid) if self.process.identity.alive() else ():
-            try:
-                total += member.memory_info().rss
-            except psutil.Error:
-                continue  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            parent = psutil.Process(self.identity.pid)
+            for member in [parent, *parent.children(recursive=True)] if self.identity.alive() else ():
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_info().rss
         return total
 
     def guard(self, percent: float) -> Guard:
         """Watch a run that begins now, by this machine's memory and that of its cgroups."""
         self.oom_kills.forget()
-        return Guard(percent, lambda: usage(self.process.pid), self.memory)
+        return Guard(percent, lambda: usage(self.identity.pid), self.memory)
 
     def rest(self) -> None:
         """A run is over: what it started may have been killed for want of memory."""

@@ -16,6 +16,9 @@ CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
 GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
+# What tells a cgroup's limit, its use, the cache in it that can be dropped, and how often the system killed in it.
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control")
+V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
 @dataclass(frozen=True)
@@ -43,46 +46,30 @@ def usage(pid: int) -> Usage:
 def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
     found = []
-    for level, unified in _groups(pid, root, proc):
-        if unified:
-            found += _level(level, "memory.max", "memory.current", "inactive_file")
-        else:
-            found += _level(level, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    for level, (maximum, current, cache, _) in _groups(pid, root, proc):
+        with contextlib.suppress(OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
+            total = int((level / maximum).read_text())
+            if 0 < total < UNLIMITED:  # else the rest need not be read
+                used = int((level / current).read_text())
+                stat = dict(line.split(" ", 1) for line in (level / "memory.stat").read_text().splitlines())
+                found.append(Usage(total, max(0, used - int(stat.get(cache, 0))), "its cgroup"))
     return found
 
 
-def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of a process's memory cgroups, innermost first, and whether each is of cgroup v2."""
+def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
+    """Yield the folders of a process's memory cgroups, innermost first, and what tells of each."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return
     for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         unified = number == "0" and not controllers
-        if not unified and "memory" not in controllers.split(","):
-            continue
-        folder = root if unified else root / "memory"
-        # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
-        group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
-        for level in (group, *group.parents):
-            if level == folder.parent:
-                break
-            yield level, unified
-
-
-def _level(folder: Path, maximum: str, current: str, cache: str) -> list[Usage]:
-    try:
-        total = int((folder / maximum).read_text())
-        if total >= UNLIMITED:
-            return []  # the rest need not be read
-        used = int((folder / current).read_text())
-        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
-        idle = int(stat.get(cache, 0))
-    except (OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
-        return []
-    if total <= 0:
-        return []
-    return [Usage(total, max(0, used - idle), "its cgroup")]
+        if unified or "memory" in controllers.split(","):
+            folder = root if unified else root / "memory"
+            # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
+            group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
+            inside = (level for level in (group, *group.parents) if level.is_relative_to(folder))
+            yield from ((level, V2 if unified else V1) for level in inside)
 
 
 class Guard:
@@ -127,9 +114,8 @@ class OomKills:
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
-        names = [level / ("memory.events" if v2 else "memory.oom_control") for level, v2 in _groups(pid, root, proc)]
-        self.counters = [*names, proc / "vmstat"]
-        self.before = self._count()
+        self.counters = [*(level / kills for level, (*_, kills) in _groups(pid, root, proc)), proc / "vmstat"]
+        self.forget()
 
     def _count(self) -> int:
         for path in self.counters:
