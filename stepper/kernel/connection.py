@@ -13,6 +13,7 @@ from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, Process
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death
+from stepper.policy.namespace import Lasting
 
 ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
 HEARD = 5000  # messages; more come from no kernel's memory
@@ -29,7 +30,7 @@ class Connection:
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
         self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
         self.widgets = Widgets()
-        self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
+        self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
 
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from stepper.ground import reading
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import ODD, Connection
@@ -14,6 +17,7 @@ from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, Guard
 from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy.namespace import Lasting, Namespace
 from stepper.session.ports import Execution
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
@@ -56,7 +60,8 @@ class Running:
             "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
         }  # fmt: skip
-        known = {"stepper_known": self.kernel.lasting.get("mark"), **given}  # what it need not tell again
+        lasting = self.kernel.lasting
+        known = {"stepper_known": lasting and lasting.mark, **given}  # what it need not tell again
         channels, process = self.kernel.channels, self.kernel.process
         self.msg_id = channels.send("execute_request", asked, known, request)
         if self.limits:
@@ -85,7 +90,7 @@ class Running:
         for message in recorded(told):
             self.take(message)
             header = message["header"] if message["msg_type"] == "status" else header
-        failed = self.error is not None or "fault" in self.done.facts
+        failed = self.error is not None or "fault" in self.done.told
         reply = {"status": "error" if failed else "ok", "payload": record["payload"]}
         self.take({"msg_type": "execute_reply", "header": header, "parent_header": {}, "content": reply})
         ended = await self.ended()
@@ -130,29 +135,23 @@ class Running:
             self.captured.take(message)
             self.caught = self.caught or kind == "error"
         elif kind == helper.MESSAGE:
-            self.done.facts = {**content, "frames": message["buffers"]} if "record" in content else content
-            if isinstance(content.get("namespace"), dict):
-                self.complete(content["namespace"])
-            else:
-                content["namespace"] = {}
+            self.done.told = {**content, "frames": message["buffers"]} if "record" in content else content
+            with contextlib.suppress(*ODD, LookupError, RecursionError):  # it may be a cell's
+                self.done.namespace = self.complete(content["namespace"])
         else:
             if kind == "error":
                 self.error = bounded(content)
             self.idle = self.area.take(message)
 
-    def complete(self, namespace: dict[str, Any]) -> None:
-        """Add what lasts from run to run, which the helper tells once; where it is not known nothing is added."""
-        told = namespace.pop("lasting", None)
-        if not isinstance(told, dict):  # a helper's that could not tell, or a cell's own message
-            return
-        if len(told) > 1:
-            self.kernel.lasting = told
-        names, known = namespace.get("names"), self.kernel.lasting
-        if told.get("mark") is None or told["mark"] != known.get("mark") or not isinstance(known.get("builtins"), list):
-            namespace["names"] = []  # not known
-            return
-        namespace.update({name: fact for name, fact in known.items() if name != "mark"})
-        namespace["names"] = [*names, *known["builtins"]] if isinstance(names, list) and names else []
+    def complete(self, told: dict[str, Any]) -> Namespace:
+        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
+        lasts = told.pop("lasting", None) or {}
+        if len(lasts) > 1:
+            self.kernel.lasting = reading.read(Lasting, lasts)
+        found, known = reading.read(Namespace, told), self.kernel.lasting
+        if known is None or lasts.get("mark") != known.mark:
+            return replace(found, names=())
+        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
 
     async def over(self, now: float, quiet: bool) -> bool:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""
@@ -198,7 +197,7 @@ class Running:
         done.outputs, done.pictures, done.captured = area.outputs(), area.pictures(), self.captured.outputs()
         done.left_out, done.displays = area.left_out, area.placed
         done.execution_count, done.timings = area.execution_count, area.timings
-        done.fault = fault_of(done.facts, self.error, area.execution_count)
+        done.fault = fault_of(done.told, self.error, area.execution_count)
         done.fault = done.fault or sampled(self.stack, area.execution_count)
         done.widgets = kernel.widgets.models() if self.of_cell else None
         # What Jupyter would make of `%load` and `set_next_input`.
@@ -217,7 +216,7 @@ class Running:
         if self.done.death is not None:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
-        fails = "fault" in self.done.facts and (self.error is not None or not self.caught)
+        fails = "fault" in self.done.told and (self.error is not None or not self.caught)
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR
 
 

@@ -13,6 +13,7 @@ from stepper.kernel.connection import Connection
 from stepper.kernel.execution import Running, recorded
 from stepper.kernel.place import GRACE_SECONDS
 from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy.namespace import Namespace
 from stepper.session.ports import About, Execution, Models
 
 
@@ -130,9 +131,9 @@ class LiveKernel(Connection):
             return ended
         why = self.interrupted
         await self._reach(GRACE_SECONDS)
-        told = (await self._housekeeping(helper.recall(request), GRACE_SECONDS)).facts
+        told = (await self._housekeeping(helper.recall(request), GRACE_SECONDS)).told
         await self._set_up(GRACE_SECONDS)
-        await self.facts()  # what lasts, which the record leaves out
+        await self.namespace()  # what lasts, which the record leaves out
         if not told.get("record"):
             return None
         self.interrupted, self.widgets.limits = why, limits
@@ -144,13 +145,11 @@ class LiveKernel(Connection):
         Also what a former daemon may have put on its cell; not what was heard here.
         """
         told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
-        messages = [*recorded(told.facts)]
+        messages = [*recorded(told.told)]
         ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
         after = messages[ends[0] + 1 :] if ends else []
         return [message for message in after if message["header"].get("msg_id") not in self.heard_here]
 
-    async def facts(self) -> dict[str, Any]:
-        """Return the namespace in short, asked of the helper; empty where it does not tell."""
-        asked = await self._housekeeping(helper.ASK, GRACE_SECONDS)
-        found: dict[str, Any] = asked.facts.get("namespace") or {}
-        return found
+    async def namespace(self) -> Namespace:
+        """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
+        return (await self._housekeeping(helper.ASK, GRACE_SECONDS)).namespace
