@@ -19,7 +19,7 @@ from jupyter_client import BlockingKernelClient, KernelClient
 from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
-from stepper.kernel.messages import in_pieces, read
+from stepper.kernel.messages import Message, in_pieces, read
 
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
@@ -80,7 +80,7 @@ class Inbox:
     def _there(self) -> bool:
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Iterator[Message]:
         """Return the messages that are there, those of a burst at most."""
         until = time.monotonic() + BURST_SECONDS
         while time.monotonic() < until and not self.socket.closed:
@@ -130,13 +130,13 @@ class Channels:
     def send(
         self,
         kind: str,
-        content: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
+        content: Message,
+        metadata: Message | None = None,
         request: str = "",
-        parent: Mapping[str, Any] | None = None,
+        parent: Message | None = None,
     ) -> str:
         """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
-        message = self.client.session.msg(kind, dict(content), parent=parent, metadata=metadata)
+        message = self.client.session.msg(kind, content, parent=parent, metadata=metadata)
         message["header"]["msg_id"] = message["msg_id"] = request or message["header"]["msg_id"]
         self.client.shell_channel.send(message)
         return str(message["msg_id"])

@@ -30,6 +30,8 @@ class Connection:
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
         self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
         self.widgets = Widgets()
+        self.about, self.memory, self.death = process.about, process.memory, process.death
+        self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
 
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
@@ -66,20 +68,17 @@ class Connection:
 
     def sync_widgets(self) -> None:
         """Tell the kernel what its Output widgets hold."""
-        for widget in self.widgets.untold():
-            content = widget.update()
-            if self.channels.is_open:
-                self.channels.send("comm_msg", content, parent=widget.parent)
+        for widget in self.widgets.captured.values():
+            if not widget.told:
+                content = widget.update()
+                if self.channels.is_open:
+                    self.channels.send("comm_msg", content, parent=widget.parent)
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
         if self.busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
-
-    async def death(self) -> Death | None:
-        """Return how the kernel ended, or None while it lives. What it started goes with it."""
-        return await self.process.death()
 
     async def wait_death(self) -> Death | None:
         """Wait until the kernel is gone, for the time of grace at most."""

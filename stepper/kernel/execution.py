@@ -65,7 +65,9 @@ class Running:
         channels, process = self.kernel.channels, self.kernel.process
         self.msg_id = channels.send("execute_request", asked, known, request)
         if self.limits:
-            self.guard = process.guard(self.limits.max_memory_percent)  # it looks while the kernel takes the request in
+            # It looks while the kernel takes the request in.
+            process.rest()
+            self.guard = Guard(self.limits.max_memory_percent, process.usage, process.memory)
         iopub, shell = channels.iopub, channels.shell
         looked = time.monotonic()
         while not (self.idle and self.reply):
@@ -120,14 +122,14 @@ class Running:
         if kind in SHOWN:
             self.kernel.shown(message)
         if kind == "execute_reply":
-            self.area.reply(message)
+            self.area.take(message)
             self.reply = {name: content.get(name) for name in ("status", "payload")}
             self.replied_at = time.monotonic()
             if content.get("status") == "error":  # an `error` on iopub may have been lost
                 self.error = self.error or bounded(content)
             for item in content.get("payload") or []:
                 if item.get("source") == "page" and isinstance(item.get("data"), dict):
-                    self.area.page(item["data"])
+                    self.area.take({"msg_type": "display_data", "content": item})  # what a pager would, as JupyterLab
         elif kind.startswith("comm_"):
             self.kernel.widgets.comm(message)
         elif kind in KINDS and kind != UPDATE and (widget := self.kernel.widgets.takes(self.msg_id)):

@@ -44,15 +44,9 @@ def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
 def bounded(error: dict[str, Any]) -> dict[str, Any]:
     """Return an error's content without escapes, each part cut: escapes may be most of a text."""
 
-    def short(text: str) -> str:
-        return cut(without_escapes(cut(text, 20 * TEXT_CHARACTERS)))
-
-    trace = "\n".join(map(str, error.get("traceback") or []))
-    return {
-        "ename": short(str(error.get("ename"))),
-        "evalue": short(str(error.get("evalue"))),
-        "traceback": short(trace),
-    }
+    said = {**error, "traceback": "\n".join(map(str, error.get("traceback") or []))}
+    parts = {name: cut(str(said.get(name)), 20 * TEXT_CHARACTERS) for name in ("ename", "evalue", "traceback")}
+    return {name: cut(without_escapes(text)) for name, text in parts.items()}
 
 
 def fault_of(told: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:

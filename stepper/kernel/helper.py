@@ -50,11 +50,7 @@ INSTALL = (
 )
 THERE = "__import__('sys').modules['_stepper_helper']"
 ASK = f"{THERE}.tell()"
-
-
-def recall(request: str) -> str:
-    """Return the code that asks for what a request published and how it ended."""
-    return f"{THERE}.recall({request!r})"
+RECALL = THERE + ".recall({!r})"  # what a request published and how it ended
 
 
 def given(parts: Mapping[str, str], stack: str) -> dict[str, Any]:

@@ -14,23 +14,11 @@ from stepper.kernel.execution import Running, recorded
 from stepper.kernel.place import GRACE_SECONDS
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import Namespace
-from stepper.session.ports import About, Execution, Models
+from stepper.session.ports import Execution
 
 
 class LiveKernel(Connection):
     """A live kernel: what a session asks of it."""
-
-    def about(self) -> About:
-        """Return what it is: its interpreter and its process."""
-        return self.process.about
-
-    def memory(self) -> int:
-        """Return the resident memory of the kernel with its children in bytes."""
-        return self.process.memory()
-
-    def models(self) -> Models | None:
-        """Return the state of its widgets for the notebook; None where nothing changed since."""
-        return self.widgets.models()
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
@@ -74,10 +62,7 @@ class LiveKernel(Connection):
     async def execute(
         self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
     ) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
-
-        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
-        """
+        """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         try:
             return await self._run(Running(self, timeout, limits), code, history=not scratch, request=request)
@@ -105,16 +90,13 @@ class LiveKernel(Connection):
 
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
-        for again in (True, False):
+        for _ in range(2):
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
             except KernelError as error:
                 death, why = await self.death(), error.message
-            if death is not None:
-                break
-            if again:
-                await self.process.interrupt()
+            await self.process.interrupt()
         await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
@@ -131,7 +113,7 @@ class LiveKernel(Connection):
             return ended
         why = self.interrupted
         await self._reach(GRACE_SECONDS)
-        told = (await self._housekeeping(helper.recall(request), GRACE_SECONDS)).told
+        told = (await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)).told
         await self._set_up(GRACE_SECONDS)
         await self.namespace()  # what lasts, which the record leaves out
         if not told.get("record"):
@@ -144,7 +126,7 @@ class LiveKernel(Connection):
 
         Also what a former daemon may have put on its cell; not what was heard here.
         """
-        told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
+        told = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
         messages = [*recorded(told.told)]
         ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
         after = messages[ends[0] + 1 :] if ends else []

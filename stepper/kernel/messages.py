@@ -13,17 +13,19 @@ LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 LARGE, PIECE = 1 << 20, 1 << 18  # bytes of a stream's text that are read in pieces: fresh memory is dearer than reading
 STREAM = re.compile(rb'\{"name": ?"(stdout|stderr)", ?"text": ?"')
 HIGH = re.compile(rb"\\u[dD][89abAB]")
-NESTED = ("display_data", "update_display_data", "execute_result", "comm_open", "comm_msg")  # they may hold JSON
+Message = dict[str, Any]
 
 
-def read(parts: list[bytes]) -> dict[str, Any] | None:
+def read(parts: list[bytes]) -> Message | None:
     """Return a message from its frames (header, parent, metadata, content, buffers), None where they say nothing."""
     try:
         header, parent = loads(parts[0]), loads(parts[1])
         kind = header["msg_type"]
         stream = STREAM.match(parts[3]) if kind == "stream" and len(parts[3]) > LARGE else None
         content = {"name": stream[1].decode(), "text": ""} if stream else loads(parts[3])
-        if kind in NESTED and not _is_text(content) and LONG_INTEGER.search(parts[3]):
+        data = content.get("data")
+        nested = isinstance(data, dict) and not all(isinstance(part, str) for part in data.values())
+        if nested and LONG_INTEGER.search(parts[3]):
             content = json.loads(parts[3].decode("utf-8", "replace"))  # orjson makes floats of them
         size = len(parts[3]) + sum(map(len, parts[4:]))
         return {"header": header, "msg_type": kind, "parent_header": parent, "content": content,
@@ -32,19 +34,13 @@ def read(parts: list[bytes]) -> dict[str, Any] | None:
         return None
 
 
-def in_pieces(message: dict[str, Any], parts: list[bytes]) -> Iterator[dict[str, Any]]:
+def in_pieces(message: Message, parts: list[bytes]) -> Iterator[Message]:
     """Yield a message that was read from these frames, a stream's long text in several."""
     if message["msg_type"] != "stream" or len(parts[3]) <= LARGE:
         yield message
         return
     for text in pieces(parts[3]):
         yield {**message, "content": {**message["content"], "text": text}}
-
-
-def _is_text(content: dict[str, Any]) -> bool:
-    """Whether what is shown is text or a picture alone: most is."""
-    data = content.get("data")
-    return isinstance(data, dict) and all(isinstance(part, str) for part in data.values())
 
 
 def pieces(content: bytes) -> Iterator[str]:

@@ -17,6 +17,7 @@ ROOM = 4  # how many times the limit is held before the middle is let go
 RESULT = "execute_result"
 UPDATE = "update_display_data"
 SHOWN = ("display_data", UPDATE, RESULT)
+REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execute_reply"}
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
@@ -77,16 +78,16 @@ class OutputArea:
         return [*self.head, *self.gone, *self.entries]
 
     def take(self, message: dict[str, Any]) -> bool:
-        """Take one iopub message; return True when it says that the execution is over."""
+        """Take one message, or the reply; return True when it says that the execution is over."""
         kind, content = message["msg_type"], message["content"]
-        self.execution_count = content.get("execution_count", self.execution_count)
+        self.execution_count = content.get("execution_count") or self.execution_count
         if kind == "status":
             state = content["execution_state"]
             if state in ("busy", "idle"):
                 self.timings[f"iopub.status.{state}"] = date_of(message)
             return bool(state == "idle")
-        if kind == "execute_input":
-            self.timings["iopub.execute_input"] = date_of(message)
+        if kind in REQUEST:
+            self.timings[REQUEST[kind]] = date_of(message)
         elif kind == "clear_output":
             self.clear_before_next_output = bool(content.get("wait"))
             if not content.get("wait"):
@@ -94,22 +95,11 @@ class OutputArea:
         elif kind == "stream":
             self._stream(str(content["name"]), str(content["text"]))
         elif kind in SHOWN:
-            self._show(kind, content)
+            self._show(message)
         elif kind == "error":
             said = {name: content.get(name) for name in ("ename", "evalue", "traceback")}
             self._add(Entry.of({"output_type": "error", **said}))
         return False
-
-    def reply(self, message: dict[str, Any]) -> None:
-        """Take the execute_reply: its time and, where no execute_input came, the execution count."""
-        self.timings["shell.execute_reply"] = date_of(message)
-        count = message["content"].get("execution_count")
-        if count is not None:
-            self.execution_count = count
-
-    def page(self, data: dict[str, Any]) -> None:
-        """Show what a pager would (`obj?`), as JupyterLab does."""
-        self._add(Entry.of({"output_type": "display_data", "metadata": {}, "data": _bundle(data)}))
 
     def _stream(self, name: str, said: str) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
@@ -122,8 +112,8 @@ class OutputArea:
         last.size = now
         self._bound()
 
-    def _show(self, kind: str, content: dict[str, Any]) -> None:
-        mark = display_id({"msg_type": kind, "content": content})
+    def _show(self, message: dict[str, Any]) -> None:
+        kind, content, mark = message["msg_type"], message["content"], display_id(message)
         shown = {"metadata": _object(content.get("metadata")), "data": _bundle(content.get("data"))}
         if mark in self.displays:
             self.latest[mark] = shown
@@ -234,9 +224,7 @@ def _joined(output: dict[str, Any]) -> dict[str, Any]:
     """Return an output with its texts in one piece, as messages have them."""
     if output.get("output_type") == "stream":
         return {**output, "text": content_text(output.get("text", ""))}
-    data = _object(output.get("data"))
-    texts = {mime: content_text(part) for mime, part in data.items() if not mime.endswith("json")}
-    return {**output, "data": {**data, **texts}} if "data" in output else output
+    return {**output, "data": _bundle(output["data"])} if "data" in output else output
 
 
 def _fits(entries: list[Entry], room: int) -> int:

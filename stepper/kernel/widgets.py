@@ -84,14 +84,8 @@ class Widgets:
     def takes(self, request: str | None) -> Captured | None:
         """Return the widget into which goes what a request shows now; None where that is the cell."""
         widgets = self.taking.get(request or "")
-        if widgets:
-            self.changed = True
-            return widgets[-1]
-        return None
-
-    def untold(self) -> list[Captured]:
-        """Return the Output widgets whose outputs the kernel does not know yet."""
-        return [widget for widget in self.captured.values() if not widget.told]
+        self.changed = self.changed or bool(widgets)
+        return widgets[-1] if widgets else None
 
     def models(self) -> Models | None:
         """Return the state for the notebook, within its limit; None where nothing changed since."""

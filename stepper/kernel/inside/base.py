@@ -22,13 +22,10 @@ missing: Any = object()
 LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
 callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
-name_of: Callable[[type], str]
-module_of: Callable[[type], Any]
-classes_of: Callable[[Any], tuple[Any, ...]]
-names_in: Callable[[Any], Any]
-name_of, module_of, classes_of, names_in = (
-    type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
-)
+name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
+names_in: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
 swallowed: dict[str, Any] = {}  # how many errors `guarded` kept quiet in this run, and where the first was
 
 

@@ -7,6 +7,7 @@ every further round trip costs 3 to 4 ms.
 from __future__ import annotations
 
 import faulthandler
+import json
 import re
 import signal
 import sys
@@ -94,19 +95,11 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
-        send(encodable(facts), message)
+        send(json.loads(json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")), message)
 
 
 def send(facts: dict[str, Any], message: Any, frames: list[bytes] | None = None) -> None:
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
-
-
-def encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {encodable(name): encodable(part) for name, part in value.items()}
-    return [encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def recall(request: str) -> None:

@@ -19,8 +19,9 @@ from stepper.kernel.channels import Channels
 from stepper.kernel.faults import without_escapes
 from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import Files
-from stepper.kernel.local.memory import Guard, OomKills, usage
+from stepper.kernel.local.memory import OomKills, usage
 from stepper.kernel.local.process import Identity
+from stepper.kernel.place import Usage
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
@@ -40,13 +41,16 @@ class LocalProcess:
 
     def __init__(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files) -> None:
         self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
-        self.about = About(told["python"], identity.pid)
+        self.python: str = told["python"]
         self.runtime = os.path.dirname(told["connection"]["ip"])
         self.log, self.stack = str(files.stderr), str(files.stack)
         self.channels = Channels(told["connection"])
-        self.banner = int(told.get("banner", 0))  # how many bytes of stderr are ipykernel's greeting
         self.oom_kills = OomKills(identity.pid)
         self.ended: Death | None = None
+
+    def about(self) -> About:
+        """Return what it is: its interpreter and its process."""
+        return About(self.python, self.identity.pid)
 
     async def interrupt(self) -> None:
         """Interrupt it with its process group; never a pid or a group that others have taken."""
@@ -101,7 +105,7 @@ class LocalProcess:
     def last_words(self) -> str:
         """Return the last lines that it wrote to stderr, without escapes."""
         try:
-            data = private.read(self.log)[self.banner :][-STDERR_CHARACTERS * 4 :]
+            data = private.read(self.log)[-STDERR_CHARACTERS * 4 :]
         except OSError:
             return ""
         text = OUTER_CALLS.sub(r"\1", without_escapes(data.decode("utf-8", "replace")))
@@ -110,7 +114,7 @@ class LocalProcess:
     def mends(self, death: Death) -> str:
         """Return the command that mends what it died of at its start, '' for none."""
         missing = "No module named" in death.stderr and "ipykernel" in death.stderr
-        return add_ipykernel(self.about.python) if missing else ""
+        return add_ipykernel(self.python) if missing else ""
 
     def memory(self) -> int:
         """Return the resident memory of its process and its descendants in bytes, orphans left out."""
@@ -122,20 +126,19 @@ class LocalProcess:
                     total += member.memory_info().rss
         return total
 
-    def guard(self, percent: float) -> Guard:
-        """Watch a run that begins now, by this machine's memory and that of its cgroups."""
-        self.oom_kills.forget()
-        return Guard(percent, lambda: usage(self.identity.pid), self.memory)
+    def usage(self) -> Usage:
+        """Return how full this machine is, or the tightest of its cgroups."""
+        return usage(self.identity.pid)
 
     def rest(self) -> None:
-        """A run is over: what it started may have been killed for want of memory."""
+        """A run begins or is over: what it starts may be killed for want of memory."""
         self.oom_kills.forget()
 
     def trim(self) -> None:
         """Keep the file of what it wrote to stderr small."""
         with contextlib.suppress(OSError):
-            if self.files.stderr.stat().st_size > self.banner + STDERR_BYTES:
-                os.truncate(self.files.stderr, self.banner)
+            if self.files.stderr.stat().st_size > STDERR_BYTES:
+                os.truncate(self.files.stderr, 0)
 
     def forget(self) -> None:
         """Remove its sockets and its record: it is gone."""

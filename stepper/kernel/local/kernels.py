@@ -25,7 +25,6 @@ from stepper.session.ports import KernelPlace
 
 if TYPE_CHECKING:
     from stepper.kernel.live import LiveKernel
-    from stepper.kernel.local.kernel import LocalProcess
 
 START_SECONDS = 60.0
 
@@ -59,7 +58,7 @@ class LocalKernels:
                 identity = Identity.of(child.pid)
                 told = {"kernel": name, "python": place.python, "connection": connection}
                 told["provisioner"] = asdict(identity)
-                local, kernel = self._live(told, identity, child)
+                kernel = self._live(told, identity, child)
             except BaseException as error:
                 await self._clear(name)
                 if isinstance(error, OSError):
@@ -68,8 +67,8 @@ class LocalKernels:
                 raise
         try:
             await kernel.connect(START_SECONDS)
-            local.banner = self.files.stderr.stat().st_size
-            self.files.note({**told, "banner": local.banner})
+            os.truncate(self.files.stderr, 0)  # of ipykernel's greeting
+            self.files.note(told)
             for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
                 path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
         except BaseException:
@@ -77,14 +76,11 @@ class LocalKernels:
             raise
         return kernel
 
-    def _live(
-        self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None = None
-    ) -> tuple[LocalProcess, LiveKernel]:
+    def _live(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None = None) -> LiveKernel:
         from stepper.kernel.live import LiveKernel
         from stepper.kernel.local.kernel import LocalProcess
 
-        local = LocalProcess(told, identity, child, self.files)
-        return local, LiveKernel(local, self.parts)
+        return LiveKernel(LocalProcess(told, identity, child, self.files), self.parts)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""
@@ -103,7 +99,7 @@ class LocalKernels:
             ip = launch.socket_path(self.runtime, told["kernel"])
             if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
                 raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
-            _, kernel = self._live(told, Identity.recorded(told["provisioner"]))
+            kernel = self._live(told, Identity.recorded(told["provisioner"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The memory guard: the machine's memory or, where there is one, the cgroup's, looked at while a cell runs.
+"""The memory of this machine and of its cgroups, as far as a kernel may use it.
 
 What passes from little to all between two looks is the system's to kill: the kernel goes first, and that is told.
 """
@@ -6,33 +6,19 @@ What passes from little to all between two looks is the system's to kill: the ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from stepper.kernel.place import Usage
+
 CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
-GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 # What tells a cgroup's limit, its use, the cache in it that can be dropped, and how often the system killed in it.
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control")
 V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
-
-
-@dataclass(frozen=True)
-class Usage:
-    """How much memory there is and how much is used, in bytes; `where` names whose."""
-
-    total: int
-    used: int
-    where: str
-
-    @property
-    def percent(self) -> float:
-        """How full it is."""
-        return 100.0 * self.used / self.total
 
 
 def usage(pid: int) -> Usage:
@@ -70,34 +56,6 @@ def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, tuple[str,
             group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
             inside = (level for level in (group, *group.parents) if level.is_relative_to(folder))
             yield from ((level, V2 if unified else V1) for level in inside)
-
-
-class Guard:
-    """Watches one run. `warning` is set where the limit was passed before the cell began."""
-
-    def __init__(self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]) -> None:
-        self.percent, self.look, self.tree = percent, look, tree
-        now = look()
-        self.above = now.percent >= percent
-        self.began = tree() if self.above else 0
-        self.warning = (
-            f"memory was at {now.percent:.0f} % of {now.where} before the cell began (the limit is {percent:g} %)"
-            if self.above
-            else ""
-        )
-
-    def trip(self) -> str:
-        """Return what was seen where the cell must stop, else ''. With 100 % that is the system's to decide."""
-        now = self.look()
-        if now.percent < self.percent or self.percent >= 100:
-            return ""
-        share = self.tree()
-        if self.above and share - self.began <= GROWTH * now.total * self.percent / 100:
-            return ""
-        return (
-            f"memory reached {now.percent:.0f} % of {now.where} (the limit is {self.percent:g} %);"
-            f" this kernel holds {share / 1e6:,.0f} MB of {now.total / 1e6:,.0f} MB"
-        )
 
 
 def first_to_go(pid: int) -> None:
