@@ -7,7 +7,6 @@ for as long as it is open.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
 import logging
 import time
@@ -24,14 +23,8 @@ from stepper.kernel.messages import Message, in_pieces, read
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
 log = logging.getLogger("stepper")
-
-
-@functools.cache
-def sockets() -> zmq.Context[zmq.Socket[bytes]]:
-    """Return the ZeroMQ context of all kernels: each has threads and descriptors of its own."""
-    context = zmq.Context()
-    context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-    return context
+context = zmq.Context()  # of all kernels: each has threads and descriptors of its own
+context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
 
 
 class Inbox:
@@ -105,24 +98,22 @@ class Channels:
     shell: Inbox  # what it replies
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        self.client: KernelClient = BlockingKernelClient(context=sockets())
+        self.is_open = False
+        self.client: KernelClient = BlockingKernelClient(context=context)
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages come and go."""
-        return bool(self.client.channels_running)
 
     def open(self) -> None:
         """Have messages come and go."""
         if not self.is_open:
+            self.is_open = True
             self.client.start_channels(stdin=False, hb=False, control=False)
             self.iopub, self.shell = Inbox(self.client.iopub_channel), Inbox(self.client.shell_channel)
 
     def close(self) -> None:
         """Have none come any more; whoever waits for one goes on."""
         if self.is_open:
+            self.is_open = False
             self.iopub.leave()
             self.shell.leave()
             self.client.stop_channels()

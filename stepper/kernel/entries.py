@@ -39,7 +39,7 @@ class Text:
         else:
             head, tail = value[: gap.start()], value[gap.end() :]
             made.head, made.head_size, made.tail, made.tail_size = [head], len(head), deque([tail]), len(tail)
-            made.left_out = number(gap[1])
+            made.left_out = int(gap[1].replace(",", ""))
         return made
 
     def add(self, text: str) -> None:
@@ -113,8 +113,8 @@ class Entry:
     @property
     def held(self) -> int:
         """How many bytes it takes here."""
-        apart = self.picture is not None and self.picture is not self.output
-        return self.size + (len(picture_in(self.picture or {})) if apart else 0)
+        apart = None if self.picture is self.output else self.picture
+        return self.size + len(picture_in(apart or {}))
 
     def within(self, limit: int) -> Entry:
         """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
@@ -165,8 +165,3 @@ def _taken(content: Any) -> int:
 def left_out(what: str) -> dict[str, Any]:
     """Return an output that says what is not there."""
     return {"output_type": "stream", "name": "stderr", "text": f"… {what} {WHY}\n"}
-
-
-def number(text: str) -> int:
-    """Return a number that was written for people."""
-    return int(text.replace(",", ""))

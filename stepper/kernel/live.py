@@ -103,8 +103,7 @@ class LiveKernel(Connection):
     async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over; None where it never began.
 
-        It has that many seconds left. What it published is in the helper's record: nothing is listened to meanwhile.
-        Raise KernelError where the kernel does not answer.
+        What it published is in the helper's record: nothing is listened to meanwhile. Raise KernelError.
         """
         self.channels.open()
         running = Running(self, max(0.0, seconds), limits)

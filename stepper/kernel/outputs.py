@@ -9,7 +9,7 @@ from dataclasses import astuple
 from itertools import accumulate
 from typing import Any
 
-from stepper.kernel.entries import EACH, WHY, Entry, Text, left_out, number, size
+from stepper.kernel.entries import EACH, WHY, Entry, Text, left_out, size
 from stepper.kernel.pictures import LOOKED_AT, content_text, key, picture_in
 from stepper.session.ports import NOTHING, LeftOut
 
@@ -50,7 +50,7 @@ class OutputArea:
             entries.append(Entry.of(output, text))
             if gap is not None:
                 area.head, area.entries = area.entries, []
-                area.missing = LeftOut(0, number(gap[1]), number(gap[2]))
+                area.missing = LeftOut(0, *(int(number.replace(",", "")) for number in gap.groups()))
             else:
                 area.entries.append(entries[-1])
         told = sum((entry.missing for entry in area._all()), area.missing)
@@ -81,13 +81,10 @@ class OutputArea:
         """Take one message, or the reply; return True when it says that the execution is over."""
         kind, content = message["msg_type"], message["content"]
         self.execution_count = content.get("execution_count") or self.execution_count
-        if kind == "status":
-            state = content["execution_state"]
-            if state in ("busy", "idle"):
-                self.timings[f"iopub.status.{state}"] = date_of(message)
-            return bool(state == "idle")
-        if kind in REQUEST:
-            self.timings[REQUEST[kind]] = date_of(message)
+        state = content.get("execution_state") if kind == "status" else None
+        if kind in REQUEST or state in ("busy", "idle"):
+            sent = str(message["header"].get("date", "")).replace("+00:00", "Z")
+            self.timings[REQUEST.get(kind, f"iopub.status.{state}")] = sent
         elif kind == "clear_output":
             self.clear_before_next_output = bool(content.get("wait"))
             if not content.get("wait"):
@@ -99,7 +96,7 @@ class OutputArea:
         elif kind == "error":
             said = {name: content.get(name) for name in ("ename", "evalue", "traceback")}
             self._add(Entry.of({"output_type": "error", **said}))
-        return False
+        return bool(state == "idle")
 
     def _stream(self, name: str, said: str) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
@@ -213,11 +210,6 @@ def display_id(message: dict[str, Any]) -> str:
     """Return by which name a message's output is shown elsewhere, too, '' for none."""
     mark = _object(message["content"].get("transient")).get("display_id") if message["msg_type"] in SHOWN else ""
     return mark if isinstance(mark, str) else ""
-
-
-def date_of(message: dict[str, Any]) -> str:
-    """Return when a message was sent, as the kernel wrote it: ISO 8601."""
-    return str(message["header"].get("date", "")).replace("+00:00", "Z")
 
 
 def _joined(output: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Widgets:
         self.states: dict[str, dict[str, Any]] = {}
         self.buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
         self.captured: dict[str, Captured] = {}
-        self.taking: dict[str, list[Captured]] = {}  # request → the widgets that take its outputs, the last one does
+        self.taking: list[Captured] = []  # those that were given a request to take, the last one last
         self.let_go: dict[str, int] = {}  # model → bytes that are too many
         self.changed = False
         self.limits = Limits()
@@ -75,17 +75,14 @@ class Widgets:
         if isinstance(state.get("outputs"), list) and method != "echo_update":  # the kernel has set them
             widget.area = OutputArea.of(state["outputs"], {}, LeftOut(), widget.limit)
         if "msg_id" in state:
-            if widget in self.taking.get(widget.request, ()):
-                self.taking[widget.request].remove(widget)
             widget.request = str(state["msg_id"] or "")
-            if widget.request:
-                self.taking.setdefault(widget.request, []).append(widget)
+            self.taking = [*(other for other in self.taking if other is not widget), widget]
 
     def takes(self, request: str | None) -> Captured | None:
         """Return the widget into which goes what a request shows now; None where that is the cell."""
-        widgets = self.taking.get(request or "")
-        self.changed = self.changed or bool(widgets)
-        return widgets[-1] if widgets else None
+        widget = next((widget for widget in reversed(self.taking) if widget.request == request != ""), None)
+        self.changed = self.changed or widget is not None
+        return widget
 
     def models(self) -> Models | None:
         """Return the state for the notebook, within its limit; None where nothing changed since."""

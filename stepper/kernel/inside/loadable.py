@@ -33,18 +33,13 @@ def loadable(known: Any) -> dict[str, Any]:
 
 def every_name() -> list[str]:
     """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
-    functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
-    names = [*shell.user_ns, *made_global, *(name for one in functions for name in makes(one))]
-    names = [name for name in names if type(name) is str]
+    codes = [value.__code__ for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
+    # `global x`: what a function may bind in the namespace when it is called
+    bound = [name for code in codes if STORE_GLOBAL in code.co_code[::2] for name in code.co_names]
+    names = [name for name in (*shell.user_ns, *made_global, *bound) if type(name) is str]
     if sum(map(len, names)) > ALL or now.get("at_will"):
         return []
     return [short(name) for name in names]
-
-
-def makes(function: Any) -> tuple[str, ...]:
-    """The names that a function may bind in the namespace when it is called (`global x`)."""
-    code = function.__code__
-    return () if STORE_GLOBAL not in code.co_code[::2] else code.co_names
 
 
 def altered() -> bool:

@@ -33,11 +33,8 @@ before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) a
 
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
-    modules: dict[str, str] = {}
-    functions: dict[str, str] = {}
-    classes: list[str] = []
-    variables: dict[str, dict[str, Any]] = {}
-    left = 0
+    modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, dict[str, Any]]()
+    classes, left = list[str](), 0
     for name, value in bound():
         if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
             left += 1

@@ -16,12 +16,11 @@ DELIMITER = b"<IDS|MSG>"
 ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
 last: dict[str, Any] = {"id": b"", "messages": [], "size": 0, "lost": 0, "payload": []}
 before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
-original: dict[str, Any] = {}
 
 
 def begin() -> None:
     thread = shell.kernel.iopub_thread
-    original["send"] = send = thread.send_multipart
+    send = thread.send_multipart
 
     def remembering(message: list[Any], *given: Any, **named: Any) -> None:
         send(message, *given, **named)
@@ -32,9 +31,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    if original:
-        del shell.kernel.iopub_thread.send_multipart
-        original.clear()
+    vars(shell.kernel.iopub_thread).pop("send_multipart", None)
 
 
 def take(message: list[Any]) -> None:

@@ -16,7 +16,7 @@ import psutil
 
 from stepper.ground import private
 from stepper.kernel.channels import Channels
-from stepper.kernel.faults import without_escapes
+from stepper.kernel.faults import ESCAPES
 from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import Files
 from stepper.kernel.local.memory import OomKills, usage
@@ -69,9 +69,9 @@ class LocalProcess:
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            code, cause = self._exit_code(), ""
-            if code is None:
+            if self.child.poll() is None if self.child else self.identity.alive():
                 return None
+            code, cause = self.child.returncode if self.child else GONE, ""
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
                 how, cause = OUT_OF_MEMORY
             elif code == GONE:
@@ -81,11 +81,6 @@ class LocalProcess:
             self.ended = Death(how, self.last_words(), cause)
             await asyncio.to_thread(process.clear, self.id)
         return self.ended
-
-    def _exit_code(self) -> int | None:
-        if self.child is not None:
-            return self.child.poll()
-        return None if self.identity.alive() else GONE
 
     async def sample(self) -> str:
         """Return the stacks of its threads as faulthandler writes them; '' where it can't be asked."""
@@ -108,13 +103,19 @@ class LocalProcess:
             data = private.read(self.log)[-STDERR_CHARACTERS * 4 :]
         except OSError:
             return ""
-        text = OUTER_CALLS.sub(r"\1", without_escapes(data.decode("utf-8", "replace")))
+        text = OUTER_CALLS.sub(r"\1", ESCAPES.sub("", data.decode("utf-8", "replace")))
         return text.strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
-        """Return the command that mends what it died of at its start, '' for none."""
-        missing = "No module named" in death.stderr and "ipykernel" in death.stderr
-        return add_ipykernel(self.python) if missing else ""
+        """Return the command that adds ipykernel where it died for want of it, '' for none."""
+        if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
+            return ""
+        programs = Path(self.python).parent
+        if (programs.parent.parent / "uv.lock").exists():
+            return "uv add --dev ipykernel"
+        if any(programs.glob("pip*")):
+            return f"{self.python} -m pip install ipykernel"
+        return f"uv pip install --python {self.python} ipykernel"
 
     def memory(self) -> int:
         """Return the resident memory of its process and its descendants in bytes, orphans left out."""
@@ -144,13 +145,3 @@ class LocalProcess:
         """Remove its sockets and its record: it is gone."""
         launch.clear_files(self.runtime, self.id)
         self.files.forget()
-
-
-def add_ipykernel(python: str) -> str:
-    """Return the command that adds ipykernel to the environment of an interpreter."""
-    home = Path(python).parent.parent
-    if (home.parent / "uv.lock").exists():
-        return "uv add --dev ipykernel"
-    if any(Path(python).parent.glob("pip*")):
-        return f"{python} -m pip install ipykernel"
-    return f"uv pip install --python {python} ipykernel"
