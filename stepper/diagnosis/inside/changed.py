@@ -9,7 +9,7 @@ from typing import Any, Iterable
 from stepper.diagnosis.inside.spots import FUNCTIONS, spots
 from stepper.kernel.inside.base import files, guarded
 from stepper.kernel.inside.cells import now, place
-from stepper.kernel.inside.kept import before, summaries
+from stepper.kernel.inside.namespace import before, summaries
 
 TOLD = 12
 MUTATORS = {"append", "extend", "insert", "pop", "remove", "update", "add", "sort", "reverse", "clear", "setdefault"}
