@@ -5,6 +5,9 @@ PYTHON ?= python3
 
 .PHONY: test lint pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
 
+# Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: lint pytest
 
 env: $(ENV)/.made
@@ -24,11 +27,9 @@ lint: env
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
-# Workers who take tests from each other when they have none left. What failed is run once more, alone, and must pass then: the
-# tests share the machine's time and memory with each other. Both runs are shown; what needs the second is to be mended.
+# Workers who take tests from each other when they have none left.
 pytest: env
-	$(BIN)/python -m pytest -n 3 --dist worksteal \
-	  || { [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # All tests, those that are slow by nature too: hangs, floods, memory to the last, the soak, versions, Python 3.9, the whole
 # corpus, all of the real client and of JupyterLab, every cell of the notebooks three times beside nbclient, for races.

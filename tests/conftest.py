@@ -29,6 +29,7 @@ from tests import forked
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each daemon and each kernel compiles all that it imports
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
