@@ -22,7 +22,7 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 @pytest.fixture
