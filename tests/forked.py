@@ -177,7 +177,7 @@ def end(main: Callable[[], None]) -> None:
         code = 0
     except SystemExit as end:
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - whatever it is, it is told as the interpreter would
         traceback.print_exc()

@@ -27,7 +27,7 @@ from stepper.daemon.workspace import Workspace
 from stepper.hook import client, process
 from stepper.session.fake import FakeKernel, FakeKernels
 from stepper.session.session import Session
-from tests import test_main_path, test_workflow
+from tests import test_main_path, test_reports, test_workflow
 from tests.conftest import Answer, Project, text_of
 from tests.test_main_path import wait_until
 
@@ -56,6 +56,14 @@ SAME = {
         a_cell_changed_while_it_ran_gets_no_foreign_outputs the_file_mode_is_kept_and_no_temporary_is_left
         the_context_forgets_a_kernel_that_is_gone a_strangers_metadata_is_no_trouble a_tag_without_a_list_is_a_tag
         a_journal_that_can_not_be_written_is_said
+    """,
+    test_reports: """
+        a_daemon_that_starts_anew_knows_the_names a_look_that_changes_something_lets_it_run a_refused_cell_keeps_its_outputs
+        a_return_to_an_earlier_source_is_named a_trivial_success_costs_sixty_words a_written_notebook_is_looked_at_cell_by_cell
+        another_cell_in_between_lets_it_run eval_tells_what_happened_although_the_notebook_cannot_be_read fix_lets_it_run
+        found_before_it_ran_then_run_ok output_fetches_what_a_report_left_out preflight_can_be_turned_off
+        progress_bars_are_collapsed the_line_that_ran_in_a_cell_deaf_to_the_interrupt
+        the_same_source_after_the_same_error_is_not_run_again
     """,
 }
 
