@@ -93,6 +93,7 @@ def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(project: Pro
     assert len(answer.text) < 6000
 
 
+@pytest.mark.nightly
 def test_escapes_and_control_characters_never_reach_a_report(project: Project) -> None:
     notebook = project.new("A \x1b[31mred\x1b[0m title")
     _, answer = notebook.insert(

@@ -309,6 +309,7 @@ def test_restore_stops_at_a_cell_that_ends_otherwise(project: Project) -> None:
     assert times(project, "third") == 1
 
 
+@pytest.mark.nightly
 def test_restore_runs_no_cell_that_was_changed(project: Project) -> None:
     notebook = project.new("Load", "Transform")
     notebook.insert("x = 1")

@@ -149,6 +149,7 @@ def test_another_cell_in_between_lets_it_run(project: Project) -> None:
     assert "ran ok" in notebook.replace(cell, "d['b']").text
 
 
+@pytest.mark.nightly
 def test_a_changed_file_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("text = open('later.txt').read()")
