@@ -3,12 +3,17 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
+.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
 
 # Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: lint pytest
+# The types take as long as all other checks and one core: they are checked beside the tests, and what is said of them stands
+# below those.
+test: env
+	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory types >"$$said" 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory checks pytest; failed=$$?; \
+	wait $$types || failed=1; cat "$$said"; exit $$failed
 
 env: $(ENV)/.made
 
@@ -20,10 +25,14 @@ $(ENV)/.made: pyproject.toml
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
-lint: env
+lint: checks types
+
+types: env
+	$(BIN)/mypy
+
+checks: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
