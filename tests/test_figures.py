@@ -256,7 +256,7 @@ def test_it_takes_no_time(plots: Lab, code: str) -> None:
     done = plots.ok(
         f"{code}\nfigure = plt.gcf(); result = held(figure); spent = []\n"
         "for _ in range(5):\n"
-        "    began = time.perf_counter(); note(figure, result); spent.append(time.perf_counter() - began)\n"
+        "    began = time.thread_time(); note(figure, result); spent.append(time.thread_time() - began)\n"
         "plt.close(); print(min(spent))"
     )
     assert float(text(done)) < 0.05
@@ -623,6 +623,6 @@ def test_rich_outputs_are_at_most_eight() -> None:
     outputs = [{"data": {"video/mp4": "xy"}}] * 20
     assert rich(outputs) == ["video, 2 bytes"] * 8 + ["… and 12 more"]
     assert rich(outputs[:8]) == ["video, 2 bytes"] * 8
-    began = time.monotonic()
+    began = time.process_time()
     rich([{"data": {"text/html": "x" * 10**7, "text/plain": "<" * 10**6}}])
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
