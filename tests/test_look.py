@@ -291,7 +291,7 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
             r"`c` holds t \(a, b\)",
         ),
         ("import math\nmath.squareroot(2)", "math"),
-        ("from collections import OrderDict", "closest names in it: OrderedDict"),
+        ("from collections import OrderDict", "closest in it: OrderedDict"),
         ("def f():\n    x = y\n    y = 1\ny = 2\nf()", "line 3 of the function assigns `y`|line 3"),
         ("class A:\n    n = 2\n    m = [n for _ in range(2)]", "class body of A"),
     ],

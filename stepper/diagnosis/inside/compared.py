@@ -35,8 +35,8 @@ JOINS, HOW = re.compile(r"\bmerge\(|\.join\("), re.compile(r"'(left|right|outer|
 GROWS = re.compile(r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long|asfreq)\(|\bvalidate=")
 TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta)\(")  # each value into another one, or into none
 CHOICES = re.compile(r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|where|mask)\(|[<>]|[=!]=")
-QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-USES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.loc\[.*?, ?|\[)?(?:\[?'([^']*)'|\.([A-Za-z_]\w*)\b(?!\())")
+QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[^\W\d]\w*")
+USES = re.compile(r"(?<![\w.])([^\W\d]\w*)(?:\.loc\[.*?, ?|\[)?(?:\[?'([^']*)'|\.([A-Za-z_]\w*)\b(?!\())")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 CELLS, COLUMNS, ROWS, HEAD, LABEL = 5_000_000, 2000, 500_000, 50, 60
 PLAIN = (str, int, float, bool, type(None))
@@ -98,7 +98,7 @@ def assignments(body: list[ast.stmt], looped: bool = False) -> Iterator[Made]:
                 text = f"{shown} + {text}" if isinstance(node, ast.AugAssign) else text  # x += 1 is of x
                 if isinstance(target, (ast.Subscript, ast.Attribute)):
                     columns = QUOTED.findall(shown) or [getattr(target, "attr", "")]
-                    yield Made(NAMES.findall(shown)[0], columns, text, looped)
+                    yield from (Made(name, columns, text, looped) for name in NAMES.findall(shown)[:1])
                 else:  # of a, b = … it is not known which is made of what
                     yield from (Made(name, [], text if shown == name else "", looped) for name in NAMES.findall(shown))
         if not isinstance(node, SCOPES):

@@ -5,24 +5,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Iterable
 
 from stepper.diagnosis.inside.bound import hidden
 from stepper.diagnosis.inside.calls import called
 from stepper.diagnosis.inside.changed import changes
-from stepper.diagnosis.inside.imports import imported, submodules
+from stepper.diagnosis.inside.imports import imported
 from stepper.diagnosis.inside.lacks import attribute, key
 from stepper.diagnosis.inside.near import quoted
 from stepper.diagnosis.inside.spots import Spot, spots
 from stepper.diagnosis.inside.table import Finding, finding, held, rows, telling
 from stepper.diagnosis.inside.texts import texts
-from stepper.kernel.inside.base import class_names, clock, guarded, is_a, peek, shell, short
+from stepper.kernel.inside.base import class_names, clock, guarded, peek, shell, short
 from stepper.kernel.inside.fault import message
 
 SECONDS, FINDINGS, NAMES = 0.6, 12, 400
 Ask = Callable[[BaseException, "list[Spot]"], Any]
 ASKS: dict[str, Ask] = {
-    "ModuleNotFoundError": submodules,
     "ImportError": imported,
     "KeyError": key,
     "AttributeError": lambda error, places: called(error, places) or attribute(error, places),
@@ -31,6 +31,7 @@ ASKS: dict[str, Ask] = {
 # Of these nothing else is told than what was asked, of the second nothing where that found something.
 ALONE = ("NameError", "ImportError", "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "SyntaxError")
 ENOUGH = ("KeyError", "AttributeError")
+LACKS = r"\bnot (?:in|found|a valid|present)\b"  # of other errors: what they say where a key is what is missing
 
 
 def facts(error: BaseException) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def general(error: BaseException, places: list[Spot], until: float) -> list[Find
     readings: list[Callable[[], Iterable[Any]]] = [
         lambda: map(finding, texts(error, places)),
         lambda: telling(error, table, places),
-        lambda: filter(None, [key(error, places)]) if is_a(error, ValueError) and "not" in message(error) else (),
+        lambda: filter(None, [key(error, places)]) if re.search(LACKS, message(error)) else (),
         lambda: held(error, table),
     ]
     findings: list[Finding] = []

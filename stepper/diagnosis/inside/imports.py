@@ -18,7 +18,7 @@ from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.table import Finding, finding
 from stepper.diagnosis.inside.words import shown_name
-from stepper.kernel.inside.base import clock, missing, own_names, peek, short
+from stepper.kernel.inside.base import clock, is_a, missing, own_names, peek, short
 from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
 
@@ -30,48 +30,33 @@ started = time.time()
 
 
 def imported(error: BaseException, places: list[Spot]) -> Finding | None:
-    """The module that lacks a name, what took its place, where else in its package it is, the closest names."""
-    module, wanted = peek(error, "name") or "", peek(error, "name_from") or quoted(message(error))
-    loaded = sys.modules.get(module)
+    """Of a name that a module lacks, or a module that its package lacks: where what is sought is, what is nearest."""
+    lost, module = is_a(error, ModuleNotFoundError), str(peek(error, "name") or "")
+    wanted = peek(error, "name_from") or quoted(message(error))
+    while lost and "." in module and (module not in sys.modules or module == peek(error, "name")):
+        module, _, wanted = module.rpartition(".")
+    loaded, node = sys.modules.get(module), places[0].statement if places else None
     if not wanted or loaded is None:
         return None
-    stale = newer(module, wanted)
+    path, stale = peek(loaded, "__file__"), newer(module, wanted)
     if stale:
         return finding(stale)
-    beside = set(asked_of(places, module))  # what the same line imports is not what the other name means
-    names = {*map(str, own_names(loaded)), *submodules_of(loaded)} - beside
-    where = [f"`{wanted}` is in {dotted}" for dotted in elsewhere(module, wanted)]
-    exact, alike = scan(module.split(".")[0], wanted, names | beside) if not where else ([], [])
-    near = closest(wanted, public(sorted(names))[:NAMES], 5)
-    said = [replaced(module, wanted), *where, *(f"`{wanted}` is defined in {dotted}" for dotted in exact)]
-    said += [f"closest names in it: {', '.join(near)}"] if near else []
-    if alike and not (near and bare(near[0]) == bare(wanted)):
-        said.append(f"closest in its package: {', '.join(alike[:4])}")
-    said = list(filter(None, said)) or [f"it has {listed(public(sorted(names)), 240)}"]
-    return finding("; ".join([shown_name(module) + version(module), *said]))
-
-
-def submodules(error: BaseException, places: list[Spot]) -> Finding | None:
-    """Of a module that can't be found: its nearest parent that can, what that holds, where the names sought are."""
-    wanted = str(peek(error, "name") or "")
-    parent, _, last = wanted.rpartition(".")
-    while parent and parent not in sys.modules and "." in parent:
-        parent, _, last = parent.rpartition(".")
-    loaded = sys.modules.get(parent)
-    if not parent or loaded is None:
-        return None
-    path = peek(loaded, "__file__")
-    if type(path) is str and peek(loaded, "__path__") is None:
+    if lost and type(path) is str and peek(loaded, "__path__") is None:
         path = os.path.relpath(path) if is_own(path) else path
-        return finding(f"`{parent}` is here the file {short(path, 200)}, no package")
-    top, said = parent.split(".")[0], [f"there is no `{last}` in {parent}{version(parent)}"]
-    for name in asked_of(places, wanted)[:3]:
-        where = elsewhere(top, name) or scan(top, name, set())[0]
-        said += [f"`{short(name, 80)}` is in {where[0]}"] if where else []
-    names = public(sorted(set(submodules_of(loaded))))
-    near = [f"{top}.{last}"] * (top != parent and last in submodules_of(sys.modules.get(top))) + closest(last, names)
-    said += [f"closest: {', '.join(near)}"] if near else []
-    return finding("; ".join(said if len(said) > 1 else [*said, f"it holds {listed(names)}"]))
+        return finding(f"`{module}` is here the file {short(path, 200)}, no package")
+    beside = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+    names = public(sorted({*map(str, own_names(loaded)), *submodules_of(loaded)} - {*beside}))[:NAMES]
+    near, said = closest(wanted, names, 5), [replaced(module, wanted)]
+    for name in beside[:3] if lost else [wanted]:
+        where = elsewhere(module, name)
+        exact, alike = scan(module.split(".")[0], name, {*names, *beside}) if not where else ([], [])
+        said += [f"`{short(name, 80)}` is in {dotted}" for dotted in [*where, *exact][:2]]
+        if alike and not (near and bare(near[0]) == bare(wanted)):
+            said.append(f"closest in its package: {', '.join(alike)}")
+    said += [f"closest in it: {', '.join(near)}"] if near else []
+    said = list(filter(None, said)) or [f"it has {listed(names, 240)}"]
+    lacks = f"there is no `{wanted}` in " if lost else ""
+    return finding("; ".join([f"{lacks}{shown_name(module)}{version(module)}", *said]))
 
 
 def submodules_of(loaded: Any) -> list[str]:
@@ -82,12 +67,6 @@ def submodules_of(loaded: Any) -> list[str]:
 def folders_of(loaded: Any) -> list[str]:
     paths = list(peek(loaded, "__path__") or [])[:3]
     return [path for path in paths if type(path) is str and os.path.isdir(path)]
-
-
-def asked_of(places: list[Spot], module: str) -> list[str]:
-    node = places[0].statement if places else None
-    fits = isinstance(node, ast.ImportFrom) and (node.module == module or not module)
-    return [alias.name for alias in node.names] if fits and isinstance(node, ast.ImportFrom) else []
 
 
 def elsewhere(module: str, name: str) -> list[str]:
@@ -103,8 +82,7 @@ def version(dotted: Any) -> str:
     """` VERSION` of the package of a module, where it tells."""
     package = str(dotted).split(".")[0]
     own = peek(sys.modules.get(package), "__version__")
-    known = type(own) is str and re.fullmatch(r"[\w.+-]{1,40}", own)
-    return f" {own}" if known and package not in ("builtins", "__main__") else ""
+    return f" {own}" if type(own) is str and re.fullmatch(r"[\w.+-]{1,40}", own) else ""
 
 
 def newer(module: str, name: str) -> str:

@@ -22,7 +22,7 @@ from stepper.kernel.inside.fault import message
 
 ROWS, TOLD, MADE_OF = 24, 8, 3
 STORED = ("stderr", "output", "stdout", "body", "response", "reason")
-FUNCTIONS = r"\b(function|method|module|not callable|not subscriptable)\b"
+FUNCTIONS = r"\b(function|method|module)\b|function_or_method|not callable|not subscriptable"
 Finding = dict[str, Any]  # text, and where what it speaks of was bound last
 
 

@@ -86,14 +86,11 @@ def where_it_stopped(text: str, at: int) -> str:
     """The line at which a text stopped being JSON, and the one before it."""
     if not text.strip():
         return "the text is empty"
-    start = text.rfind("\n", 0, at) + 1
-    line = text[start : (text.find("\n", at) + 1 or len(text) + 1) - 1]
-    cut = max(0, at - start - 40) if len(line) > 100 else 0
-    before = text[:start].rstrip().rsplit("\n", 1)[-1].strip()
-    after = f", after `{short(before, 80)}`" if before else ""
-    lines = text.rstrip().count("\n") + 1
-    shown = short(line[cut : cut + 100].strip(), 100)
-    return f"line {text.count(chr(10), 0, at) + 1} of {lines} of the text {'has' if cut else 'is'} `{shown}`{after}"
+    number, start, count = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at) + 1, len(text.rstrip().split("\n"))
+    before = [line.strip() for line in text[:start].splitlines() if line.strip()][-1:]
+    line = text[max(start, at - 40) if at - start > 60 else start :].partition("\n")[0]
+    after = f", after `{short(before[0], 80)}`" if before else ""
+    return f"line {number} of {count} of the text is `{short(line.strip(), 100)}`{after}"
 
 
 def of_byte(data: bytes, at: int, opened: list[str]) -> str:

@@ -76,6 +76,8 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
         text = repr(value.name) if type(value.name) is str else None
     elif of_library(value) and (name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)):
         text = str(value)
+    elif of_library(value) and type(getattr(value, "shape", None)) is tuple:
+        text = f"{kind_name(value)} {value.shape}"
     elif kind is dict and depth and len(value) <= 12:
         items = [(written(key, limit, 0), written(item, limit, depth - 1)) for key, item in value.items()]
         text = "{" + ", ".join(f"{key}: {item or '…'}" for key, item in items) + "}"
@@ -137,9 +139,10 @@ def folder(path: str) -> str:
 def of_object(value: Any) -> str:
     """The plain things and arrays that an object stores, first the arrays of texts: labels, classes, features."""
     own = [(name, item) for name, item in list(own_names(value).items())[:40] if type(name) is str and item is not None]
-    texts = [f"{name} {described(item)}" for name, item in own if of_library(item) and is_text(item)]
+    texts = [(name, described(item)) for name, item in own if of_library(item) and is_text(item)]
     plain = [(name, written(item, 120, 1)) for name, item in own if not is_error(item)]
-    return listed(texts + [f"{name} {text}" for name, text in plain if text is not None], 150)
+    known = {**dict(texts), **dict(plain), **dict(texts)}
+    return listed([f"{name} {text}" for name, text in known.items() if text is not None], 150)
 
 
 def is_text(value: Any) -> bool:
