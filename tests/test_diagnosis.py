@@ -16,7 +16,9 @@ from stepper.diagnosis.definitions import defining, missing_folder
 from stepper.diagnosis.imports import imports, of_module, relative
 from stepper.diagnosis.inside.near import closest, differs, listed
 from stepper.diagnosis.unbound import unbound
+from stepper.ground import reading
 from stepper.policy.model import Cell, Fault, Frame
+from stepper.policy.namespace import UNKNOWN, Lasting, Namespace, Variable
 from stepper.policy.state import State
 from stepper.session.ports import Execution
 
@@ -68,7 +70,7 @@ class Project:
 
 BASES = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
          "IsADirectoryError": ("IsADirectoryError", "OSError")}  # fmt: skip
-FACTS = {"cwd": "/project/notebooks", "path": ["../src"]}
+LASTING = Lasting("1", (), ("../src",), False, (), (), (3, 11))
 
 
 def adviser_of(project: Project) -> Adviser:
@@ -85,11 +87,14 @@ def said(
     state = State("n.ipynb")
     state.ran = dict.fromkeys(ran, "") if isinstance(state.ran, dict) else set(ran)
     state.counts = {4: "a"}
-    given = {**FACTS, "variables": {name: {"type": kind} for name, kind in (live or {}).items()}, "names": []}
+    variables = {name: Variable(kind) for name, kind in (live or {}).items()}
+    known = Namespace(variables=variables, cwd="/project/notebooks", lasting=LASTING)
     cell = Cell("own", 9, 9, "code", source)
     look = {"findings": told, **(look or {})}
     return (
-        adviser_of(project or Project()).suggested(fault, look, cell, [*cells, cell], state, given, "python").suggestion
+        adviser_of(project or Project())
+        .suggested(fault, {"look": look}, cell, [*cells, cell], state, known, "python")
+        .suggestion
     )
 
 
@@ -215,10 +220,10 @@ def test_a_deadline_names_the_line_and_how_to_get_more_time() -> None:
 
 def test_what_goes_wrong_costs_no_report() -> None:
     found = adviser_of(Project())
-    assert found.changed_since({"started_at": "x"}, {}) is True
-    assert found.doubtful(Execution(None, facts={"doubts": 5})) == []  # type: ignore[arg-type]
+    assert found.changed_since({"started_at": "x"}, UNKNOWN) is True
+    assert found.doubtful(Execution(None, told={"doubts": 5})) == []  # type: ignore[arg-type]
     told = {"rebound": [["df", "3 × 2", "3 × 1"]], "in_place": [["rows", 2]], "bound": ["x"]}
-    assert found.kept(told, 0) == [
+    assert found.kept({"changed": told}, 0) == [
         "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`;"
         " wrote data/out.csv (1,200 bytes)"
     ]
@@ -228,23 +233,22 @@ def test_what_goes_wrong_costs_no_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, 5, "x", [], {"findings": 5}, {"findings": [5, {}, {"text": 5}, {"text": ""}]}, {"locals": [5], "path": 5}]
+    "told", [5, "x", [], {"findings": 5}, {"findings": [{"text": 5}]}, {"locals": [5]}, {"path": 5}, {"findings": [{}]}]
 )  # fmt: skip
-def test_the_reader_leaves_out_what_is_not_so(told: Any) -> None:
-    assert facts.look(told) == facts.Look()
+def test_what_is_not_so_is_refused_and_the_fault_stays_as_it_is(told: Any) -> None:
+    with pytest.raises((KeyError, TypeError)):
+        reading.read(facts.Look, told)
+    fault = Fault("KeyError", "'x'")
+    assert adviser_of(Project()).suggested(fault, {"look": told}, ONE, [ONE], State(), UNKNOWN, "python") == fault
 
 
-def test_the_reader_keeps_what_is_so() -> None:
-    told = {
-        "findings": [{"text": "a", "bound": {**BOUND, "line": "2"}}, {"text": "b" * 9000, "bound": BOUND}],
-        "program": 1,
-    }
-    read = facts.look(told)
-    assert read.findings[0] == facts.Finding("a") and read.findings[1].bound == facts.Bound(4, "", 2, "y = df['y']")
-    assert len(read.findings[1].text) == facts.LONGEST and read.program is False
-    assert facts.changed(
-        {"rebound": [["a", "b"], ["a", "b", "c"]], "in_place": [["x", "y"]], "bound": 3}
-    ) == facts.Changed((("a", "b", "c"),))
+def test_the_reader_keeps_what_is_so_and_passes_over_what_it_does_not_know() -> None:
+    told = {"findings": [{"text": "a"}, {"text": "b", "bound": BOUND, "new": 1}], "program": True}
+    read = reading.read(facts.Look, told)
+    assert read.findings == (facts.Finding("a"), facts.Finding("b", facts.Bound(4, "", 2, "y = df['y']")))
+    assert read.program and reading.read_all(facts.Finding, [5, {"text": "a"}, {}]) == [facts.Finding("a")]
+    changed = reading.read(facts.Changed, {"rebound": [["a", "b", "c"]], "in_place": [["x", 3]], "bound": ["y"]})
+    assert changed == facts.Changed((("a", "b", "c"),), ("y",), (("x", 3),))
 
 
 # --- sources and folders -------------------------------------------------------------------------------------------

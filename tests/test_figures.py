@@ -55,7 +55,7 @@ def plots(lab: Lab) -> Lab:
 
 def figures(done: Execution) -> list[dict[str, Any]]:
     assert done.outcome is Outcome.OK, done.fault
-    found: list[dict[str, Any]] = done.facts["figures"]
+    found: list[dict[str, Any]] = done.told["figures"]
     return found
 
 
@@ -223,7 +223,7 @@ def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
     done = plots.ok("%%capture\nplt.plot([1, 2]); plt.title('captured')")
     assert not done.outputs and len(figures(done)) == 1  # no picture of the outputs is this one
     failed = plots.run("plt.plot([1]); plt.title('before it failed'); plt.show(); 1 / 0")
-    assert failed.facts["figures"][0]["axes"][0]["title"] == "before it failed"
+    assert failed.told["figures"][0]["axes"][0]["title"] == "before it failed"
 
 
 def test_it_is_bounded(plots: Lab) -> None:

@@ -52,13 +52,14 @@ class Lab:
         """Run a cell that must end well, and of which the helper must have told."""
         done = self.run(code)
         assert done.outcome is Outcome.OK, done.fault
-        assert "namespace" in done.facts, "the helper said nothing"
+        assert "namespace" in done.told, "the helper said nothing"
         return done
 
     def names(self, code: str = "") -> dict[str, Any]:
         """The namespace in short, after a cell."""
-        found: dict[str, Any] = self.ok(code).facts["namespace"]
-        return found
+        done = self.ok(code)
+        lasting = vars(done.namespace.lasting) if done.namespace.lasting else {}
+        return {**done.told["namespace"], **lasting, "names": done.namespace.names}
 
     def value(self, expression: str) -> Any:
         """What an expression is in the kernel, by way of JSON."""
@@ -119,7 +120,7 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
         assert text(fresh.ok("%who")) == "Interactive namespace is empty.\n"
         assert text(fresh.ok("%history")).splitlines()[-2:] == ["%who", "%history"]
         assert "stepper" not in text(fresh.ok("%history"))
-        assert fresh.loop.run_until_complete(fresh.kernel.facts())["variables"] == {}  # asked, in a silent execution
+        assert fresh.loop.run_until_complete(fresh.kernel.namespace()).variables == {}  # asked, in a silent execution
         done = fresh.ok("print(In)\n_i")
         assert done.execution_count == 5 and "stepper" not in text(done)
         assert done.outputs[-1]["data"]["text/plain"] == "'%history'"
@@ -306,9 +307,9 @@ def test_hostile_objects(clean: Lab, act: str) -> None:
 )
 def test_bounded_in_time_and_size(clean: Lab, code: str) -> None:
     done = clean.ok(code)
-    assert done.facts["seconds"] < 1.2
-    assert len(json.dumps(done.facts["namespace"])) < 200_000
-    names = done.facts["namespace"]
+    assert done.told["seconds"] < 1.2
+    assert len(json.dumps(done.told["namespace"])) < 200_000
+    names = done.told["namespace"]
     assert sum(len(names[kind]) for kind in ("modules", "functions", "classes", "variables")) <= 300
     if "5000" in code:
         assert names["left_out"] == 5001 - 300
@@ -327,7 +328,7 @@ def test_a_user_of_all_ends_of_a_cell_hears_no_helper(clean: Lab) -> None:
 def failing(lab: Lab, code: str) -> Execution:
     """Run a cell that must fail, with the helper's word on it."""
     done = lab.run(code)
-    assert done.fault is not None and "fault" in done.facts, "the helper said nothing"
+    assert done.fault is not None and "fault" in done.told, "the helper said nothing"
     return done
 
 
@@ -394,10 +395,10 @@ def test_an_error_that_a_magic_shows_is_told_though_the_reply_is_ok(live: Lab, c
     """%%capture always, %time and %%time of IPython 8: they show it and end well."""
     fault = failing(live, code).fault
     assert fault and fault.ename == "ZeroDivisionError" and fault.mro[-1] == "object" and fault.line == 3
-    assert "fault" not in live.ok("a = 1").facts
-    assert "fault" not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").facts
+    assert "fault" not in live.ok("a = 1").told
+    assert "fault" not in live.ok("try: 1 / 0\nexcept ZeroDivisionError: pass").told
     live.run("%tb")
-    assert "fault" not in live.ok("a = 2").facts
+    assert "fault" not in live.ok("a = 2").told
 
 
 def test_a_frame_in_an_earlier_cell(live: Lab) -> None:
@@ -415,7 +416,7 @@ def test_recursion_is_bounded_and_quick(live: Lab, code: str) -> None:
     live.ok("import sys; limit = sys.getrecursionlimit(); sys.setrecursionlimit(300)")  # IPython needs seconds for 1000
     done = failing(live, code)
     live.ok("sys.setrecursionlimit(limit)")
-    assert done.facts["seconds"] < 0.2
+    assert done.told["seconds"] < 0.2
     assert done.fault and done.fault.line == 1
     assert len(done.fault.frames) == 12 and done.fault.frames[-1].function in "fg"
 
@@ -465,7 +466,7 @@ def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     began = time.monotonic()
     done = live.run(f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=10)
     assert time.monotonic() - began < 8
-    assert done.outcome is Outcome.ERROR and done.fault is not None and "namespace" in done.facts
+    assert done.outcome is Outcome.ERROR and done.fault is not None and "namespace" in done.told
     if message is not None:
         assert (done.fault.ename, done.fault.evalue, done.fault.line) == ("Odd", message, 4)
     live.ok("print('the kernel lives')")

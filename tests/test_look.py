@@ -265,8 +265,8 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def findings(lab: Lab, code: str) -> str:
     """What the kernel's part tells of a cell that fails."""
     done = failing(lab, code)
-    assert "swallowed" not in done.facts and done.facts["seconds"] < 1
-    return "; ".join(finding["text"] for finding in done.facts["look"]["findings"])
+    assert "swallowed" not in done.told and done.told["seconds"] < 1
+    return "; ".join(finding["text"] for finding in done.told["look"]["findings"])
 
 
 FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [1, None]})\n"
@@ -308,10 +308,10 @@ def test_nothing_of_the_users_is_run(lab: Lab) -> None:
         "    def fails(self, given): raise ValueError('length')\ntrap, held = Trap(), {'a': [Trap(), 1]}"
     )
     done = failing(lab, "trap.fails(held['a'][0])")
-    assert "RUN" not in text(done) and "look" in done.facts
+    assert "RUN" not in text(done) and "look" in done.told
 
 
 def test_what_a_look_swallows_is_counted_and_told(lab: Lab) -> None:
     done = failing(lab, "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad('x')")
-    assert done.facts["swallowed"]["count"] >= 1 and "SystemExit in " in done.facts["swallowed"]["first"]
-    assert "swallowed" not in lab.ok("x = 1").facts
+    assert done.told["swallowed"]["count"] >= 1 and "SystemExit in " in done.told["swallowed"]["first"]
+    assert "swallowed" not in lab.ok("x = 1").told

@@ -212,10 +212,10 @@ def test_it_tells_what_it_is_and_what_it_holds(room: Room) -> None:
     assert room.kernel.about().python == sys.executable
     assert isinstance(room.kernel.memory(), int) and room.kernel.id
     done = room.run("import math as m\nrows = [1, 2]\ndef area(r, scale=1): ...\nclass Shape: ...")
-    for facts in (done.facts["namespace"], room.wait(room.kernel.facts())):
-        assert facts["modules"]["m"] == "math" and facts["functions"]["area"] == "(r, scale=1)"
-        assert facts["variables"]["rows"]["len"] == 2 and "Shape" in facts["classes"]
-        assert {"rows", "m", "print"} <= set(facts["names"])
+    for known in (done.namespace, room.wait(room.kernel.namespace())):
+        assert known.modules["m"] == "math" and known.functions["area"] == "(r, scale=1)"
+        assert known.variables["rows"].len == 2 and "Shape" in known.classes
+        assert {"rows", "m", "print"} <= set(known.names)
     assert room.kernel.models() is None
 
 

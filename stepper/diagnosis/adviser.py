@@ -1,7 +1,7 @@
 """What a report adds to a run's end: the suggestion, what was bound and written before a failure, doubts, pictures.
 
-The facts come from the kernel's helper, the notebook's other cells, the project's files and its environment; the words
-are core's.
+The facts come from the kernel's helper, the notebook's other cells, the project's files and its environment; the
+words of suggestions are made here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any
 
 from stepper.diagnosis import before as beforehand
 from stepper.diagnosis import doubts, pictures, rich, syntax
-from stepper.diagnosis import facts as reader
-from stepper.diagnosis.facts import Bound, Look
+from stepper.diagnosis.facts import Bound, Changed, Look
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
 from stepper.diagnosis.names import Notebook, module_error, name_error
+from stepper.ground.reading import read
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Fault, Run
+from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.session.ports import Execution, Pictures, Surroundings
 from stepper.words import brief
@@ -61,60 +62,60 @@ class Adviser:
     pictures: Pictures
     transform: Callable[[str], str]
 
-    @harmless(lambda cell, facts: None)
-    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+    @harmless(lambda cell, namespace: None)
+    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
-        magics = facts.get("magics")
+        lasting = namespace.lasting
         known = beforehand.Known(
-            frozenset(facts.get("names") or ()),
-            frozenset({"input"} if facts.get("own_input") else ()),
-            tuple(facts.get("python") or (0, 0)),
-            None if magics is None else frozenset(magics),
+            frozenset(namespace.names),
+            frozenset({"input"} if namespace.own_input else ()),
+            lasting.python if lasting else (0, 0),
+            None if lasting is None or lasting.magics is None else frozenset(lasting.magics),
         )
-        return beforehand.check(cell.source, known, lambda name: self._findable(name, facts), self.transform)
+        return beforehand.check(cell.source, known, lambda name: self._findable(name, namespace), self.transform)
 
-    def _findable(self, name: str, facts: Mapping[str, Any]) -> bool:
+    def _findable(self, name: str, known: Namespace) -> bool:
         """Whether a module may be there; what is not known may be."""
-        path = facts.get("path")
-        if not path or facts.get("other_finders") or name in facts.get("imported", ()):
+        lasting = known.lasting
+        if lasting is None or lasting.other_finders or name in lasting.imported:
             return True
-        return self.surroundings.findable(name, path, facts["cwd"])
+        return self.surroundings.findable(name, lasting.path, known.cwd)
 
     @harmless(lambda fault, *others: fault)
     def suggested(
-        self, fault: Fault, look: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
-        facts: Mapping[str, Any], python: str,
+        self, fault: Fault, told: Mapping[str, Any], cell: Cell, cells: Sequence[Cell], state: State,
+        namespace: Namespace, python: str,
     ) -> Fault:  # fmt: skip
         """Return the fault with its suggestion."""
-        read, notebook = reader.look(look), Notebook(cell, cells, state, facts, self.transform)
+        look, notebook = read(Look, told.get("look") or {}), Notebook(cell, cells, state, namespace, self.transform)
         classes = set(fault.mro or (fault.ename,))
         said: Sequence[str] = []
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
-                said = sentences(read, notebook) or name_error(fault, read, notebook, self.surroundings)
+                said = sentences(look, notebook) or name_error(fault, look, notebook, self.surroundings)
             elif "ImportError" in classes:
-                said = module_error(fault, read, notebook, self.surroundings, python)
+                said = module_error(fault, look, notebook, self.surroundings, python)
             elif classes.intersection(FILES):
-                said = file_error(fault, read, self.surroundings, str(facts.get("cwd") or ""))
+                said = file_error(fault, look, self.surroundings, namespace.cwd)
             elif "SyntaxError" in classes:
                 said = [syntax.suggestion(cell.source, fault, self.transform)]
             elif fault.ename == "MemoryLimit":
-                said = brief.largest(dict(facts))
+                said = brief.largest(namespace)
             elif fault.ename == "KernelDied":
                 said = running(fault, notebook)
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
-                said = [*line, *sentences(read, notebook)[:2], MORE_TIME]
-        said = [part for part in said if part] or sentences(read, notebook) or documented(fault)
+                said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
+        said = [part for part in said if part] or sentences(look, notebook) or documented(fault)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
-    @harmless(lambda changed, since_ns: [])
-    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+    @harmless(lambda told, since_ns: [])
+    def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed: a retry begins with that."""
-        read = reader.changed(changed)
-        rebound = [f"`{name}`: {old} → {new}" for name, old, new in read.rebound]
-        in_place = [f"`{name}` (line {line})" for name, line in read.in_place]
-        bound = [f"`{name}`" for name in read.bound]
+        changed = read(Changed, told.get("changed") or {})
+        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changed.rebound]
+        in_place = [f"`{name}` (line {line})" for name, line in changed.in_place]
+        bound = [f"`{name}`" for name in changed.bound]
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = [
             "rebound " + listed(rebound, 300) if rebound else "",
@@ -125,31 +126,31 @@ class Adviser:
         line = "; ".join(filter(None, parts))
         return [one_line(f"before failing, this cell {line}", 600)] if line else []
 
-    @harmless(lambda run, facts: True)
-    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
+    @harmless(lambda run, namespace: True)
+    def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
         began = datetime.fromisoformat(run.started_at.replace("Z", "+00:00")).timestamp()
         missing = run.fault.attributes.get("filename") if run.fault else None
-        if missing and os.path.lexists(os.path.join(str(facts.get("cwd") or ""), str(missing))):
+        if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
             return True  # it may lie where the walk does not look
         ended = int((began + run.duration_s + 0.001) * 1e9)  # times in the journal are cut at milliseconds
         if ended > time.time_ns():  # the clock was set back: times tell nothing
             return True
-        return self.surroundings.changed_since(ended, [self.path], facts.get("path") or ())
+        return self.surroundings.changed_since(ended, [self.path], namespace.lasting.path if namespace.lasting else ())
 
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""
-        return doubts.lines(execution.facts.get("doubts") or [])
+        return doubts.lines(execution.told.get("doubts") or [])
 
     @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
-        if execution.facts.get("swallowed"):
-            log.warning("the look into the kernel went wrong: %s", str(execution.facts["swallowed"])[:400])
+        if execution.told.get("swallowed"):
+            log.warning("the look into the kernel went wrong: %s", str(execution.told["swallowed"])[:400])
         saved = self.pictures.save(execution.pictures, run)
-        lines = pictures.lines(saved, execution.facts.get("figures") or [])
-        return [*lines, *rich.rich(execution.outputs, execution.facts.get("figures") or [])]
+        lines = pictures.lines(saved, execution.told.get("figures") or [])
+        return [*lines, *rich.rich(execution.outputs, execution.told.get("figures") or [])]
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:

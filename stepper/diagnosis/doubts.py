@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.diagnosis.reading import read_all
+from stepper.ground.reading import read_all
 from stepper.ground.text import one_line
 
 SHOWN, LINE, NAME, MANY = 3, 160, 40, 1000

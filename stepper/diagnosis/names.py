@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stepper.diagnosis import distributions
 from stepper.diagnosis.facts import Look
@@ -19,6 +18,7 @@ from stepper.diagnosis.unbound import unbound
 from stepper.ground.text import one_line
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell, Fault
+from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.session.ports import Surroundings
 from stepper.words import brief
@@ -37,7 +37,7 @@ class Notebook:
     cell: Cell
     cells: Sequence[Cell]
     state: State
-    facts: Mapping[str, Any]
+    known: Namespace
     transform: Callable[[str], str]
 
     def others(self, ran: bool) -> list[Cell]:
@@ -53,7 +53,7 @@ class Notebook:
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
     """Where a name is defined, was deleted or can't be seen; the closest live names."""
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
-    live = live_names(notebook.facts)
+    live = live_names(notebook.known)
     near = [other for other in closest(name, [*(n for n in look.locals if n != name), *live]) if meant(other, name)]
     unrun = [(cell, line) for cell in notebook.others(ran=False) for line in [binds(notebook, cell, name)] if line]
     gone = [
@@ -79,13 +79,13 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
     return said or (["no live name is like it, and no cell of the notebook defines it"] if live else [])
 
 
-def live_names(facts: Mapping[str, Any]) -> dict[str, str]:
+def live_names(known: Namespace) -> dict[str, str]:
     """Return every name that the kernel told of, with what it holds in short."""
-    names = {name: "" for name in facts.get("names") or () if not name.startswith("_")}
-    names |= {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()}
-    names |= dict.fromkeys(facts.get("functions") or (), "a function")
-    names |= {name: f"the module {module}" for name, module in (facts.get("modules") or {}).items()}
-    return names | dict.fromkeys(facts.get("classes") or (), "a class")
+    names = {name: "" for name in known.names if not name.startswith("_")}
+    names |= {name: brief.describe(variable) for name, variable in known.variables.items()}
+    names |= dict.fromkeys(known.functions, "a function")
+    names |= {name: f"the module {module}" for name, module in known.modules.items()}
+    return names | dict.fromkeys(known.classes, "a class")
 
 
 def meant(other: str, name: str) -> bool:
@@ -133,14 +133,14 @@ def binds(notebook: Notebook, cell: Cell, name: str) -> int | None:
 
 def module_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings, python: str) -> list[str]:
     """A local module; what its package holds; where else its names are; the distribution and what installs it here."""
-    facts, name = notebook.facts, str(fault.attributes.get("name") or quoted(fault.evalue))
+    namespace, name = notebook.known, str(fault.attributes.get("name") or quoted(fault.evalue))
     line = "\n".join(text for _, text in fault.frames[-1].context) if fault.frames else notebook.cell.source
     in_no_package = "relative import" in fault.evalue
     module, names = relative(line) if in_no_package else of_module(line, name)
     inside = [finding.text for finding in look.findings]
     if "ModuleNotFoundError" not in (fault.mro or (fault.ename,)) and not in_no_package:
         return [*circle(fault), *inside]
-    cwd, path = str(facts.get("cwd") or ""), facts.get("path") or ()
+    cwd, path = namespace.cwd, namespace.lasting.path if namespace.lasting else ()
     local = surroundings.modules_like(module, cwd) or surroundings.modules_like(name, cwd)
     known = {os.path.realpath(os.path.join(cwd, folder)) for folder in path}
     on_path = bool(local) and os.path.realpath(os.path.join(cwd, local[0][1])) in known

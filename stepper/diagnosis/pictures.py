@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepper.diagnosis.reading import read_all
+from stepper.ground.reading import read_all
 from stepper.ground.text import clean, one_line
 
 LIMIT = 1800  # characters of all lines

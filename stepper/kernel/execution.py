@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+from stepper.ground import reading
 from stepper.kernel import helper
 from stepper.kernel.faults import bounded, fault_of, sampled
 from stepper.kernel.messages import read
@@ -13,6 +16,7 @@ from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox, Process, Transport
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death, Outcome
+from stepper.policy.namespace import UNKNOWN, Lasting, Namespace
 from stepper.session.ports import Execution, Models
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
@@ -30,7 +34,7 @@ class Host(Protocol):
     process: Process
     transport: Transport
     interrupted: str
-    lasting: dict[str, Any]
+    lasting: Lasting | None
     widgets: Widgets
 
     async def death(self) -> Death | None:
@@ -81,7 +85,8 @@ class Running:
         self.reply: dict[str, Any] | None = None
         self.replied_at = self.interrupted_at = self.heard_at = 0.0
         self.error: dict[str, Any] | None = None
-        self.facts: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}  # by the helper
+        self.namespace = UNKNOWN
         self.died: Death | None = None
 
     async def run(
@@ -96,7 +101,10 @@ class Running:
             "code": code, "silent": silent, "store_history": history, "user_expressions": {}, "allow_stdin": False,
             "stop_on_error": False,  # else requests that wait behind a failed one are aborted
         }  # fmt: skip
-        known = {"stepper_known": self.kernel.lasting.get("mark"), **given}  # what it need not tell again
+        known = {
+            "stepper_known": self.kernel.lasting and self.kernel.lasting.mark,
+            **given,
+        }  # what it need not tell again
         transport = self.kernel.transport
         self.msg_id = transport.send("execute_request", asked, known, request)
         if self.watch:
@@ -120,12 +128,12 @@ class Running:
     async def again(self, area: OutputArea, request: str, told: dict[str, Any]) -> Execution:
         """Return what came of a request that ran while nobody listened, from the helper's record of it."""
         self.of_cell = True
-        self.area, self.msg_id, self.reply, self.replied_at, self.error, self.facts = area, request, None, 0.0, None, {}
+        self.area, self.msg_id, self.reply, self.replied_at, self.error, self.told = area, request, None, 0.0, None, {}
         record, header = told["record"], dict[str, Any]()
         for message in recorded(told):
             self.take(message)
             header = message["header"] if message["msg_type"] == "status" else header
-        failed = self.error is not None or "fault" in self.facts
+        failed = self.error is not None or "fault" in self.told
         reply = {"status": "error" if failed else "ok", "payload": record["payload"]}
         self.take({"msg_type": "execute_reply", "header": header, "parent_header": {}, "content": reply})
         ended = await self.ended()
@@ -165,29 +173,23 @@ class Running:
             self.captured.take(message)
             self.caught = self.caught or kind == "error"
         elif kind == helper.MESSAGE:
-            self.facts = {**content, "frames": message["buffers"]} if "record" in content else content
-            if isinstance(content.get("namespace"), dict):
-                self.complete(content["namespace"])
-            else:
-                content["namespace"] = {}
+            self.told = {**content, "frames": message["buffers"]} if "record" in content else content
+            with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError, RecursionError):  # a cell's
+                self.namespace = self.complete(content["namespace"])
         else:
             if kind == "error":
                 self.error = bounded(content)
             self.idle = self.area.take(message)
 
-    def complete(self, namespace: dict[str, Any]) -> None:
-        """Add what lasts from run to run, which the helper tells once; where it is not known nothing is added."""
-        told = namespace.pop("lasting", None)
-        if not isinstance(told, dict):  # a helper's that could not tell, or a cell's own message
-            return
-        if len(told) > 1:
-            self.kernel.lasting = told
-        names, known = namespace.get("names"), self.kernel.lasting
-        if told.get("mark") is None or told["mark"] != known.get("mark") or not isinstance(known.get("builtins"), list):
-            namespace["names"] = []  # not known
-            return
-        namespace.update({name: fact for name, fact in known.items() if name != "mark"})
-        namespace["names"] = [*names, *known["builtins"]] if isinstance(names, list) and names else []
+    def complete(self, told: dict[str, Any]) -> Namespace:
+        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
+        lasts = told.pop("lasting", None) or {}
+        if len(lasts) > 1:
+            self.kernel.lasting = reading.read(Lasting, lasts)
+        found, known = reading.read(Namespace, told), self.kernel.lasting
+        if known is None or lasts.get("mark") != known.mark:
+            return replace(found, names=())
+        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
 
     async def over(self, now: float, quiet: bool) -> bool:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""
@@ -237,9 +239,10 @@ class Running:
             outputs,
             count,
             self.area.timings,
-            fault_of(self.facts, self.error, count) or sampled(self.stack, count),
+            fault_of(self.told, self.error, count) or sampled(self.stack, count),
             self.died,
-            self.facts,
+            self.namespace,
+            self.told,
             self.notes(),
             self.memory,
             self.area.pictures(),
@@ -266,7 +269,7 @@ class Running:
         if self.died is not None:
             return Outcome.KERNEL_DIED
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
-        fails = "fault" in self.facts and (self.error is not None or not self.caught)
+        fails = "fault" in self.told and (self.error is not None or not self.caught)
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR
 
 

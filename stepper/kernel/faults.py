@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+from stepper.ground import reading
 from stepper.policy.model import Fault, Frame
 
 TEXT_CHARACTERS = 20_000  # of a traceback or a message
@@ -53,30 +55,14 @@ def bounded(error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def fault_of(facts: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
+def fault_of(told: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:
     """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
-    told = facts.get("fault")
-    if told is None and error is None:
-        return None
-    trace = error["traceback"] if error else ""
-    if told is None:
-        assert error is not None
-        return Fault(error["ename"], error["evalue"], (), traceback=trace)
-    frames = tuple(
-        Frame(f["cell"], f["line"], f["function"], tuple((n, text) for n, text in f["context"]), f["file"])
-        for f in told["frames"]
-    )
-    numbers = (count, min((frame.cell for frame in frames), default=0))  # `stepper eval` has one below 0 of its own
-    own = [frame.line for frame in frames if frame.cell in numbers and (frame.cell == count or frame.cell < 0)]
-    line = own[0] if own else told["attributes"].get("lineno") if "SyntaxError" in told["mro"] else None
-    return Fault(
-        told["ename"],
-        told["evalue"],
-        tuple(told["mro"]),
-        line,
-        frames,
-        told["attributes"],
-        trace,
-        tuple((how, name, said) for how, name, said in told["chain"]),
-        told["doc"],
-    )
+    found = [*reading.read_all(Fault, [told.get("fault")])]
+    if not found:
+        return Fault(error["ename"], error["evalue"], (), traceback=error["traceback"]) if error else None
+    fault = found[0]
+    # `stepper eval` has a number below 0 of its own
+    numbers = (count, min((frame.cell for frame in fault.frames), default=0))
+    own = [frame.line for frame in fault.frames if frame.cell in numbers and (frame.cell == count or frame.cell < 0)]
+    line = own[0] if own else fault.attributes.get("lineno") if "SyntaxError" in fault.mro else None
+    return replace(fault, line=line, traceback=error["traceback"] if error else "")

@@ -16,6 +16,7 @@ from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox, Process
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy.namespace import Lasting, Namespace
 from stepper.session.ports import About, Execution, Models
 
 ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
@@ -35,7 +36,7 @@ class LiveKernel:
         self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
         self.widgets = Widgets()
         self.limits = Limits()
-        self.lasting: dict[str, Any] = {}  # what the helper told and tells again only where it has changed
+        self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
 
     def about(self) -> About:
         """Return what it is: its interpreter and its process."""
@@ -202,12 +203,12 @@ class LiveKernel:
         await self._reach(GRACE_SECONDS)
         told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
         await self._set_up(GRACE_SECONDS)
-        await self.facts()  # what lasts, which the record leaves out
-        record = told.facts.get("record")
+        await self.namespace()  # what lasts, which the record leaves out
+        record = told.told.get("record")
         if not record:
             return None
         self.interrupted, self.limits = why, limits
-        return await waiting.again(OutputArea(limits.max_output_bytes), request, told.facts)
+        return await waiting.again(OutputArea(limits.max_output_bytes), request, told.told)
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
         """Return what a request that is over published while no daemon was there, as far as the kernel remembers.
@@ -215,16 +216,14 @@ class LiveKernel:
         Also what a former daemon may have put on its cell; not what was heard here.
         """
         told = await self._housekeeping(helper.recall(request), GRACE_SECONDS)
-        messages = [*recorded(told.facts)]
+        messages = [*recorded(told.told)]
         ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
         after = messages[ends[0] + 1 :] if ends else []
         return [message for message in after if message["header"].get("msg_id") not in self.heard_here]
 
-    async def facts(self) -> dict[str, Any]:
-        """Return the namespace in short, asked of the helper; empty where it does not tell."""
-        asked = await self._housekeeping(helper.ASK, GRACE_SECONDS)
-        found: dict[str, Any] = asked.facts.get("namespace") or {}
-        return found
+    async def namespace(self) -> Namespace:
+        """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
+        return (await self._housekeeping(helper.ASK, GRACE_SECONDS)).namespace
 
     async def _housekeeping(self, code: str, seconds: float, given: Mapping[str, Any] = {}) -> Execution:
         """Run silent code of stepper's own, with a deadline."""

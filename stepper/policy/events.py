@@ -1,19 +1,13 @@
-"""What stands in the journal, a class for each kind of line, and the one reader, which refuses what is not so.
-
-A journal may be a stranger's, edited, or of another stepper: what has no default must be there, everything that is
-there must be of the kind that its field has, and keys without a field are passed over.
-"""
+"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from types import UnionType
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
-from stepper.policy.model import Fault, Key, Moment, Outcome, Run, moment
+from stepper.ground import reading
+from stepper.policy.model import Fault, Key, Moment, Outcome, Run
 
 LeftOut = tuple[int, int, int]  # characters, outputs, their bytes
 
@@ -129,7 +123,7 @@ class KernelChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """No further cell runs until the person says so. `error` is what the block names, for one line (since 0.2)."""
+    """No further cell runs until the person says so. `error` is what the block names, for one line."""
 
     kind = "stop"
     optional = ("error",)
@@ -236,65 +230,5 @@ def read(line: Mapping[str, Any]) -> Event | None:
     Raise KeyError, TypeError or ValueError where it is not as stepper writes it.
     """
     kind = line.get("event")
-    event: Any = KINDS.get(kind) if isinstance(kind, str) else None
-    return _record(event)(line) if event else None
-
-
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of that type of what JSON holds, or raises."""
-    origin, inside = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return moment
-    if origin is UnionType:
-        return _either([(_in_json(each), _reader(each)) for each in inside])
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _record(kind)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
-    if origin is tuple and inside[-1] is ...:
-        each = _reader(inside[0])
-        return lambda value: tuple(map(each, _a((list, tuple), value)))
-    if origin is tuple:
-        places = [_reader(place) for place in inside]
-        return lambda value: tuple(read(item) for read, item in zip(places, _a((list, tuple), value), strict=True))
-    if origin is list:
-        of_item = _reader(inside[0])
-        return lambda value: [of_item(item) for item in _a(list, value)]
-    if origin is dict:
-        of_value = _reader(inside[1])
-        return lambda value: {str(name): of_value(item) for name, item in _a(dict, value).items()}
-    return lambda value: _a(_in_json(kind), value)
-
-
-@cache
-def _record(cls: Any) -> Callable[[Any], Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    known = [
-        (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
-        for field in fields(cls)
-    ]
-    return lambda value: cls(**{name: of(value[name]) for name, of, must in known if must or name in _a(dict, value)})
-
-
-def _either(readers: list[tuple[Any, Callable[[Any], Any]]]) -> Callable[[Any], Any]:
-    def either(value: Any) -> Any:
-        for form, of in readers:
-            if isinstance(value, form):
-                return of(value)
-        raise TypeError(f"not {value!r:.100}")
-
-    return either
-
-
-def _in_json(kind: Any) -> Any:
-    """Return as which classes a value of that type stands in JSON."""
-    if is_dataclass(kind):
-        return dict
-    origin = get_origin(kind) or kind
-    return {float: (int, float), tuple: (list, tuple), Any: object}.get(origin, origin)
-
-
-def _a(form: Any, value: Any) -> Any:
-    if not isinstance(value, form):
-        raise TypeError(f"not {value!r:.100}")
-    return value
+    event = KINDS.get(kind) if isinstance(kind, str) else None
+    return reading.read(event, line) if event else None

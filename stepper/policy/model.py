@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from stepper.ground.text import one_line
 
 Key = int | str  # a step's id, or the id of a cell in no step
-Moment = Annotated[str, "UTC in ISO 8601"]
 
 
 def moment(text: str) -> Moment:
@@ -18,6 +17,9 @@ def moment(text: str) -> Moment:
     if not isinstance(text, str) or datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
         raise TypeError(f"no time with a zone: {text!r:.100}")
     return text
+
+
+Moment = Annotated[str, moment]
 
 
 class Outcome(str, Enum):

@@ -94,9 +94,9 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
 
     The client's edit has emptied the cell's outputs: they are put back.
     """
-    if session.failed is None or not session.facts:  # in doubt it runs
+    if session.failed is None or not session.namespace:  # in doubt it runs
         return False
-    if await asyncio.to_thread(session.adviser.changed_since, last, session.facts):
+    if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
         return False
     session.put(cell, session.failed, last.step, last.run, keep_time=True)
     return True
@@ -120,10 +120,10 @@ async def _held(
         python = await _known(session, caller)
     except KernelError:
         return None  # running it tells
-    fault = session.adviser.before(cell, session.facts)
+    fault = session.adviser.before(cell, session.namespace)
     if fault is None:
         return None
-    fault = session.adviser.suggested(fault, {}, cell, document.cells, state, session.facts, python)
+    fault = session.adviser.suggested(fault, {}, cell, document.cells, state, session.namespace, python)
     begin = judge.Begun(0, key, now(), time.monotonic(), tool_use_id, 0)
     run = begin.run(cell, Outcome.ERROR, fault, Verdict.RECOVERABLE, "", begin.clock)
     attempts = state.of(key).attempts
@@ -139,5 +139,5 @@ async def _held(
 async def _known(session: Session, caller: Caller) -> str:
     """Have the kernel's names at hand, asked where they are not known; return its interpreter."""
     kernel = await session.keeper.get(caller.environ)
-    session.facts = session.facts or await kernel.facts()
+    session.namespace = session.namespace or await kernel.namespace()
     return kernel.about().python

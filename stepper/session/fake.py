@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy.namespace import UNKNOWN, Namespace, Variable
 from stepper.session.fakecell import Died, Running
 from stepper.session.ports import About, Execution, KernelPlace, Models
 
@@ -122,21 +123,22 @@ class FakeKernel:
         """Return what a request that is over said while no daemon was there."""
         return [message for message in self.kept if message["parent_header"]["msg_id"] == request]
 
-    async def facts(self) -> dict[str, Any]:
+    async def namespace(self) -> Namespace:
         """Return the namespace in short."""
-        facts: dict[str, Any] = {"modules": {}, "functions": {}, "classes": [], "variables": {}}
+        modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, Variable]()
+        classes = []
         own = {name: value for name, value in self.names.items() if not name.startswith("__")}
         for name, value in own.items():
             if isinstance(value, types.ModuleType):
-                facts["modules"][name] = value.__name__
+                modules[name] = value.__name__
             elif isinstance(value, types.FunctionType):
-                facts["functions"][name] = str(inspect.signature(value))
+                functions[name] = str(inspect.signature(value))
             elif isinstance(value, type):
-                facts["classes"].append(name)
+                classes.append(name)
             else:
-                length = {"len": len(value)} if hasattr(value, "__len__") else {}
-                facts["variables"][name] = {"type": type(value).__name__, **length}
-        return {**facts, "names": [*own, *self.names["__builtins__"]]}
+                length = len(value) if hasattr(value, "__len__") else None
+                variables[name] = Variable(type(value).__name__, length)
+        return Namespace(modules, functions, tuple(classes), variables, (*own, *self.names["__builtins__"]))
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now."""
@@ -211,8 +213,8 @@ class FakeKernel:
             self.ended = self.ended or Death(run.died, cause="SystemExit" if run.died == EXIT else "")
         outcome = Outcome.KERNEL_DIED if run.died else run.outcome
         outcome = INTERRUPTED.get(self.interrupted, Outcome.CANCELLED) if self.interrupted else outcome
-        facts = {} if run.died else {"namespace": await self.facts()}
-        return Execution(outcome, run.outputs, run.number, fault=run.fault, death=self.ended, facts=facts,
+        known = UNKNOWN if run.died else await self.namespace()
+        return Execution(outcome, run.outputs, run.number, fault=run.fault, death=self.ended, namespace=known,
                          displays=run.displays)  # fmt: skip
 
 

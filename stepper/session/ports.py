@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
+from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
 
 
@@ -71,7 +72,8 @@ class Execution:
     timings: dict[str, str] = field(default_factory=dict)  # nbclient's names → ISO 8601
     fault: Fault | None = None
     death: Death | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # the helper's message
+    namespace: Namespace = UNKNOWN
+    told: dict[str, Any] = field(default_factory=dict)  # by the diagnosis's part in the kernel, which alone reads it
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
@@ -140,8 +142,8 @@ class Kernel(Protocol):
     async def missed(self, request: str) -> list[dict[str, Any]]:
         """Return what a request that is over published while no daemon was there, as far as the kernel remembers."""
 
-    async def facts(self) -> dict[str, Any]:
-        """Return the namespace in short, asked of the helper; empty where it does not tell."""
+    async def namespace(self) -> Namespace:
+        """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now."""
@@ -319,25 +321,25 @@ class Pictures(Protocol):
 class Diagnosis(Protocol):
     """What a report adds to a run's end. `Without` is the one that has nothing to add; the main path needs no other."""
 
-    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""
 
     def suggested(
         self,
         fault: Fault,
-        look: Mapping[str, Any],
+        told: Mapping[str, Any],
         cell: Cell,
         cells: Sequence[Cell],
         state: State,
-        facts: Mapping[str, Any],
+        namespace: Namespace,
         python: str,
     ) -> Fault:
         """Return the fault with its suggestion."""
 
-    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+    def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed, in lines."""
 
-    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
+    def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
 
     def doubtful(self, execution: Execution) -> list[str]:
@@ -350,7 +352,7 @@ class Diagnosis(Protocol):
 class Without:
     """No diagnosis: a report holds what Python says."""
 
-    def before(self, cell: Cell, facts: Mapping[str, Any]) -> Fault | None:
+    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return None: every cell may run."""
         return None
 
@@ -358,11 +360,11 @@ class Without:
         """Return the fault as it is."""
         return fault
 
-    def kept(self, changed: Mapping[str, Any] | None, since_ns: int) -> list[str]:
+    def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
         """Return nothing."""
         return []
 
-    def changed_since(self, run: Run, facts: Mapping[str, Any]) -> bool:
+    def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Return True: nobody looked."""
         return True
 

@@ -9,6 +9,7 @@ from stepper.ground.errors import KernelError, NotebookError
 from stepper.policy import judge, plan, retry
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict
+from stepper.policy.namespace import UNKNOWN
 from stepper.session.ports import Execution, Notebook
 from stepper.session.run import Concluded, Work, conclude, tell, work_on
 from stepper.session.session import Session
@@ -36,14 +37,14 @@ async def settle(session: Session) -> None:
         if cut.tool_use_id not in session.asking:  # else it runs now
             session.trouble(f"{where} had not begun when its daemon ended: it was NOT run", cut.run)
         return
-    session.facts = execution.facts.get("namespace") or {}
+    session.namespace = execution.namespace
     work = _work(session, cut)
     work.notes.append(f"{where} lost its daemon and went on: this is how it ended")
     begin = judge.Begun(cut.run, cut.key, cut.at, time.monotonic() - _age(cut), cut.tool_use_id, 0, cut.request,
                         work.timeout)  # fmt: skip
     kernel = session.keeper.kernel
     python = kernel.about().python if kernel else ""
-    done = await conclude(session, work, begin, execution, {}, cut.kernel, python)
+    done = await conclude(session, work, begin, execution, UNKNOWN, cut.kernel, python)
     if done.follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
         work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)

@@ -12,6 +12,7 @@ from itertools import count
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, judge, retry, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
+from stepper.policy.namespace import Namespace
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
 from stepper.session.session import Caller, Session
@@ -73,7 +74,7 @@ async def run_cell(
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
         session.log(begin.event(cell, kernel.id), sync=False)
-        known = session.facts
+        known = session.namespace
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
         done = await conclude(session, work, begin, execution, known, kernel.id, kernel.about().python)
         if done.follows.decision.act is not retry.Act.AGAIN:
@@ -93,18 +94,17 @@ async def conclude(
     work: Work,
     begin: judge.Begun,
     execution: Execution,
-    known: dict[str, object],
+    known: Namespace,
     kernel_id: str,
     python: str,
 ) -> Concluded:
-    """Judge an execution, put its outputs away and journal the run; `known` are the facts of before it."""
+    """Judge an execution, put its outputs away and journal the run; `known` is what the kernel held before it."""
     state, cell = session.state, work.cell
-    known = session.facts or known  # a kernel that died tells no more
+    known = session.namespace or known  # a kernel that died tells no more
     fault, verdict = judged(cell, execution, known, brief.built(state))
     if fault is not None:
-        look = execution.facts.get("look") or {}
         fault = await asyncio.to_thread(
-            session.adviser.suggested, fault, look, cell, work.document.cells, state, known, python
+            session.adviser.suggested, fault, execution.told, cell, work.document.cells, state, known, python
         )
     run = events.Ran(
         **vars(begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())),
@@ -142,12 +142,12 @@ async def tell(session: Session, work: Work, done: Concluded) -> Ended:
     return ended
 
 
-def judged(cell: Cell, execution: Execution, facts: dict[str, object], built: str = "") -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution and what follows; `facts` are what the kernel told last.
+def judged(cell: Cell, execution: Execution, known: Namespace, built: str = "") -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution and what follows; `known` is what the kernel told last.
 
     `built` tells what had built the variables, for a kernel that died.
     """
-    memory = "; ".join([execution.memory, *brief.largest(facts)]) if execution.memory else ""
+    memory = "; ".join([execution.memory, *brief.largest(known)]) if execution.memory else ""
     return judge.judge(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
 
 
@@ -176,9 +176,8 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
 
 def _besides(session: Session, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
-    changed = execution.facts.get("changed")
     adviser = session.adviser
-    left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(changed, since_ns)
+    left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(execution.told, since_ns)
     return adviser.seen(execution, run.run), left
 
 

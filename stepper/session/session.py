@@ -11,8 +11,8 @@ from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
-from stepper.policy.events import Event
 from stepper.policy.model import Cell, Death, Key, Limits
+from stepper.policy.namespace import UNKNOWN
 from stepper.policy.state import Shown
 from stepper.session.keeper import Keeper, now
 from stepper.session.ports import (
@@ -69,7 +69,7 @@ class Session:
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
         self.put_again_at = 0.0  # when outputs that wait are tried again unasked
-        self.facts: dict[str, Any] = {}
+        self.namespace = UNKNOWN
         self.failed: Execution | None = None  # the last run, where it failed
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
@@ -321,7 +321,7 @@ class Session:
             execution = await kernel.execute(source, timeout, limits, request, scratch)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        self.facts = execution.facts.get("namespace") or {}
+        self.namespace = execution.namespace
         return execution
 
     def ended(self, execution: Execution, where: str) -> None:
@@ -346,7 +346,7 @@ class Session:
 
     # --- the journal ------------------------------------------------------------------------------------------
 
-    def log(self, event: Event, sync: bool | None = True) -> None:
+    def log(self, event: events.Event, sync: bool | None = True) -> None:
         """Write an event to the journal and take it into the state; what can't be written is told with the next run."""
         beginning = isinstance(event, events.Started)  # nothing ran yet
         try:
@@ -358,7 +358,7 @@ class Session:
             told = f"{why}: its lines wait in memory, and are lost where the daemon ends before they can be written"
             self.trouble(told, error.strerror)
         if isinstance(event, events.KernelChanged):
-            self.facts = {}
+            self.namespace = UNKNOWN
         ledger.apply(event, self.state)
 
     def trouble(self, text: str, about: Hashable = None) -> None:

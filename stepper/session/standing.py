@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stepper.ground.errors import UsageError
 from stepper.ground.text import clean
 from stepper.policy import ledger
 from stepper.policy.model import Step
+from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers
 from stepper.session.session import Session
 from stepper.words import brief
@@ -76,24 +75,24 @@ def output(session: Session, name: str, page: int) -> answers.Page:
 
 async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
-    facts, alive = await namespace(session)
+    known, alive = await namespace(session)
     return answers.Context(
         session.name,
-        facts.get("modules") or {},
-        facts.get("functions") or {},
-        {name: brief.describe(fact) for name, fact in (facts.get("variables") or {}).items()},
+        known.modules,
+        known.functions,
+        {name: brief.describe(variable) for name, variable in known.variables.items()},
         planned(session).steps,
-        brief.context(session.name, session.state, facts, alive),
+        brief.context(session.name, session.state, known, alive),
     )
 
 
-async def namespace(session: Session) -> tuple[dict[str, Any], bool]:
+async def namespace(session: Session) -> tuple[Namespace, bool]:
     """Return the kernel's namespace in short, and whether the kernel is alive."""
     kernel = await session.keeper.find()
     if kernel is None or await kernel.death() is not None:
-        return {}, False
-    if not session.facts and not session.lock.locked():
+        return UNKNOWN, False
+    if not session.namespace and not session.lock.locked():
         async with session.turn():
             kernel = session.keeper.kernel
-            session.facts = session.facts or (await kernel.facts() if kernel else {})
-    return session.facts, kernel is not None
+            session.namespace = session.namespace or (await kernel.namespace() if kernel else UNKNOWN)
+    return session.namespace, kernel is not None

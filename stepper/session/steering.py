@@ -117,19 +117,25 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
             )
         limits, asked = session.limits(), firstline.parse(source)
         timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
-        known, began, at = session.facts or await kernel.facts(), time.monotonic(), now()
+        known, began, at = session.namespace or await kernel.namespace(), time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
         took = round(time.monotonic() - began, 4)
         session.ended(execution, "`stepper eval`")
         cell, cells = Cell("eval", -1, 0, "code", source), list[Cell]()
-        known = session.facts or known
+        known = session.namespace or known
         fault, verdict = judged(cell, execution, known)
         if fault is not None:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
-            look = execution.facts.get("look") or {}
             fault = await asyncio.to_thread(
-                session.adviser.suggested, fault, look, cell, cells, session.state, known, kernel.about().python
+                session.adviser.suggested,
+                fault,
+                execution.told,
+                cell,
+                cells,
+                session.state,
+                known,
+                kernel.about().python,
             )
         ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
         session.log(ran)
@@ -161,8 +167,8 @@ async def go_on(session: Session) -> str:
     lifted = session.state.stop is not None
     if lifted:
         session.log(events.Continued(at=now()))
-    facts, alive = await standing.namespace(session)
-    return brief.after_continue(session.name, session.state, facts, alive, lifted)
+    known, alive = await standing.namespace(session)
+    return brief.after_continue(session.name, session.state, known, alive, lifted)
 
 
 async def fix(session: Session) -> str:

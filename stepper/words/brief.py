@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from stepper.ground.text import clean, one_line
 from stepper.policy.model import Cell, Key, Outcome, Run, Step, StepStatus, Verdict
+from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State, Stop
 from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
 
@@ -46,31 +46,31 @@ def next_line(state: State) -> str:
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
-def names_lines(facts: dict[str, Any]) -> list[str]:
+def names_lines(known: Namespace) -> list[str]:
     """Return the modules, functions and variables of the kernel, a line each."""
-    modules = [f"{alias} ({name})" if alias != name else name for alias, name in (facts.get("modules") or {}).items()]
-    functions = [f"{name}{signature}" for name, signature in (facts.get("functions") or {}).items()]
-    variables = [f"{name}: {describe(fact)}" for name, fact in (facts.get("variables") or {}).items()]
+    modules = [f"{alias} ({name})" if alias != name else name for alias, name in known.modules.items()]
+    functions = [f"{name}{signature}" for name, signature in known.functions.items()]
+    variables = [f"{name}: {describe(variable)}" for name, variable in known.variables.items()]
     rows = (
         ("Modules", modules),
         ("Functions", functions),
-        ("Classes", list(facts.get("classes") or [])),
+        ("Classes", known.classes),
         ("Variables", variables),
     )
     return [f"{title}: {_listed(names)}" for title, names in rows if names]
 
 
-def describe(fact: dict[str, Any]) -> str:
+def describe(variable: Variable) -> str:
     """Return a variable's type with its shape or length."""
-    kind = str(fact.get("type", "")).rsplit(".", 1)[-1]
-    if "shape" in fact:
-        return f"{kind} {' × '.join(str(n) for n in fact['shape'])}".strip()
-    return f"{kind} of {fact['len']}" if "len" in fact else kind
+    kind = variable.type.rsplit(".", 1)[-1]
+    if variable.shape is not None:
+        return f"{kind} {' × '.join(map(str, variable.shape))}".strip()
+    return kind if variable.len is None else f"{kind} of {variable.len}"
 
 
-def largest(facts: dict[str, Any], count: int = 3) -> list[str]:
+def largest(known: Namespace, count: int = 3) -> list[str]:
     """Return a sentence on the largest variables known, in a list; empty where none is."""
-    sized = [(fact.get("bytes", 0), name) for name, fact in (facts.get("variables") or {}).items()]
+    sized = [(variable.bytes, name) for name, variable in known.variables.items()]
     top = [f"{one_line(name, 60)} {size / 1e6:,.1f} MB" for size, name in sorted(sized, reverse=True)[:count] if size]
     return [f"the largest variables before this cell: {', '.join(top)}"] if top else []
 
@@ -80,7 +80,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(one_line(name, 120) for name in names[:NAMES]) + more
 
 
-def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
+def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
     lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name})."]
     lines += plan_lines(state)
@@ -92,7 +92,7 @@ def context(name: str, state: State, facts: dict[str, Any], alive: bool) -> str:
         if alive
         else "Its kernel is not running: no variables are there."
     )
-    lines += names_lines(facts) if alive else []
+    lines += names_lines(known) if alive else []
     lines.append(
         "Further cells go into this notebook, unless the person asks for a new one."
         " NotebookEdit needs a Read of it first in this session."
@@ -146,10 +146,10 @@ def waits(reason: str, command: str) -> Report:
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
-def after_continue(name: str, state: State, facts: dict[str, Any], alive: bool, lifted: bool) -> str:
+def after_continue(name: str, state: State, known: Namespace, alive: bool, lifted: bool) -> str:
     """Return the answer of `continue`: the stop is lifted, where to go on, with the context."""
     first = "The stop is lifted." if lifted else "Nothing was stopped."
-    return f"{first} Go on.\n{context(name, state, facts, alive)}"
+    return f"{first} Go on.\n{context(name, state, known, alive)}"
 
 
 def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:

@@ -136,8 +136,8 @@ class Kept:
 
             async def watched(*given: Any, **more: Any) -> Execution:
                 self.last = await execute(*given, **more)
-                if self.last.facts.get("swallowed"):
-                    self.swallowed.append(str(self.last.facts["swallowed"]))
+                if self.last.told.get("swallowed"):
+                    self.swallowed.append(str(self.last.told["swallowed"]))
                 return self.last
 
             self.kernel.execute = watched
@@ -200,7 +200,7 @@ class Bench:
         fault = self.fault(session, "held" if held else "run") or {}
         return Seen(
             case, report or Report(""), fault.get("ename", ""), fault.get("evalue", ""), tuple(stopped), tuple(doubts),
-            self.provider.last.facts.get("seconds", 0.0), held, tuple(self.provider.swallowed),
+            self.provider.last.told.get("seconds", 0.0), held, tuple(self.provider.swallowed),
         )  # fmt: skip
 
     @staticmethod

@@ -1,0 +1,49 @@
+"""What a kernel holds, as its helper tells it: the user's names in short, and what a cell can load and import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable, never its value."""
+
+    type: str  # as `module.Name`, builtins bare
+    len: int | None = None
+    bytes: int = 0
+    shape: tuple[int | str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What seldom changes, so that the helper tells it once: `mark` is that of its state."""
+
+    mark: str
+    imported: tuple[str, ...]  # modules
+    path: tuple[str, ...]  # sys.path
+    other_finders: bool  # something finds modules that a listing of `path` does not show
+    magics: tuple[str, ...] | None  # callable without `%`; None where any name may be
+    builtins: tuple[str, ...]
+    python: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """The user's names: alias → module, function → signature, classes, variables."""
+
+    modules: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    variables: dict[str, Variable] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # all that a cell can load, builtins too; none where that is not known
+    own_input: bool = False  # the user has bound `input`
+    cwd: str = ""
+    lasting: Lasting | None = None
+
+    def __bool__(self) -> bool:
+        """Whether a kernel told anything."""
+        return self != UNKNOWN
+
+
+UNKNOWN = Namespace()
