@@ -11,7 +11,7 @@ from typing import Any
 from stepper.diagnosis.inside.gone import replaced
 from stepper.diagnosis.inside.lacks import first, stored
 from stepper.diagnosis.inside.near import closest
-from stepper.diagnosis.inside.spots import Spot, asked
+from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.table import Finding, finding
 from stepper.kernel.inside.base import is_a, own_names, peek, short
 from stepper.kernel.inside.fault import message
@@ -44,7 +44,7 @@ def called(error: BaseException, places: list[Spot]) -> Finding | None:
         shown = f"{short(shown, 80)}{short(signature[0], 300)}{close}"
         return finding(f"{instead}; {shown}" if instead else shown)
 
-    return first(lambda spot: calls(spot, name), places, signed) or asked(told, name, by_name(name))
+    return first(lambda spot: calls(spot, name), places, signed) or told(name, by_name(name))
 
 
 def calls(spot: Spot, name: str) -> list[Any]:

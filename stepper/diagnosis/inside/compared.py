@@ -154,7 +154,8 @@ class View:
             return None
         if seen.rows == math.prod(counts):  # all with all, by a key for that
             return None
-        plainly = seen.rows > sum(counts) or hows == {"inner"} or (hows == {"left"} and many(made, [*operands][1]))
+        paired = hows == {"left"} and guarded(many, made, [*operands][1])
+        plainly = seen.rows > sum(counts) or hows == {"inner"} or paired
         return {"kind": "multiplied", "rows": seen.rows, "operands": [*operands.items()]} if plainly else None
 
     def empty(self, name: str, seen: Seen) -> Fact | None:
@@ -223,13 +224,10 @@ class View:
 
 
 def many(made: Made, right: str) -> bool:
+    """Whether a left merge paired many with many: one with many may well have more rows than either."""
     keys = QUOTED.findall(" ".join(re.findall(r"\b(?:right_)?on=(\[[^]]*\]|'[^']*')", made.text)))
-    return bool(keys) and guarded(oftener, shell.user_ns.get(right), shell.user_ns.get(made.name), keys) is True
-
-
-def oftener(other: Any, result: Any, keys: list[str]) -> bool:
-    """Whether a result has keys more often than `other`, in which they already are not unique."""
-    if type(other) is not type(result) or max(len(other), len(result)) > ROWS:
+    other, result = shell.user_ns.get(right), shell.user_ns.get(made.name)
+    if not keys or type(other) is not type(result) or max(len(other), len(result)) > ROWS:
         return False
     here, there = other[keys].value_counts(), result[keys].value_counts()
     here = here[here > 1]

@@ -75,15 +75,19 @@ def after(raw: str, ok: bool) -> list[Fact]:
     leave()
     if warnings.showwarning is run.showing:  # else the user's own stays
         vars(warnings)["showwarning"] = unwrapped(run.showing)
-    errors = stop()
+    errors, facts = stop(), list[Fact]()
     if not ok:
         return []
-    facts = [guarded(error_fact, *error) for error in errors]
+    for filename, line, head, name, text, count in errors:
+        own = guarded(line_of, filename, line)
+        if own and "except" in raw_lines(now["number"])[own - 1]:
+            fact = {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
+            facts.append(fact)
     facts += guarded(of_frames, run) or []
     for (category, text), (filename, line, count) in run.warnings.items():
         own = guarded(line_of, filename, line) or 0
         facts.append({"kind": "warning", "category": category, "message": text, "count": count, "line": own})
-    return [fact for fact in facts if fact is not None][:FACTS]
+    return facts[:FACTS]
 
 
 def leave() -> None:
@@ -106,13 +110,6 @@ def of_frames(run: Run) -> list[Fact]:
     seen = look(run.raw, clock() + AFTER)
     odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
     return compare(run.frames, seen, run.trees) if odd or "merge" in run.raw or "join" in run.raw else []
-
-
-def error_fact(filename: str, line: int, head: str, name: str, text: str, count: int) -> Fact | None:
-    own = line_of(filename, line)
-    if own is None or "except" not in raw_lines(now["number"])[own - 1]:
-        return None
-    return {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
 
 
 def line_of(filename: str, line: int) -> int | None:

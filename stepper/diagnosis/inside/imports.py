@@ -17,6 +17,7 @@ from stepper.diagnosis.inside.gone import replaced
 from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.table import Finding, finding
+from stepper.diagnosis.inside.texts import start_of
 from stepper.diagnosis.inside.words import shown_name
 from stepper.kernel.inside.base import clock, is_a, missing, own_names, peek, short
 from stepper.kernel.inside.cells import is_own
@@ -93,7 +94,7 @@ def newer(module: str, name: str) -> str:
         return ""
     if peek(loaded, name, missing) is not missing or not os.path.isfile(path) or os.stat(path).st_mtime <= started:
         return ""
-    text = read(path)
+    text = start_of(path, BYTES).decode("utf-8", "replace")
     line = re.search(DEFINED.format(re.escape(name)), text, re.M)
     if line is None:
         return ""
@@ -112,7 +113,7 @@ def scan(package: str, name: str, known: set[str]) -> tuple[list[str], list[str]
     for dotted, path in sources(package):
         if clock() > until:
             break
-        text = read(path)
+        text = start_of(path, BYTES).decode("utf-8", "replace")
         exact += [dotted] if name in text and wanted.search(text) else []
         others.update({other: dotted for other in ANY.findall(text) if other not in known and other not in others})
     alike = closest(name, others, 4) if not exact else []
@@ -135,11 +136,3 @@ def sources(package: str) -> Iterator[tuple[str, str]]:
                 yield inner, entry.path
             elif own.isidentifier() and own not in LEFT and entry.is_dir(follow_symlinks=False):
                 todo.append((inner, entry.path))
-
-
-def read(path: str) -> str:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""

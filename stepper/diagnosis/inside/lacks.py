@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import types
+from contextlib import suppress
 from typing import Any, Callable
+
+from pure_eval import CannotEval
 
 from stepper.diagnosis.inside.bound import binding
 from stepper.diagnosis.inside.gone import replaced
 from stepper.diagnosis.inside.imports import elsewhere, newer, version
 from stepper.diagnosis.inside.near import closest, differs, listed, public, quoted
-from stepper.diagnosis.inside.spots import DATA, Spot, asked, columns
+from stepper.diagnosis.inside.spots import DATA, Spot, columns
 from stepper.diagnosis.inside.table import Finding, finding
 from stepper.diagnosis.inside.words import CALLABLE, described, kind_name, label, named, shown_name
 from stepper.kernel.inside.base import (
@@ -41,9 +44,10 @@ HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cl
 def first(nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable[..., Any]) -> Finding | None:
     for spot, outer in zip(places, [*places[1:], None]):
         for node in nodes(spot):
-            answer: Finding | None = asked(tell, node, spot, outer)
-            if answer:
-                return answer
+            with suppress(CannotEval):
+                answer: Finding | None = tell(node, spot, outer)
+                if answer:
+                    return answer
     return None
 
 

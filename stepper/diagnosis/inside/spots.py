@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import builtins
 from types import FrameType, TracebackType
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 from pure_eval import CannotEval, Evaluator
 from stack_data.core import Source
 
-from stepper.kernel.inside.base import guarded, is_a, missing, of_library, one_of
+from stepper.kernel.inside.base import is_a, missing, of_library, one_of
 from stepper.kernel.inside.cells import is_own
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -68,18 +68,6 @@ def columns(value: Any) -> Any:
 def large(value: Any) -> bool:
     count = getattr(value, "size", 0)
     return type(count) is not int or count > MANY
-
-
-def asked(make: Callable[..., Any], *given: Any) -> Any:
-    """What a function returns, None where it needs a value that can't be had; other failures are counted."""
-
-    def known() -> Any:
-        try:
-            return make(*given)
-        except CannotEval:
-            return None
-
-    return guarded(known)
 
 
 class Spot:

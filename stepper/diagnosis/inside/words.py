@@ -60,7 +60,7 @@ def shown_name(name: str) -> str:
 def is_data(value: Any) -> bool:
     """Whether it is worth showing: no module, function or class."""
     ufunc = name_of(type(value)) in ("ufunc", "_ArrayFunctionDispatcher") and top_module(type(value)) == "numpy"
-    return not is_a(value, (types.ModuleType, type)) and not one_of(type(value), CALLABLE) and not ufunc
+    return not is_a(value, (types.ModuleType, type, *CALLABLE)) and not ufunc
 
 
 def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
@@ -74,6 +74,8 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
         text = str(value)
     elif one_of(kind, STREAMS):
         text = repr(value.name) if type(value.name) is str else None
+    elif kind is re.Pattern:
+        text = repr(value.pattern)
     elif of_library(value) and (name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)):
         text = str(value)
     elif of_library(value) and type(getattr(value, "shape", None)) is tuple:
@@ -110,7 +112,7 @@ def described(value: Any) -> str:
     if value is None or (one_of(kind, (*NUMBERS, str, bytes)) and len(text or "") <= VALUE):
         return text or name
     parts = [name]
-    if one_of(kind, CALLABLE):
+    if is_a(value, CALLABLE):
         signature = of_callable(value)
         shown = shown_name(str(peek(value, "__name__", ""))) + (signature[0] if signature else "")
         return f"a {name}" + (f", {short(shown, 120)}; it is not called here" if signature else "")
@@ -139,14 +141,11 @@ def folder(path: str) -> str:
 def of_object(value: Any) -> str:
     """The plain things and arrays that an object stores, first the arrays of texts: labels, classes, features."""
     own = [(name, item) for name, item in list(own_names(value).items())[:40] if type(name) is str and item is not None]
-    texts = [(name, described(item)) for name, item in own if of_library(item) and is_text(item)]
+    arrays = [(name, item) for name, item in own if of_library(item) and str(getattr(item, "dtype", "")) in TEXTS]
+    texts = [(name, described(item)) for name, item in arrays]
     plain = [(name, written(item, 120, 1)) for name, item in own if not is_error(item)]
     known = {**dict(texts), **dict(plain), **dict(texts)}
     return listed([f"{name} {text}" for name, text in known.items() if text is not None], 150)
-
-
-def is_text(value: Any) -> bool:
-    return str(getattr(value, "dtype", "")) in TEXTS
 
 
 def of_container(value: Any, parts: list[str], text: str | None) -> None:
@@ -180,7 +179,7 @@ def of_data(value: Any, parts: list[str]) -> None:
     if is_pandas(value, "DataFrame"):
         parts.append("columns " + listed(of_columns(value), 2 * PART) if shape[1] <= COLUMNS else "")
         return
-    if is_pandas(value, "Index") or is_text(value) or cells <= FEW:
+    if is_pandas(value, "Index") or str(dtype) in TEXTS or cells <= FEW:
         head = (value.iloc if is_pandas(value, "Series") else value)[:ITEMS].tolist()
         parts.append(listed(list(dict.fromkeys(filter(None, (written(item, 40, 1) for item in head)))), PART))
     if getattr(dtype, "kind", "") == "f" and not is_pandas(value, "Index"):
