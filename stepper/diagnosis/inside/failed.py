@@ -25,7 +25,7 @@ Ask = Callable[[BaseException, "list[Spot]"], Any]
 ASKS: dict[str, Ask] = {
     "ImportError": imported,
     "KeyError": key,
-    "AttributeError": lambda error, places: called(error, places) or attribute(error, places),
+    "AttributeError": lambda error, places: (called if "keyword" in message(error) else attribute)(error, places),
     "TypeError": called,
 }
 # Of these nothing else is told than what was asked, of the second nothing where that found something.

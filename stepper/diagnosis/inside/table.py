@@ -95,7 +95,7 @@ def held(error: BaseException, table: list[Row]) -> Iterator[Finding]:
 def spoken_of(value: Any, said: str) -> bool:
     """Whether a message speaks of a value's class as the wrong one."""
     name = "NoneType" if value is None else kind_name(value)
-    return bool(re.search(rf"(?:'|\b(?:a|an|of) ){re.escape(name)}\b", said))
+    return bool(re.search(rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b", said))
 
 
 def made_of(made: ast.AST, row: Row) -> str:
