@@ -136,11 +136,12 @@ def twice(value: Any, line: list[str]) -> str:
         lists["rows with the label"] = value.index[:ITEMS].tolist()
         lists["columns called"] = getattr(value, "columns", [])[:ITEMS]
     elif one_of(type(value), (list, tuple)):
-        lists["times"] = [item for item in value[:ITEMS] if one_of(type(item), (str, int))]
+        lists["times"] = value[:ITEMS]
     for what, items in lists.items():
-        item, count = next(iter(collections.Counter(items).most_common(1)), (None, 0))
+        texts = [text for text in (written(item, 80, 1) for item in items) if text and "…" not in text]
+        text, count = next(iter(collections.Counter(texts).most_common(1)), ("", 0))
         if count > 1:
-            return f"` has {count} {what} {label(item)}"
+            return f"` has {count} {what} {text}"
     return ""
 
 

@@ -97,7 +97,11 @@ def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
     texts = {label(known): known for known in labels}
     names = re.findall(r"'([^']*)'", str(wanted)) or [str(wanted)]
     near = [text for name in names[:3] for text in [nearest(name, texts)] if text]
-    part = holder(value, lambda thing: is_a(thing, dict) and wanted in thing) if plain and expression else ""
+    part = (
+        holder(value, lambda thing: is_a(thing, dict) and dict.__contains__(thing, wanted))
+        if plain and expression
+        else ""
+    )
     near += [f"it is in `{expression}{part}"] if part else []
     if near:
         return finding(f"{of} has {'; '.join(near)}; {len(labels):,} keys in all")
@@ -162,7 +166,9 @@ def instead(value: Any, wanted: str, expression: str) -> list[str]:
     name = str(module_of(value)) if is_a(value, type) else named(value)
     where, said = elsewhere(name, wanted), [replaced(name, wanted), newer(name, wanted)]
     said += [f"`{wanted}` is in {' and '.join(where)}"] if where else []
-    classes = [other for other, kind in own_names(value).items() if is_a(kind, type) and stored(kind, wanted)]
+    classes = [
+        other for other, kind in own_names(value).items() if is_a(kind, type) and stored(kind, wanted) is not None
+    ]
     return list(filter(None, [*said, *(f"`{name}.{short(other, 80)}` has `{wanted}`" for other in classes[:1])]))
 
 

@@ -49,9 +49,11 @@ def attribute(value: Any, name: str) -> Any:
 
 def item(value: Any, key: Any) -> Any:
     """An item of a dict without its `__missing__`, or what a known library's object has at a label or place."""
-    if is_a(value, dict):
-        return dict.get(value, key, missing) if one_of(type(key), SCALARS) else missing
-    if not one_of(type(key), (str, int, list)) or (type(key) is list and large(value)):
+    if is_a(value, dict) and not one_of(type(key), SCALARS):
+        return missing
+    if is_a(value, dict) and key in dict.keys(value):
+        return dict.get(value, key)
+    if is_a(value, dict) or not one_of(type(key), (str, int, list)) or (type(key) is list and large(value)):
         raise CannotEval
     try:
         return value[key]
