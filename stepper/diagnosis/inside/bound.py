@@ -36,12 +36,13 @@ def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound
         if nearest is not None:
             return line_of(filename, nearest.lineno), given(nearest)
         before = BELOW
-    return None, None
+    return binding(node.value, spot, outer) if isinstance(node, (ast.Attribute, ast.Subscript)) else (None, None)
 
 
 def earlier(spot: Spot) -> list[str]:
     """The files of the cells that ran before this one, the last first; what stands below a failing line has not run."""
-    return [filename for filename in [*files()][-CELLS_BACK:][::-1] if filename != spot.filename]
+    counts = files()  # in the order in which they first ran
+    return [name for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK] if name != spot.filename]
 
 
 def used(name: str, spot: Spot) -> str:

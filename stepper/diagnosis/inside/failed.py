@@ -48,7 +48,9 @@ def look(error: BaseException) -> dict[str, Any]:
     findings = [asked] if asked else []
     if not known.intersection(ALONE) and not (findings and known.intersection(ENOUGH)):
         findings += general(error, places, until)
-    return {"findings": findings[:FINDINGS], **(guarded(program, error) or {})}
+    said = message(error) if known.intersection(ALONE[2:5]) else ""
+    path = next((text for spot in places for text in spot.texts() if len(text) > 2 and text in said), "")
+    return {"findings": findings[:FINDINGS], "path": short(path, 400), **(guarded(program, error) or {})}
 
 
 def unseen(error: BaseException, spot: Spot) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def general(error: BaseException, places: list[Spot], until: float) -> list[Find
         lambda: map(finding, texts(error, places)),
         lambda: telling(error, table, places),
         lambda: filter(None, [key(error, places)]) if re.search(LACKS, message(error)) else (),
-        lambda: held(error, table),
+        lambda: held(error, table, places),
     ]
     findings: list[Finding] = []
     for reading in readings:

@@ -75,7 +75,7 @@ def keyed(node: Any) -> list[Any]:
     if isinstance(node, ast.BinOp):
         return [node.right]
     given = [word.value for word in node.keywords if word.arg is None] + node.args[:1]
-    return [*given, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+    return [*given, node.func.value if isinstance(node.func, ast.Attribute) else node.func]
 
 
 def library_frames(error: BaseException) -> list[types.FrameType]:

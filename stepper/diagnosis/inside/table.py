@@ -13,11 +13,14 @@ import types
 from dataclasses import dataclass
 from typing import Any, Iterator
 
+from stack_data.core import Source
+
 from stepper.diagnosis.inside.bound import Bound, binding, used
 from stepper.diagnosis.inside.items import searches
 from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.words import CALLABLE, described, folder, is_data, kind_name, size, written
 from stepper.kernel.inside.base import class_names, guarded, is_a, of_library, one_of, own_names, short
+from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
 
 ROWS, TOLD, MADE_OF = 24, 8, 3
@@ -73,7 +76,7 @@ def telling(error: BaseException, table: list[Row], places: list[Spot]) -> Itera
         yield from [finding(f"`{row.text}{text}") for row, text in found if text][:1]
 
 
-def held(error: BaseException, table: list[Row]) -> Iterator[Finding]:
+def held(error: BaseException, table: list[Row], places: list[Spot]) -> Iterator[Finding]:
     """What the values are, first those of which the message speaks: with what they were made of and where."""
     said, names = message(error), " ".join(row.text for row in table)
     whole = {row.text for row in table if row.text + "." in names}  # what is told of `a.b` tells of `a`
@@ -87,9 +90,13 @@ def held(error: BaseException, table: list[Row]) -> Iterator[Finding]:
             text += f"; used last in `{short(last, 120)}`" if last else ""
         if number < len(spoken) or size(value) == 0 or (number == 0 and is_a(error, (IndexError, StopIteration))):
             where, made = binding(row.node, row.spot, row.outer)
-            yield finding(text + made_of(made or row.node, row), where)
+            parts = made_of(made or row.node, row.spot, row.text)
+            yield finding(text + (f"; with {parts}" if parts else ""), where)
         else:
             yield finding(text)
+    parts = made_of(places[0].statement, places[0]) if "unpack" in said and places else ""
+    if parts:
+        yield finding(f"what is unpacked is made of {parts}")
 
 
 def spoken_of(value: Any, said: str) -> bool:
@@ -98,14 +105,24 @@ def spoken_of(value: Any, said: str) -> bool:
     return bool(re.search(rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b", said))
 
 
-def made_of(made: ast.AST, row: Row) -> str:
-    """`; with NAME: VALUE` for what an expression was made of: its values, the folder of its pattern for files."""
+def made_of(made: ast.AST, spot: Spot, but: str = "") -> str:
+    """What an expression was made of: values, what functions of the user's return, the folder of a pattern."""
     nodes, values = list(ast.walk(made)), dict[str, str]()
-    for text, value, _ in row.spot.known(nodes):
-        if value is not None and is_data(value) and text != row.text and len(values) < MADE_OF:
+    for text, value, _ in spot.known(nodes):
+        if value is not None and is_data(value) and text != but and len(values) < MADE_OF:
             values[text] = f"`{short(text, 60)}`: {(type(value) is str and written(value, 100)) or described(value)}"
+        elif type(value) is types.FunctionType and is_own(value.__code__.co_filename):
+            values[text] = returned(value)
     for pattern in (node.value for node in nodes if isinstance(node, ast.Constant)):
         head = pattern.split("*")[0].rpartition("/")[0] or "." if type(pattern) is str and "*" in pattern else ""
         if folder(head):
             values[head] = f"{short(head, 80)} is {folder(head)}"
-    return f"; with {', '.join(values.values())}" if values else ""
+    return ", ".join(values.values())
+
+
+def returned(function: types.FunctionType) -> str:
+    """What a function of the user's ends with."""
+    tree, name = Source.for_filename(function.__code__.co_filename).tree, function.__name__
+    own = [node for node in ast.walk(tree) if getattr(node, "name", None) == name] if tree is not None else []
+    last = [ast.unparse(node) for node in ast.walk(own[-1]) if isinstance(node, ast.Return)][-1:] if own else []
+    return f"`{short(name, 60)}` " + (f"ends with `{short(last[0], 100)}`" if last else "has no `return`")
