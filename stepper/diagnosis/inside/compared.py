@@ -226,8 +226,8 @@ class View:
 def many(made: Made, right: str) -> bool:
     """Whether a left merge paired many with many: one with many may well have more rows than either."""
     keys = QUOTED.findall(" ".join(re.findall(r"\b(?:right_)?on=(\[[^]]*\]|'[^']*')", made.text)))
-    other, result = shell.user_ns.get(right), shell.user_ns.get(made.name)
-    if not keys or type(other) is not type(result) or max(len(other), len(result)) > ROWS:
+    other, result = sides = [shell.user_ns.get(name) for name in (right, made.name)]
+    if not keys or not all({*keys} <= {*getattr(side, "columns", ())} and len(side) <= ROWS for side in sides):
         return False
     here, there = other[keys].value_counts(), result[keys].value_counts()
     here = here[here > 1]
