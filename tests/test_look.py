@@ -285,6 +285,8 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),
         ("import glob\nfound = glob.glob('*.nowhere')\nfound[0]", r"`found`: \[\].*with \. is a folder with "),
         ("a = b = None\na.split()", "`a`: None"),
+        ("def f():\n    x = 1\nv = f()\nv[0]", "`v`: None; with `f` has no `return`"),
+        ("def f():\n    return 1, 2, 3\na, b = f()", r"made of `f` ends with `return \(?1, 2, 3"),
         ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),
         (
             "import sqlite3\nc = sqlite3.connect(':memory:')\n_ = c.execute('create table t (a, b)')\nc.execute('select z from t')",
