@@ -32,8 +32,8 @@ from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.state import State
 from stepper.setup import settings as merging
-from stepper.words import brief, report
-from stepper.words.pages import paged
+from stepper.words import brief, quotes
+from stepper.words.quotes import paged
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -349,7 +349,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
         firstline.parse(cell.source)
         assert cell.label
         paged(file.outputs(cell))
-        report.outputs_text(file.outputs(cell))
+        quotes.outputs_text(file.outputs(cell))
         file.mark(cell, "skip")
     assert path.exists()
 

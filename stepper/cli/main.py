@@ -46,7 +46,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StepperError as error:
-            from stepper.words.report import words
+            from stepper.words.quotes import words
 
             say(f"stepper: {words(error.message)}", err=True)
             if error.hint:

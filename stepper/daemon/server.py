@@ -20,7 +20,7 @@ from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.verbs import Request, answer
-from stepper.daemon.workspace import Workspace, write_private
+from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.figures import Figures
@@ -30,7 +30,7 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
-from stepper.notebook.file import IpynbFile, create
+from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import steering
 from stepper.session.recovery import settle
@@ -51,7 +51,7 @@ class Daemon:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open, create)
+        self.workspace = Workspace(paths, self._open)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
         self.working = 0
@@ -88,7 +88,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.set)
-        write_private(self.paths.daemon_json, json.dumps(self.about))
+        private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
         tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
@@ -217,8 +217,6 @@ class Daemon:
             if kind == "hook":
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
             body = await answer(verb, payload, request)
-            if body is None:
-                raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
             self.workspace.mark()
             return wire.OK, body
         except StepperError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -16,8 +17,9 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.names import ODD, quoted, shown
 from stepper.ground.paths import Paths
+from stepper.notebook.file import create
 from stepper.policy import plan as plans
-from stepper.policy.model import Plan
+from stepper.policy.model import Plan, Step
 from stepper.session import steering
 from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
@@ -36,16 +38,10 @@ class Turns:
 class Workspace:
     """The notebooks of one project, each with its session."""
 
-    def __init__(
-        self,
-        paths: Paths,
-        open_session: Callable[[str, str, Workspace], Session],
-        create: Callable[..., None],
-    ) -> None:
-        self.paths, self.config = paths, Config(paths)
+    def __init__(self, paths: Paths, open_session: Callable[[str, str, Workspace], Session]) -> None:
+        self.paths, self.config, self.turns = paths, Config(paths), Turns()
         self.sessions: dict[str, Session] = {}
-        self.turns = Turns()
-        self._open, self._create = open_session, create
+        self._open = open_session
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
 
     @property
@@ -135,50 +131,51 @@ class Workspace:
         return self._notes[path]
 
     def _note(self, path: str, data: dict[str, Any]) -> None:
-        write_private(path, json.dumps(data))
+        private.replace(path, json.dumps(data).encode())
         self._notes[path] = data
+
+    def _currents(self) -> dict[str, str]:
+        """Return the current notebook of each session of Claude Code, and that of the project as `''`."""
+        noted = self._noted(self.paths.state)
+        own = noted.get("sessions")
+        told = {"": noted.get("current"), **(own if isinstance(own, dict) else {})}
+        return {session: name for session, name in told.items() if name and isinstance(name, str)}
 
     def current(self, session: str = "") -> str | None:
         """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
-        state = self._noted(self.paths.state)
-        own = state.get("sessions")
-        name = (own.get(session) if isinstance(own, dict) else None) or state.get("current")
-        return name if isinstance(name, str) else None
+        currents = self._currents()
+        return currents.get(session) or currents.get("")
 
     def make_current(self, name: str, session: str = "") -> None:
         """Make the notebook the current one, of the session and of the project."""
-        state = self._noted(self.paths.state)
-        told = state.get("sessions")
-        own: dict[str, str] = told if isinstance(told, dict) else {}
+        own = {key: value for key, value in self._currents().items() if key}
         if session:
-            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:] if key != session}, session: name}
-        if state != {"current": name, "sessions": own}:
+            own.pop(session, None)
+            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:]}, session: name}
+        if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
     def under_way(self, session: str = "") -> Session | None:
         """Return the current notebook where there is work to go on with."""
         name = self.current(session)
-        path = os.path.join(self.paths.project, name) if name else ""
-        return self._working(path) if name and os.path.exists(path) else None
+        return self._working(name) if name else None
 
-    def _working(self, path: str) -> Session | None:
+    def _working(self, name: str) -> Session | None:
+        path = os.path.join(self.paths.project, name)
         try:
-            name = self.paths.relative(path)
-            found = self.sessions[name] if name in self.sessions else self.session(self.resolve(path))
+            found = self.sessions.get(name) or self.session(self.resolve(path)) if os.path.exists(path) else None
         except UsageError:  # whoever names it is told
             return None
-        return found if found.state.under_way else None
+        return found if found is not None and found.state.under_way else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        names = {self.current(), *(self._noted(self.paths.state).get("sessions") or {}).values()}
-        paths = [os.path.join(self.paths.project, name) for name in names if name]
-        work = any(os.path.exists(path) and self._working(path) for path in paths)
-        if work != os.path.exists(self.paths.active):
-            if work:
-                write_private(self.paths.active, "")
-            else:
-                private.remove(self.paths.active)
+        work = any(map(self._working, set(self._currents().values())))
+        marked = os.path.exists(self.paths.active)
+        if work and not marked:
+            private.replace(self.paths.active, b"")
+        elif marked and not work:
+            private.remove(self.paths.active)
 
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before it.
@@ -187,16 +184,15 @@ class Workspace:
         """
         before = self.under_way(owner)
         folder = os.path.realpath(self.folder)
-        number = 1
-        while True:
+        for number in itertools.count(1):
             ending = f"_{number}" if number > 1 else ""
             path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
             try:
                 os.makedirs(folder, exist_ok=True)
-                self._create(self.resolve(path), plan.problem, plan)
+                create(self.resolve(path), plan.problem, plan)
                 break
             except FileExistsError:
-                number += 1
+                continue
             except OSError as error:
                 raise UsageError(f"{path} can't be made: {error.strerror}") from error
         session = self.session(path)
@@ -204,23 +200,22 @@ class Workspace:
         self.make_current(session.name, owner)
         return session, before.name if before else None
 
-    def place(self, session_path: str, environ: Mapping[str, str]) -> KernelPlace:
+    def place(self, path: str, environ: Mapping[str, str]) -> KernelPlace:
         """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""
-        python = self.interpreter()
         limits = self.config.limits()
-        cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
+        python = self.interpreter(limits.python)
+        cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
 
-    def interpreter(self) -> str:
+    def interpreter(self, asked: str | None) -> str:
         """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
-        asked = self.config.limits().python
         python = self.paths.python(asked)
-        if asked:
-            mend = "correct `python:` in .stepper/config.yaml"
-        else:
-            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
         if not os.access(python, os.X_OK) or os.path.isdir(python):
-            raise KernelError(f"there is no interpreter for the kernel: {python} is missing or not executable", mend)
+            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
+            raise KernelError(
+                f"there is no interpreter for the kernel: {python} is missing or not executable",
+                "correct `python:` in .stepper/config.yaml" if asked else mend,
+            )
         if not self.paths.accepts(python):
             what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
             raise KernelError(f"{what} was not accepted by you (it may be a stranger's)", "stepper trust")
@@ -228,21 +223,17 @@ class Workspace:
 
     # The files whose modification time was given back until the message ends, with the session that edited them.
 
-    def kept(self) -> dict[str, str]:
-        """Return path → session of the files that wait for PostToolBatch."""
-        return self._noted(self.paths.batch)
-
     def keep(self, path: str, session: str) -> None:
         """Remember that the file keeps an old time until the session's message ends."""
-        waiting = self.kept()
+        waiting = self._noted(self.paths.batch)
         if waiting.get(path) != session:
             self._note(self.paths.batch, {**waiting, path: session})
 
     def release(self, session: str | None = None, path: str | None = None) -> list[str]:
         """Forget and return the files that waited for that session, or that file alone."""
-        waiting = self.kept()
-        free = [p for p, owner in waiting.items() if (owner == session if path is None else p == path)]
-        rest = {p: owner for p, owner in waiting.items() if p not in free}
+        waiting = self._noted(self.paths.batch)
+        free = [each for each, owner in waiting.items() if (owner == session if path is None else each == path)]
+        rest = {each: owner for each, owner in waiting.items() if each not in free}
         if rest:
             self._note(self.paths.batch, rest)
         else:
@@ -253,25 +244,15 @@ class Workspace:
 
 def plan_of(problem: str, steps: list[Any]) -> Plan:
     """Return the plan that the steps' texts or maps name; raise UsageError."""
-    made = []
-    for number, item in enumerate(steps, 1):
-        try:
-            if isinstance(item, dict):
-                made.append(
-                    plans.step(
-                        number,
-                        str(item.get("title", "")),
-                        str(item.get("criterion", "")),
-                        item.get("kind", "step"),
-                    )
-                )
-            else:
-                made.append(plans.step_from_text(number, str(item)))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    return Plan(" ".join(problem.split()), tuple(made))
+    try:
+        made = tuple(_step(number, item) for number, item in enumerate(steps, 1))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Plan(" ".join(problem.split()), made)
 
 
-def write_private(path: str, text: str) -> None:
-    """Replace a small file of stepper's own atomically, 0600."""
-    private.replace(path, text.encode())
+def _step(number: int, told: Any) -> Step:
+    if isinstance(told, dict):
+        title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
+        return plans.step(number, title, criterion, told.get("kind", "step"))
+    return plans.step_from_text(number, str(told))

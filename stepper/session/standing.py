@@ -11,7 +11,7 @@ from stepper.session import answers
 from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words import report as reports
-from stepper.words.pages import paged
+from stepper.words.quotes import paged
 
 
 async def status(session: Session) -> answers.Status:
