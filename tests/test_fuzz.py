@@ -31,6 +31,7 @@ from stepper.policy import commands, events, firstline, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.state import State
+from stepper.session.ports import Target
 from stepper.setup import settings as merging
 from stepper.words import brief, quotes
 from stepper.words.quotes import paged
@@ -348,8 +349,8 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     for cell in runnable(document.cells):
         firstline.parse(cell.source)
         assert cell.label
-        paged(file.outputs(cell))
-        quotes.outputs_text(file.outputs(cell))
+        paged(file.outputs_of(Target.of(cell)))
+        quotes.outputs_text(file.outputs_of(Target.of(cell)))
         file.mark(cell, "skip")
     assert path.exists()
 

@@ -20,7 +20,7 @@ from stepper.ground.errors import NotebookError
 from stepper.notebook import afterwards, plainjson
 from stepper.notebook import file as notebook
 from stepper.policy.model import Outcome, Plan, Step
-from stepper.session.ports import Execution, Models
+from stepper.session.ports import Execution, Models, Target
 from tests.conftest import code
 from tests.test_journal import somebody
 
@@ -281,7 +281,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path]
         path.unlink(missing_ok=True)
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
-        assert file.outputs(cell)
+        assert file.outputs_of(Target.of(cell))
         afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
 
