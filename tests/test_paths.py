@@ -17,7 +17,7 @@ import pytest
 
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
-from stepper.ground.names import ODD, quoted, shown
+from stepper.ground.text import ODD, quoted, shown
 from stepper.notebook import file as adapter
 from stepper.notebook.file import IpynbFile
 from stepper.policy.model import Outcome

@@ -15,8 +15,8 @@ from stepper.daemon.config import Config
 from stepper.daemon.environ import kernel_environ
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
-from stepper.ground.names import ODD, quoted, shown
 from stepper.ground.paths import Paths
+from stepper.ground.text import ODD, quoted, shown
 from stepper.notebook.file import create
 from stepper.policy import plan as plans
 from stepper.policy.model import Plan, Step
