@@ -6,6 +6,7 @@ alone saves 10 ms of every cell, `posix` 2. What only a failure needs, and the d
 
 import _socket
 import posix
+import sys
 
 from stepper import __version__
 from stepper.ground import wire
@@ -16,7 +17,8 @@ if False:  # for the type checker alone: typing is not loaded
     from collections.abc import Callable, Mapping
 
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs. client.c's, too.
-SILENCE_SECONDS = 7.0
+SILENCE_SECONDS = 7
+PATIENCE = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
 
 
 class GoneError(DaemonError):
@@ -43,8 +45,11 @@ class Connection:
 
     def answer(self) -> tuple[bytes, bytes]:
         """Return the next answer as (kind, payload); raise DaemonError where the daemon hangs or went away."""
-        sizes = wire.lengths(self.take(8 * wire.count(self.take(wire.PREFIX))))
-        kind, payload = wire.split(self.take(sum(sizes)), sizes)
+        try:
+            sizes = wire.lengths(self.take(8 * wire.count(self.take(wire.PREFIX))))
+            kind, payload = wire.split(self.take(sum(sizes)), sizes)
+        except (wire.FrameError, ValueError) as broken:
+            raise DaemonError(f"what the daemon says is no answer: {broken}") from None
         self.accepted = self.accepted or kind == wire.PROGRESS
         return kind, payload
 
@@ -66,37 +71,36 @@ class Connection:
 
 def silent(paths: Meeting) -> DaemonError:
     """Return the error of a daemon that hangs."""
-    return DaemonError(
-        f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
-        f"stepper shutdown  # ends it; see {paths.log}",
-    )
+    why = f"the stepper daemon does not answer (silent for {SILENCE_SECONDS} s)"
+    return DaemonError(why, f"stepper shutdown  # ends it; see {paths.log}")
 
 
 def gone(paths: Meeting, accepted: bool) -> GoneError:
     """Return the error of a daemon that ended, after it had taken the request or before."""
-    return GoneError(
-        "the stepper daemon went away" + (" while the cell ran" if accepted else ""),
-        f"see {paths.log}; the next call starts it again",
-    )
+    why = "the stepper daemon went away" + (" while the cell ran" if accepted else "")
+    return GoneError(why, f"see {paths.log}; the next call starts it again")
 
 
 def connect(paths: Meeting) -> "Connection | None":
-    """Return a Connection to the running daemon, or None where none listens."""
+    """Return a Connection to the running daemon, or None where none listens; raise DaemonError, OSError."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    sock.settimeout(SILENCE_SECONDS)
     try:
+        # The system's own limit: where many ask at once it waits for its turn, with `settimeout` it would fail at once.
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
         sock.connect(paths.socket)
-    except (FileNotFoundError, ConnectionRefusedError):
+        sock.settimeout(SILENCE_SECONDS)
+        uid = wire.peer_uid(sock)
+        if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
+            why = f"{paths.socket} is of another user (uid {uid})"
+            raise DaemonError(why, f"ls -la {paths.runtime}  # who made it?")
+        return Connection(paths, sock)
+    except Exception as error:
         sock.close()
-        return None
-    except OSError:
-        sock.close()
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return None
+        if isinstance(error, BlockingIOError):
+            raise silent(paths) from None
         raise
-    uid = wire.peer_uid(sock)
-    if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
-        sock.close()
-        raise DaemonError(f"{paths.socket} is of another user (uid {uid})", f"ls -la {paths.runtime}  # who made it?")
-    return Connection(paths, sock)
 
 
 def ask(
@@ -117,7 +121,7 @@ def ask(
         import os
 
         environ = os.environb
-    for left in (2, 1, 0):
+    for last in (False, False, True):
         connection = connect(paths)
         if connection is None:
             if not launch:
@@ -125,24 +129,19 @@ def ask(
             from stepper.hook.start import start
 
             connection = start(paths, connect)
-        about = (verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder()))
-        connection.send(*about, payload)
         try:
+            folder = encoded(current_folder())
+            connection.send(verb, __version__.encode(), wire.pack_environ(environ), folder, payload)
             kind, body = connection.answer()
             while kind == wire.PROGRESS:
                 if progress:
                     progress(body)
                 kind, body = connection.answer()
-        except (DaemonError, wire.FrameError, ValueError) as broken:
-            error = (
-                broken
-                if isinstance(broken, DaemonError)
-                else DaemonError(f"what the daemon says is no answer: {broken}")
-            )
+        except DaemonError as error:
             error.accepted = connection.accepted
-            if left and isinstance(error, GoneError) and not error.accepted:
-                continue  # one that dies may still take a connection, and had not begun
-            raise error from None
+            if last or error.accepted or not isinstance(error, GoneError):
+                raise
+            continue  # one that dies may still take a connection, and had not begun
         finally:
             connection.sock.close()
         if kind == wire.OK:

@@ -32,9 +32,12 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
     lock, log = opened(paths)
     try:
         # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
-        locked(lock, paths, deadline)
-        connection = connect(paths)
-        if connection:
+        while not taken(lock):
+            if time.monotonic() > deadline:
+                why = "another process has been starting the stepper daemon for too long"
+                raise DaemonError(why, f"see {paths.log}")
+            time.sleep(0.01)
+        if connection := connect(paths):
             return connection
         size = os.fstat(log).st_size
         child = subprocess.Popen(
@@ -46,11 +49,7 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
             start_new_session=True,
             env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
         )
-        while True:
-            connection = connect(paths)
-            if connection:
-                child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
-                return connection
+        while not (connection := connect(paths)):
             ended = child.poll() is not None
             if ended or time.monotonic() > deadline:
                 with open(paths.log, "rb") as stream:
@@ -60,6 +59,8 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
                 child.returncode = child.returncode or 0
                 raise DaemonError(f"the stepper daemon {why}: {last_words or 'it said nothing'}", f"see {paths.log}")
             time.sleep(0.005)
+        child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
+        return connection
     finally:
         os.close(log)
         os.close(lock)
@@ -78,18 +79,13 @@ def opened(paths: Paths) -> tuple[int, int]:
         raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
 
 
-def locked(lock: int, paths: Paths, deadline: float) -> None:
-    """Take the lock of starts; raise DaemonError where another process has it up to the deadline."""
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise DaemonError(
-                    "another process has been starting the stepper daemon for too long",
-                    f"see {paths.log}",
-                ) from None
-            time.sleep(0.01)
+def taken(lock: int) -> bool:
+    """Take a lock; return whether it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def retired(paths: Meeting) -> None:
