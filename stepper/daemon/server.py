@@ -104,8 +104,7 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
-        with contextlib.suppress(FileNotFoundError):
-            private.remove(self.paths.daemon_json)
+        private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _look(self) -> None:
