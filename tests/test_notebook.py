@@ -342,7 +342,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
-    notebook.create(str(path), "Pröblem", Plan("Pröblem", (Step(1, "one"),)))
+    notebook.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     assert made.cells[0].source == "# Pröblem"
@@ -350,7 +350,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     assert made.metadata["stepper"]["steps"][0]["title"] == "one"
     assert made.nbformat_minor == 5
     with pytest.raises(FileExistsError):
-        notebook.create(str(path), "other", Plan())
+        notebook.create(str(path), Plan("other"))
 
 
 @pytest.mark.parametrize("value", ["NaN", '"\\ud800"', "123456789012345678901234567890"])

@@ -245,7 +245,7 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
-        adapter.create(os.path.join(os.path.dirname(file.path), "new.ipynb"), "p", adapter.Plan())
+        adapter.create(os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p"))
     untouched()
 
 

@@ -23,7 +23,6 @@ import pytest
 
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
-from stepper.daemon.workspace import Workspace
 from stepper.hook import client, process
 from stepper.session.fake import FakeKernel, FakeKernels
 from stepper.session.session import Session
@@ -74,8 +73,8 @@ class Here(Daemon):
         self.tasks[0].result()
         self.tasks.append(asyncio.run_coroutine_threadsafe(self._look(), self.loop))
 
-    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
-        session = super()._open(name, path, workspace)
+    def _open(self, name: str, path: str) -> Session:
+        session = super()._open(name, path)
         session.keeper.provider = FakeKernels(self.left, name)
         return session
 

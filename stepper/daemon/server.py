@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from logging.handlers import RotatingFileHandler
@@ -26,7 +25,7 @@ from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
@@ -58,8 +57,9 @@ class Daemon:
         self.memory = Footprint()
         self.last_used = time.monotonic()
 
-    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
-        store = workspace.store(path)
+    def _open(self, name: str, path: str) -> Session:
+        workspace = self.workspace
+        store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
         file = IpynbFile(path)
         return Session(
             name,
@@ -115,8 +115,7 @@ class Daemon:
                 await session.keeper.find()
         while True:
             for session in list(self.workspace.sessions.values()):
-                before = looks.get(session.name)
-                if before is None or before.done():  # one that waits for a long cell holds up no other
+                if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -151,7 +150,9 @@ class Daemon:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.last_used = time.monotonic()
         try:
-            _same_user(writer.get_extra_info("socket"))
+            uid = wire.peer_uid(writer.get_extra_info("socket"))
+            if uid != os.getuid():  # the folder's 0700 says so already
+                raise PermissionError(f"uid {uid} is not ours")
             parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
             self.working += 1
             try:
@@ -191,9 +192,8 @@ class Daemon:
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
-            await asyncio.wait(
-                [work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED"
-            )
+            waited = [work] if gone.done() else [work, gone]
+            await asyncio.wait(waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and not caller.left.is_set():
                 caller.left.set()
                 log.info("the client of %r went away", verb[:100])
@@ -219,28 +219,18 @@ class Daemon:
             self.workspace.mark()
             return wire.OK, body
         except StepperError as error:
-            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            failed = error
         except Exception as error:
             log.exception("%s failed", verb)
-            told = {
-                "message": f"stepper itself failed: {type(error).__name__}: {error}",
-                "hint": f"see {self.paths.log}",
-                "exit_code": 3,
-            }
+            why = f"stepper itself failed: {type(error).__name__}: {error}"
+            failed = DaemonError(why, f"see {self.paths.log}")
+        told = {"message": failed.message, "hint": failed.hint, "exit_code": failed.exit_code}
         return wire.FAILED, json.dumps(told).encode()
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:
-    """Return the parts of a client's request; raise FrameError, IncompleteReadError."""
     sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
     return [await reader.readexactly(one) for one in sizes]
-
-
-def _same_user(sock: socket.socket) -> None:
-    """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    uid = wire.peer_uid(sock)
-    if uid != os.getuid():
-        raise PermissionError(f"uid {uid} is not ours")
 
 
 class PrivateLog(RotatingFileHandler):

@@ -38,7 +38,7 @@ class Turns:
 class Workspace:
     """The notebooks of one project, each with its session."""
 
-    def __init__(self, paths: Paths, open_session: Callable[[str, str, Workspace], Session]) -> None:
+    def __init__(self, paths: Paths, open_session: Callable[[str, str], Session]) -> None:
         self.paths, self.config, self.turns = paths, Config(paths), Turns()
         self.sessions: dict[str, Session] = {}
         self._open = open_session
@@ -53,7 +53,7 @@ class Workspace:
         """Return the session of a notebook's resolved path, opened where it is new."""
         name = self.paths.relative(path)
         if name not in self.sessions:
-            self.sessions[name] = self._open(name, path, self)
+            self.sessions[name] = self._open(name, path)
         return self.sessions[name]
 
     def all_sessions(self) -> list[Session]:
@@ -63,10 +63,6 @@ class Workspace:
             name = record.relative_to(root).with_suffix(".ipynb")
             self.session(os.path.join(os.path.realpath(self.folder), name))
         return list(self.sessions.values())
-
-    def store(self, path: str) -> str:
-        """Return the name under which journal and kernel records of a notebook are kept."""
-        return os.path.relpath(path, os.path.realpath(self.folder)).removesuffix(".ipynb")
 
     def resolve(self, path: str) -> str:
         """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder, a file like others.
@@ -189,7 +185,7 @@ class Workspace:
             path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
             try:
                 os.makedirs(folder, exist_ok=True)
-                create(self.resolve(path), plan.problem, plan)
+                create(self.resolve(path), plan)
                 break
             except FileExistsError:
                 continue

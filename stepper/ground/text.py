@@ -44,6 +44,5 @@ def quoted(name: str) -> str:
     return "$'" + ODD.sub(_escape, escaped) + "'"
 
 
-def _escape(found: re.Match[str]) -> str:
-    """Return what bash reads as those bytes."""
-    return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
+def _escape(odd: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in odd[0].encode("utf-8", "surrogateescape"))

@@ -17,11 +17,6 @@ from stepper.session.ports import Target
 CELL_NUMBER = re.compile(r"cell-(\d+)")
 
 
-def text_of(value: Any) -> str:
-    """Return a multi-line string of a notebook: stored as one string or as a list of lines."""
-    return value if isinstance(value, str) else "".join(value)
-
-
 class Document:
     """One state of a notebook file, as read."""
 
@@ -45,18 +40,17 @@ class Document:
         """All cells, in order."""
         found, number = [], 0
         for index, cell in enumerate(self.raw["cells"]):
-            kind = str(cell.get("cell_type"))
-            number += kind == "code"
-            metadata = cell.get("metadata") or {}
+            source, metadata = cell.get("source", ""), cell.get("metadata") or {}
+            number += cell.get("cell_type") == "code"
             found.append(
                 Cell(
-                    str(cell.get("id") or f"cell-{index}"),
-                    index,
-                    number if kind == "code" else 0,
-                    kind,
-                    text_of(cell.get("source", "")),
-                    tags_of(metadata),
-                    _object(metadata.get("stepper")).get("step"),
+                    id=str(cell.get("id") or f"cell-{index}"),
+                    index=index,
+                    number=number if cell.get("cell_type") == "code" else 0,
+                    type=str(cell.get("cell_type")),
+                    source=source if isinstance(source, str) else "".join(source),
+                    tags=tags_of(metadata),
+                    step=_object(metadata.get("stepper")).get("step"),
                 )
             )
         return found

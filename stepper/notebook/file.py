@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from stepper.ground import private
@@ -32,13 +31,14 @@ ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwh
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
 PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
 LATE_COUNTS_SECONDS = 10.0  # for which it is looked whether what came late still stands there
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class IpynbFile:
     """A notebook on disk."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.name = path, os.path.basename(path)
         self._last: Document | None = None
         self._cleared: Future[None] | None = None  # whether the last write's temporary file is gone
         self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
@@ -49,7 +49,6 @@ class IpynbFile:
 
     def read(self, pauses: Sequence[float] = PAUSES) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
-        name = Path(self.path).name
         try:
             with open(self.path, "rb", opener=private.regular) as stream:
                 about = os.fstat(stream.fileno())
@@ -58,31 +57,33 @@ class IpynbFile:
                 data = stream.read()
                 raw = load_json(data)
         except FileNotFoundError:
-            raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
+            raise self._gone() from None
         except IsADirectoryError:
-            raise NotebookError(f"{name} is a folder, not a notebook", "ls -l " + self.path) from None
+            raise NotebookError(f"{self.name} is a folder, not a notebook", "ls -l " + self.path) from None
         except private.PlaceError as error:
             raise NotebookError(error.why, error.hint) from None
         except OSError as error:
-            raise NotebookError(f"{name} can't be read: {error.strerror}", "ls -l " + self.path) from error
+            raise NotebookError(f"{self.name} can't be read: {error.strerror}", "ls -l " + self.path) from error
         except ValueError as error:
             if pauses and abs(time.time() - about.st_mtime) < FRESH_SECONDS:  # Jupyter saves in place
                 time.sleep(pauses[0])
                 return self.read(pauses[1:])
             hint = f"python -m json.tool {self.path}  # shows the place"
-            raise NotebookError(f"{name} is not valid JSON ({error})", hint) from None
-        check(raw, name)
+            raise NotebookError(f"{self.name} is not valid JSON ({error})", hint) from None
+        check(raw, self.name)
         self._last = Document(data, raw, about)
         return self._last
 
+    def _gone(self) -> NotebookError:
+        return NotebookError(f"{self.name} is gone", "git status  # was it moved or deleted?")
+
     def parse(self, text: str) -> Document:
         """Return the notebook that the text would be; raise NotebookError."""
-        name = Path(self.path).name
         try:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
-            raise NotebookError(f"{name} is not valid JSON ({error})") from None
-        check(raw, name)
+            raise NotebookError(f"{self.name} is not valid JSON ({error})") from None
+        check(raw, self.name)
         return Document(b"", raw)
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
@@ -127,8 +128,7 @@ class IpynbFile:
 
     def dropped(self) -> dict[Target, Sequence[dict[str, Any]]]:
         """Return what came late and is gone again: who edits may not see what came between read and write."""
-        now = time.monotonic()
-        self._late = {target: late for target, late in self._late.items() if late[0] > now}
+        self._late = {target: late for target, late in self._late.items() if late[0] > time.monotonic()}
         document = self._rewritten(self._late_seen) if self._late else None
         if document is None:
             return {}
@@ -214,10 +214,7 @@ class IpynbFile:
         self._change(lambda document: {"metadata": lambda metadata: {**metadata, "stepper": told}})
 
     def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
-        """Write what is to be changed of a fresh read, anew where somebody else wrote meanwhile; return what was read.
-
-        Raise NotebookError.
-        """
+        """Write what is to be changed of a fresh read, anew where somebody else wrote meanwhile; return what it was."""
         for _ in range(ATTEMPTS):
             document = self.read()
             made = changes(document)
@@ -233,11 +230,10 @@ class IpynbFile:
             with private.place(self.path) as (folder, name):
                 return self._exchange(folder, name, document, keep_time, data)
         except FileNotFoundError:
-            raise NotebookError(f"{Path(self.path).name} is gone", "git status  # was it moved or deleted?") from None
+            raise self._gone() from None
         except OSError as error:
-            why = f"{Path(self.path).name} can't be written: {error.strerror}"
             hint = getattr(error, "hint", "") or f"ls -ld {os.path.dirname(self.path)}"
-            raise NotebookError(why, hint) from error
+            raise NotebookError(f"{self.name} can't be written: {error.strerror}", hint) from error
 
     def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
         # Always the same: what a daemon that was killed left behind goes with the next write.
@@ -247,14 +243,13 @@ class IpynbFile:
         about = look(name, folder)
         remove(temporary, folder)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
+            with open(os.open(temporary, NEW, 0o600, dir_fd=folder), "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
                 if keep_time:
-                    kept = jupyter.kept_time(self.path, document.mtime_ns)
-                    os.utime(stream.fileno(), ns=(about.st_atime_ns, kept))
+                    times = about.st_atime_ns, jupyter.kept_time(self.path, document.mtime_ns)
+                    os.utime(stream.fileno(), ns=times)
                 os.fsync(stream.fileno())
             if signature(look(name, folder)) != document.signature:
                 return False
@@ -283,15 +278,12 @@ def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
     return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")
 
 
-def create(path: str, problem: str, plan: Plan) -> None:
-    """Write a new notebook of nbformat 4.5: the problem as first cell, the plan in its metadata. Raise OSError.
-
-    FileExistsError where there is one already: two callers never share a name.
-    """
+def create(path: str, plan: Plan) -> None:
+    """Write a new notebook, the problem as its first cell; raise OSError, FileExistsError where there is one."""
     import nbformat  # it validates what it makes, and takes long to load: no step needs it
 
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_markdown_cell(f"# {problem}")],
+        cells=[nbformat.v4.new_markdown_cell(f"# {plan.problem}")],
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
             "language_info": {"name": "python"},
@@ -300,8 +292,7 @@ def create(path: str, problem: str, plan: Plan) -> None:
     )
     nbformat.validate(notebook)
     text = nbformat.writes(notebook)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with private.place(path) as (folder, name):
-        handle = os.open(name, flags, 0o666, dir_fd=folder)
+        handle = os.open(name, NEW, 0o666, dir_fd=folder)
     with open(handle, "w", encoding="utf-8") as stream:
         stream.write(text if text.endswith("\n") else text + "\n")

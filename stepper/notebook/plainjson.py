@@ -100,23 +100,24 @@ def _output(output: Any) -> Any:
 
 
 def _bundle(data: Any) -> Any:
-    if not isinstance(data, dict):
-        return data
-    return {mime: _lines(part) if mime.startswith("text/") or mime in TEXTUAL else _whole(mime, part)
-            for mime, part in data.items()}  # fmt: skip
+    return {mime: _part(mime, part) for mime, part in data.items()} if isinstance(data, dict) else data
+
+
+def _part(mime: str, part: Any) -> Any:
+    """Return texts as lines, other data in one piece, JSON as it is."""
+    if mime.startswith("text/") or mime in TEXTUAL:
+        return _lines(part)
+    return part if mime.startswith("application/") and mime.endswith(("/json", "+json")) else _joined(part)
 
 
 def _lines(text: Any) -> Any:
-    if isinstance(text, list) and all(isinstance(line, str) for line in text):
-        text = "".join(text)
+    text = _joined(text)
     return text.splitlines(True) if isinstance(text, str) else text
 
 
-def _whole(mime: str, part: Any) -> Any:
-    """Return a text that is written in one piece; JSON stays as it is."""
-    is_json = mime == "application/json" or (mime.startswith("application/") and mime.endswith("+json"))
-    is_text = isinstance(part, list) and all(isinstance(line, str) for line in part)
-    return "".join(part) if is_text and not is_json else part
+def _joined(text: Any) -> Any:
+    is_lines = isinstance(text, list) and all(isinstance(line, str) for line in text)
+    return "".join(text) if is_lines else text
 
 
 Change = Callable[[Any], Any]

@@ -107,13 +107,13 @@ def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
     """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
     said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
     message = one_line(f"{why}: all variables are lost; {built}{said}")
-    block = [
-        "❌ Execution stopped: the kernel died",
-        "Error Type: KernelDied",
-        f"Error Message: {message}",
-        "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
-    ]
-    return f"KernelDied: {message}", "\n".join(block)
+    return (
+        f"KernelDied: {message}",
+        f"""❌ Execution stopped: the kernel died
+Error Type: KernelDied
+Error Message: {message}
+Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue""",
+    )
 
 
 def of_journaled(run: Run, text: str | None, stop: Stop | None) -> Report:

@@ -111,17 +111,12 @@ def short_fault(fault: Fault | None) -> str:
 def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
     """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
     name, message = error_of(ended)
-    title = one_line(ended.step.title, 200) if ended.step else "(no step)"
-    return "\n".join(
-        [
-            f"❌ Execution stopped at cell {ended.cell.number}",
-            f"TODO: {title}",
-            f"Error Type: {name}",
-            f"Error Message: {message}",
-            f"Attempted Fixes: {retries}",
-            f"Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}",
-        ]
-    )
+    return f"""❌ Execution stopped at cell {ended.cell.number}
+TODO: {one_line(ended.step.title, 200) if ended.step else "(no step)"}
+Error Type: {name}
+Error Message: {message}
+Attempted Fixes: {retries}
+Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}"""
 
 
 def joined(reports: Sequence[Report]) -> Report:
