@@ -210,7 +210,6 @@ class Daemon:
             self.ending.set()
 
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
-        """Return the kind and the body of the answer."""
         try:
             kind, _, event = verb.partition(" ")
             if kind == "hook":
@@ -262,7 +261,3 @@ def main() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     asyncio.run(Daemon(paths).serve())
-
-
-if __name__ == "__main__":
-    main()

@@ -199,12 +199,11 @@ class Workspace:
     def place(self, path: str, environ: Mapping[str, str]) -> KernelPlace:
         """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""
         limits = self.config.limits()
-        python = self.interpreter(limits.python)
+        python = self._interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
 
-    def interpreter(self, asked: str | None) -> str:
-        """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
+    def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
             mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"

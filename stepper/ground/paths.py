@@ -80,6 +80,9 @@ class Paths(Meeting):
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
         self.checkouts = checkouts(self.project)
+        # What this user's install noted of the project, and stepper's environment beside it: no pull writes there.
+        self.record = os.path.join(record_folder(self.project), "install.json")
+        self.env = os.path.join(record_folder(self.project), "env")
         # The name by which people call the environment: a link to `env`, where a pull may put anything.
         self.link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
@@ -91,16 +94,6 @@ class Paths(Meeting):
         self.figures = os.path.join(self.home, "figures")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
-
-    @property
-    def record(self) -> str:
-        """What this user's install noted of the project."""
-        return os.path.join(record_folder(self.project), "install.json")
-
-    @property
-    def env(self) -> str:
-        """stepper's environment, beside the record: no pull writes there."""
-        return os.path.join(record_folder(self.project), "env")
 
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""

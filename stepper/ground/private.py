@@ -47,7 +47,6 @@ def place(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def _own(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the same of a file of stepper's own: its folder is the user's alone."""
     with place(path, make) as (handle, name):
         about = os.fstat(handle)
         _owner(os.path.dirname(path), about)
@@ -128,7 +127,6 @@ def look(path: str) -> None:
 
 
 def _reached(folder: str, make: bool) -> int:
-    """Return a descriptor of the folder, which no link leads to."""
     handle, at = os.open("/", FOLDER), ""
     for name in filter(None, os.path.abspath(folder).split("/")):
         outer, at = handle, f"{at}/{name}"

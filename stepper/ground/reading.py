@@ -47,7 +47,6 @@ _cached: Callable[[Any], Reader] = cache(_record)
 
 
 def _reader(kind: Any) -> Reader:
-    """Return what makes a value of that type of what JSON holds, or raises."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         check: Reader = inside[1]

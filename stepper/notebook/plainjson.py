@@ -67,7 +67,6 @@ def dump_json(value: Any, depth: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> bool:
-    """Whether orjson writes a value as it is."""
     if isinstance(value, dict):
         return all(_plain(name) and _plain(part) for name, part in value.items())
     if isinstance(value, list):

@@ -46,8 +46,7 @@ def next_line(state: State) -> str:
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
-def names_lines(known: Namespace) -> list[str]:
-    """Return the modules, functions and variables of the kernel, a line each."""
+def _names_lines(known: Namespace) -> list[str]:
     modules = [f"{alias} ({name})" if alias != name else name for alias, name in known.modules.items()]
     functions = [f"{name}{signature}" for name, signature in known.functions.items()]
     variables = [f"{name}: {describe(variable)}" for name, variable in known.variables.items()]
@@ -82,7 +81,7 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
         lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
     lines.append(next_line(state))
     if alive:
-        lines += ["Its kernel is alive; its variables are there.", *names_lines(known)]
+        lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
     else:
         lines.append("Its kernel is not running: no variables are there.")
     lines.append(
@@ -99,7 +98,7 @@ def built(state: State) -> str:
     if not state.ran:
         return ""
     named = [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"] if steps else []
-    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    named += [_counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
@@ -147,7 +146,7 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
     """Return the answer of `fix`: the failed cell, its error, what was tried."""
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
-    lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {one_line(name)}."]
+    lines = [f"stepper: {retries} fresh retries for {_what(state, key)} in {one_line(name)}."]
     tried = [run for run in state.runs if run.key == key and run.outcome is not Outcome.OK]
     if tried:
         lines.append("What was tried:")
@@ -165,15 +164,14 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     if key is None:
         return f"stepper: there is nothing to skip in {one_line(name)}."
     because = f" ({one_line(reason, 200)})" if reason else ""
-    return f"stepper: {what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
+    return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
 
 
 def _ended(run: Run) -> str:
     return short_fault(run.fault) if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
 
 
-def what(state: State, key: Key) -> str:
-    """Return how a text names a step or a cell in no step."""
+def _what(state: State, key: Key) -> str:
     step = state.plan.step(key) if isinstance(key, int) else None
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
@@ -183,15 +181,14 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
-        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
-        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
+        f"The notebook is complete: {_counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {_counted(len(state.runs), 'run')},"
+        f" {_counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {_counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
 
 
-def counted(number: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`."""
+def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 

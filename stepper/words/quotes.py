@@ -37,7 +37,6 @@ def quote(text: str, limit: int) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return what a terminal would show of a text."""
     return clean("\n".join(map(last_state, text.replace("\r\n", "\n").split("\n"))))
 
 
@@ -97,7 +96,6 @@ def _text_of(output: Mapping[str, Any]) -> str:
 
 
 def _whole(value: Any, between: str = "") -> str:
-    """Return a text that may be stored as lines."""
     return value if isinstance(value, str) else between.join(map(str, value))
 
 

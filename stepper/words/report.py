@@ -66,11 +66,10 @@ def capital(text: str) -> str:
 
 def step_name(plan: Plan, step: Step) -> str:
     """Return how reports name a step."""
-    return f'step {plan.position(step.id)} of {len(plan.steps)} "{few(step.title, TITLE_WORDS)}"'
+    return f'step {plan.position(step.id)} of {len(plan.steps)} "{_few(step.title, TITLE_WORDS)}"'
 
 
-def few(text: str, count: int) -> str:
-    """Return the first words of a text, in one line: each report repeats it."""
+def _few(text: str, count: int) -> str:
     words = one_line(text, 120).split()
     return " ".join(words) if len(words) <= count else " ".join(words[:count]) + " …"
 
@@ -80,8 +79,7 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
 
 
-def headline(ended: Ended) -> str:
-    """Return the verdict, in one line."""
+def _headline(ended: Ended) -> str:
     where, took, error = capital(ended.cell.label), seconds(ended.duration_s), ": ".join(error_of(ended))
     if ended.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
@@ -124,13 +122,12 @@ def joined(reports: Sequence[Report]) -> Report:
     return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)))
 
 
-def standing(ended: Ended) -> str:
-    """Return where the step stands after the run."""
+def _standing(ended: Ended) -> str:
     if ended.step is None:
         return ""
     name = capital(step_name(ended.plan, ended.step))
     if ended.verdict is Verdict.FINE:
-        criterion = f"; criterion: {few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        criterion = f"; criterion: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
@@ -140,8 +137,7 @@ def standing(ended: Ended) -> str:
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
 
-def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
-    """Return the failing line of the cell with its neighbours, and the frame in an earlier cell where it arose."""
+def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     parts = []
     if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
         lines = source.split("\n")
@@ -165,7 +161,7 @@ def left_out(characters: int, outputs: int, size: int) -> str:
 
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
-    parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)])]
+    parts = ["stepper: " + _headline(ended), *filter(None, [_standing(ended)])]
     if ended.held:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
@@ -175,7 +171,7 @@ def of_run(ended: Ended) -> Report:
         fault = ended.fault
         if fault.suggestion and fault.suggestion not in fault.evalue:
             parts.append(f"Suggestion: {one_line(fault.suggestion)}")
-        parts += failing_lines(fault, ended.cell.source, ended.origins)
+        parts += _failing_lines(fault, ended.cell.source, ended.origins)
         parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
@@ -204,7 +200,7 @@ def of_scratch(ended: Ended) -> str:
         parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
         if fault is not None:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
-            parts += failing_lines(fault, ended.cell.source, {})
+            parts += _failing_lines(fault, ended.cell.source, {})
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 
 
@@ -244,7 +240,7 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
-        parts += [headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [_headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")
