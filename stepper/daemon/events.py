@@ -104,7 +104,7 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
         found = await edits.written(session, change, caller, again)
     if found is not None:
         workspace.make_current(session.name, change.session)
-        workspace.turns.worked.add(change.session)
+        workspace.worked.add(change.session)
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
@@ -132,12 +132,12 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
 async def prompt(workspace: Workspace, event: Event) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
     owner = event.session
-    workspace.turns.worked.discard(owner)
-    workspace.turns.sent_on.pop(owner, None)
+    workspace.worked.discard(owner)
+    workspace.sent_on.pop(owner, None)
     workspace.release(session=owner)  # of a message that was broken off
     new = payload.new_notebook(event)
     if new or event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
-        workspace.turns.worked.add(owner)
+        workspace.worked.add(owner)
     if new:
         return new
     command = PLAIN_WORDS.get(event.prompt.lower())
@@ -145,7 +145,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if command is None or session is None:
         return payload.SILENT
     if command is not _status:  # who asks how far it is gets an answer and nothing else
-        workspace.turns.worked.add(owner)
+        workspace.worked.add(owner)
     said = await command(session)
     workspace.mark()
     return _context("UserPromptSubmit", said)
@@ -153,17 +153,17 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
     """The agent ends its turn: with steps pending it is sent on, once without progress."""
-    owner, turns, session = event.session, workspace.turns, workspace.under_way(event.session)
-    if session is None or owner not in turns.worked or session.state.stop:
+    owner, session = event.session, workspace.under_way(event.session)
+    if session is None or owner not in workspace.worked or session.state.stop:
         return payload.SILENT
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
         return payload.SILENT
     waiting = session.state.open_step()
     statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
     over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
-    if waiting is None or turns.sent_on.get(owner) == over or asks(event.last_message):
+    if waiting is None or workspace.sent_on.get(owner) == over or asks(event.last_message):
         return payload.SILENT
-    turns.sent_on[owner] = over
+    workspace.sent_on[owner] = over
     left = f"{len(statuses) - over} of {len(statuses)} steps of {one_line(session.name)}"
     said = f"stepper: {left} are not done. {brief.next_line(session.state)}"
     return payload.go_on(f"{said} If something stands in the way of it, the person can be told what.")

@@ -44,7 +44,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
     told = commands.read(row.arguments, load_arguments(payload))
     if isinstance(told, WORK):
-        request.workspace.turns.worked.add(request.owner)
+        request.workspace.worked.add(request.owner)
     return answers.to_json(await _of_project(request, told))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,16 @@ from stepper.session.session import Session
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 
 
-@dataclass
-class Turns:
-    """What happened in each session of Claude Code since the person's last prompt."""
-
-    worked: set[str] = field(default_factory=set)  # a cell ran, or a command was given
-    sent_on: dict[str, int] = field(default_factory=dict)  # how many steps were over when the agent was sent on
-
-
 class Workspace:
     """The notebooks of one project, each with its session."""
 
     def __init__(self, paths: Paths, open_session: Callable[[str, str], Session]) -> None:
-        self.paths, self.config, self.turns = paths, Config(paths), Turns()
+        self.paths, self.config = paths, Config(paths)
         self.sessions: dict[str, Session] = {}
         self._open = open_session
+        # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
+        # steps were over in each when the agent was sent on.
+        self.worked, self.sent_on = set[str](), dict[str, int]()
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
 
     @property
@@ -174,23 +169,19 @@ class Workspace:
             private.remove(self.paths.active)
 
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
-        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before it.
-
-        Raise UsageError where the folder can't be written.
-        """
+        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
-        folder = os.path.realpath(self.folder)
-        for number in itertools.count(1):
-            ending = f"_{number}" if number > 1 else ""
-            path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
-            try:
-                os.makedirs(folder, exist_ok=True)
-                create(self.resolve(path), plan)
-                break
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise UsageError(f"{path} can't be made: {error.strerror}") from error
+        path = folder = os.path.realpath(self.folder)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for number in itertools.count(1):
+                ending = f"_{number}" if number > 1 else ""
+                path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
+                with contextlib.suppress(FileExistsError):
+                    create(self.resolve(path), plan)
+                    break
+        except OSError as error:
+            raise UsageError(f"{path} can't be made: {error.strerror}") from error
         session = self.session(path)
         await steering.create(session, plan)
         self.make_current(session.name, owner)
