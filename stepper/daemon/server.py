@@ -60,7 +60,7 @@ class Daemon:
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
         store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
-        file = IpynbFile(path)
+        file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
         return Session(
             name,
             file,
@@ -69,12 +69,7 @@ class Daemon:
             PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
-            Adviser(
-                path,
-                Surroundings(self.paths.project),
-                Figures(os.path.join(self.paths.figures, store)),
-                ipython.transformer(),
-            ),
+            Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
             settle,
         )
 
