@@ -34,10 +34,7 @@ def _name(value: Any) -> bool:
 
 
 def _inside(folder: Any) -> bool:
-    """Whether rules of Claude Code's that are made of the folder's name speak of that folder alone, and of no settings.
-
-    `Edit(**/**)` would allow every edit, `Edit(.claude/**)` that of the hooks.
-    """
+    """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all, `.claude` the hooks."""
     if not _name(folder) or re.search(r"[*?\[\]{}()!\\]", folder):
         return False
     parts = os.path.normpath(folder).split(os.sep)

@@ -65,10 +65,7 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
 
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
-    """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
-
-    Takes no lock: while a cell of this notebook runs, another edit may be prepared; the engine asks again.
-    """
+    """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
     limits, state = session.limits(), session.state
     if isinstance(change, FileWrite):
         try:

@@ -197,10 +197,7 @@ def find_project(start: str) -> "str | None":
 
 
 def project_of(start: str, prefix: str) -> "str | None":
-    """Return the project that the environment `prefix` was made for, else (it is gone) that of the folder `start`.
-
-    A linked worktree has its own state, and this stepper from its main checkout.
-    """
+    """Return the project of the environment `prefix`; where it is gone, or lends it to a worktree, that of `start`."""
     own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
     gone = not os.path.isdir(os.path.join(own, HOME))
     return here if gone or (here and own in checkouts(here)) else own

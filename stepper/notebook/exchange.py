@@ -27,10 +27,7 @@ def remove(name: str, folder: int) -> None:
 
 
 def clear(name: str, folder: int) -> Future[None]:
-    """Remove a file soon; whoever makes another one of that name waits for the end of it.
-
-    It takes milliseconds where the system discards its blocks at once.
-    """
+    """Remove a file soon: it may take milliseconds. Whoever makes another one of that name waits for the end of it."""
     return soon(lambda own: remove(name, own), folder)
 
 

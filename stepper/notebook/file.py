@@ -1,7 +1,4 @@
-"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
-
-nbformat makes and validates them off the hot path; here they are plain JSON. What is not touched keeps its bytes.
-"""
+"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically."""
 
 from __future__ import annotations
 

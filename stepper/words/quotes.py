@@ -1,7 +1,4 @@
-"""What cells wrote, as reports and pages show it: behind `| `, cleaned, bounded, cut at lines.
-
-Nothing printed can pass for stepper's own words: those alone stand at the beginning of a line.
-"""
+"""What cells wrote, as reports and pages show it: behind `| `, so that nothing printed passes for stepper's words."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ def _code(line: str) -> str:
 def outputs_text(
     outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT, title: str = "Output", errors: bool = False
 ) -> list[str]:
-    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none.
-
-    With `errors` those that were shown but ended nothing are named among it.
-    """
+    """Return the outputs' text, in a list, empty for none; with `errors` those that ended nothing are named in it."""
     text = "".join(
         f"{output.get('ename')}: {output.get('evalue')}\n"
         if errors and output.get("output_type") == "error"
