@@ -56,10 +56,9 @@ class Event:
     @property
     def tool_input(self) -> dict[str, Any]:
         """What a tool is told."""
-        value = self.data.get("tool_input")
-        if not isinstance(value, dict):
+        if not isinstance(self.data.get("tool_input"), dict):
             raise PayloadError("the hook's payload has no object in `tool_input`")
-        return value
+        return _object(self.data, "tool_input")
 
     @property
     def change(self) -> CellEdit | FileWrite:
@@ -67,31 +66,20 @@ class Event:
 
         After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
         """
-        given, answered = self.tool_input, self.data.get("tool_response")
-        answered = answered if isinstance(answered, dict) else {}
-        common: dict[str, Any] = {
-            "tool_use_id": _word(self.data, "tool_use_id") or None,
-            "session": self.session,
-            "consent": self.consent,
-        }
+        given, answered = self.tool_input, _object(self.data, "tool_response")
+        used = _word(self.data, "tool_use_id") or None
+        common: dict[str, Any] = {"tool_use_id": used, "session": self.session, "consent": self.consent}
         tool = _text(self.data, "tool_name")
         if tool == "Write":
             return FileWrite(_path(given, "file_path"), _word(given, "content", limit=None), **common)
         if tool != "NotebookEdit":
             raise PayloadError(f"the hook's payload is about the tool {tool[:100]!r}")
-        how = _word(given, "edit_mode") or "replace"
-        named = given.get("cell_id")
-        cell_id = answered.get("cell_id") or (None if how == "insert" else named)
-        cell_type = answered.get("cell_type") or given.get("cell_type")
-        return CellEdit(
-            _path(given, "notebook_path"),
-            cell_id if isinstance(cell_id, str) else None,
-            named if how == "insert" and isinstance(named, str) else None,
-            cell_type if isinstance(cell_type, str) else None,
-            how,
-            _word(given, "new_source", limit=None),
-            **common,
-        )
+        how, named = _word(given, "edit_mode") or "replace", _word(given, "cell_id", limit=None) or None
+        own = _word(answered, "cell_id", limit=None) or (None if how == "insert" else named)
+        above = named if how == "insert" else None
+        kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
+        source = _word(given, "new_source", limit=None)
+        return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
 
     @property
     def last_edits(self) -> set[str]:
@@ -103,16 +91,20 @@ class Event:
         calls = self.data.get("tool_calls")
         edited: set[str] = set()
         for call in calls if isinstance(calls, list) else []:
-            given = call.get("tool_input") if isinstance(call, dict) else None
-            path = (given.get("notebook_path") or given.get("file_path")) if isinstance(given, dict) else None
-            if not isinstance(path, str):
-                continue
-            path = posixpath.join(_word(self.data, "cwd", 4096) or "/", path)
-            if call.get("tool_name") in ("NotebookEdit", "Write") and _possible(path):
+            given = _object(call, "tool_input")
+            named = _word(given, "notebook_path", limit=None) or _word(given, "file_path", limit=None)
+            path = posixpath.join(_word(self.data, "cwd", 4096) or "/", named)
+            if named and _possible(path) and call.get("tool_name") in ("NotebookEdit", "Write"):
                 edited.add(path)
-            elif call.get("tool_name") == "Read":
+            elif named and call.get("tool_name") == "Read":
                 edited.discard(path)
         return edited
+
+
+def _object(data: Any, key: str) -> dict[str, Any]:
+    """Return an object in an object, an empty one for anything else."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _text(data: dict[str, Any], key: str) -> str:
