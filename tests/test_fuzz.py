@@ -5,6 +5,7 @@ is wrong. `make fuzz` (HYPOTHESIS_PROFILE=nightly) tries 20,000 examples; CI som
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -124,12 +125,11 @@ def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> b
 
 def parts(answer: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
-    found = []
-    while answer:
-        start = wire.PREFIX + 8 * wire.count(answer[: wire.PREFIX])
-        sizes = wire.lengths(answer[wire.PREFIX : start])
-        found.append(wire.split(answer[start:], sizes))
-        answer = answer[start + sum(sizes) :]
+    found, stream = [], io.BytesIO(answer)
+    while prefix := stream.read(wire.PREFIX):
+        sizes = wire.lengths(stream.read(8 * wire.count(prefix)))
+        found.append([stream.read(size) for size in sizes])
+        assert [len(part) for part in found[-1]] == sizes
     return found
 
 

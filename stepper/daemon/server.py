@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import logging
@@ -27,6 +26,7 @@ from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
 from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
+from stepper.hook.start import locked
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile
@@ -240,18 +240,11 @@ def main() -> None:
     paths.make_home()
     lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
-    until = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                sys.exit(
-                    "an earlier one still runs a cell: ask again when that is through "
-                    "(`stepper shutdown` ends it, and the kernels with their state)"
-                )
-            time.sleep(0.05)
+    if not locked(lock, LOCK_SECONDS):
+        sys.exit(
+            "an earlier one still runs a cell: ask again when that is through "
+            "(`stepper shutdown` ends it, and the kernels with their state)"
+        )
     handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
