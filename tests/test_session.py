@@ -229,7 +229,8 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
         assert " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name], name
 
 
-def test_a_file_in_the_notebooks_folders_place_is_said(project: Quick) -> None:
+def test_a_file_in_the_notebooks_folders_place_is_said(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
     (project.folder / "notebooks").rmdir()
     (project.folder / "notebooks").write_text("")
     assert "notebooks can't be made" in project.stepper("new", "p", check=2).stderr
