@@ -98,7 +98,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
         return False
     if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
         return False
-    session.put(cell, session.failed, last.step, last.run, keep_time=True)
+    session.outputs.put(cell, session.failed, last.step, last.run, keep_time=True)
     return True
 
 

@@ -46,7 +46,7 @@ async def settle(session: Session) -> None:
     python = kernel.about().python if kernel else ""
     done = await conclude(session, work, begin, execution, UNKNOWN, cut.kernel, python)
     if done.follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
-        work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
+        work.notes += session.outputs.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
     ended = await tell(session, work, done)
     session.kept(report.of_run(ended), ended)
     session.trouble(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut.run}`", cut.run)

@@ -116,7 +116,7 @@ async def conclude(
     )
     follows = turn.after(state, run, work.limits)
     if follows.decision.act is not retry.Act.AGAIN:
-        work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
+        work.notes += session.outputs.put(cell, execution, run.step, run.run, work.keep_time)
     work.notes += follows.notes
     session.log(run, sync=None)
     session.ended(execution, f"cell {cell.number}")
