@@ -131,6 +131,25 @@ def test_what_follows_a_run(happened, ended: events.Ran, act: Act, attempts: int
     assert (follows.decision.act, follows.attempts, follows.notes) == (act, attempts, [note] if note else [])
 
 
+@pytest.mark.parametrize(
+    ("happened", "act", "attempts", "counts"),
+    [
+        ((), Act.FIX, 0, False),
+        ((HELD, HELD), Act.FIX, 1, True),
+        ((HELD, HELD, run(1, FIXABLE)), Act.FIX, 0, False),  # only three in a row count
+        ((run(1, FINE), HELD, HELD), Act.FIX, 1, True),
+        ([*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD], Act.STOP, 3, True),
+        ([run(n, FIXABLE) for n in range(1, 5)], Act.FIX, 3, False),
+    ],
+)
+def test_what_follows_a_cell_that_did_not_run(happened, act: Act, attempts: int, counts: bool) -> None:
+    made = state(*happened)
+    follows = turn.held(made, HELD, Limits())
+    assert (follows.decision.act, follows.attempts, follows.counts) == (act, attempts, counts)
+    ledger.apply(HELD, made)
+    assert made.of(1).attempts == attempts
+
+
 def test_how_a_cell_is_to_run() -> None:
     made = state(run(1, FIXABLE, "a"), run(2, FIXABLE, "b"), run(3, FINE, key="id1", at=1))
     written = cell(0, "a")

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from stepper.ground import reading
-from stepper.policy.model import Fault, Key, Moment, Outcome, Run
+from stepper.policy.changes import source_hash
+from stepper.policy.model import Fault, Key, Moment, Outcome, Run, Verdict
 
 LeftOut = tuple[int, int, int]  # characters, outputs, their bytes
 
@@ -64,6 +65,25 @@ class Started(Event):
     source: str = ""
     tags: tuple[str, ...] = ()
     kernel: str = ""
+
+    def became(self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float) -> Run:
+        """Return the run that it became."""
+        return Run(
+            run=self.run,
+            cell_id=self.cell_id,
+            number=self.number,
+            index=self.index,
+            step=self.key if isinstance(self.key, int) else None,
+            source_hash=source_hash(self.source),
+            started_at=self.at,
+            duration_s=round(seconds, 4),
+            outcome=outcome,
+            verdict=verdict,
+            fault=fault,
+            kernel=self.kernel,
+            tool_use_id=self.tool_use_id,
+            key=self.key,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

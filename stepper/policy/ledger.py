@@ -15,7 +15,6 @@ from stepper.policy.model import StepStatus, Verdict
 from stepper.policy.state import NONE, Came, Shown, State, Stop
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
-HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 # How a run's end moves a step. A cancelled run leaves the step where it was.
 AFTER_RUN = {
@@ -62,14 +61,10 @@ def _held(event: events.Held, state: State) -> None:
     """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
     _called(event.tool_use_id, state)
     progress = state.of(event.key)
-    progress.held, progress.held_count = event.source_hash, progress.held_count + 1
-    if progress.status is StepStatus.DONE:  # a fresh count begins, as with a run
-        progress.attempts, progress.failing = 0, False
+    progress.attempts, counts = state.attempts_held(event.key)
+    progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1
     progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event.cell_id, event.index
     state.ran.pop(event.cell_id, None)
-    if progress.held_count == HELD_IN_A_ROW:
-        progress.held_count = 0
-        progress.attempts += 1
 
 
 @apply.register

@@ -12,9 +12,14 @@ from stepper.ground.text import one_line
 Key = int | str  # a step's id, or the id of a cell in no step
 
 
+def instant(text: Moment) -> datetime:
+    """Return the time that a text tells."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def moment(text: str) -> Moment:
     """Return a time in ISO 8601 with its zone; raise TypeError or ValueError."""
-    if not isinstance(text, str) or datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
+    if not isinstance(text, str) or instant(text).tzinfo is None:
         raise TypeError(f"no time with a zone: {text!r:.100}")
     return text
 

@@ -11,6 +11,7 @@ from stepper.policy.events import LeftOut, Ran, Started, Unwritten
 from stepper.policy.model import Key, Kind, Outcome, Plan, StepStatus, Verdict
 
 NONE: LeftOut = (0, 0, 0)
+HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 
 @dataclass
@@ -101,6 +102,12 @@ class State:
         fresh = progress.status is StepStatus.DONE
         return 0 if fresh else progress.attempts + (progress.failing and not repeat)
 
+    def attempts_held(self, key: Key) -> tuple[int, bool]:
+        """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""
+        progress = self.of(key)
+        counts = progress.held_count + 1 == HELD_IN_A_ROW
+        return (0 if progress.status is StepStatus.DONE else progress.attempts) + counts, counts
+
     def open_step(self) -> int | None:
         """Return the id of the first step that is neither done nor skipped, or None."""
         for step in self.plan.steps:
@@ -125,10 +132,6 @@ class State:
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
-
-    def showing(self, display_id: str) -> list[str]:
-        """Return the cells that show a display id."""
-        return [cell_id for cell_id, shown in self.shown.items() if display_id in shown.displays]
 
     def outcome_of(self, run: int) -> Outcome:
         """Return how a run ended, as far as it is known."""

@@ -1,19 +1,23 @@
-"""What is to happen before a cell and after it: two pure functions decide, the session carries out.
+"""What is to happen before a cell and after it: policy decides here, the session carries out.
 
-`before`: a cell that was written → run it, say that it waits, refuse it, or nothing. `after`: a run that was judged
-(`judge`) → go on, let the agent fix it, run it again, or stop.
+`before`: a cell that was written → run it, say that it waits, refuse it, or nothing. `judged`: how an execution ended →
+its fault and verdict. `after`: a run that was judged, `held`: a cell that did not run → go on, let the agent fix it,
+run it again, or stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from stepper.policy import changes, firstline, gate, plan, progress, retry
-from stepper.policy.events import Ran
-from stepper.policy.model import Cell, Consent, Key, Limits, Run, Verdict
+from stepper.policy import changes, classify, firstline, gate, plan, progress, retry
+from stepper.policy.events import Held, Ran
+from stepper.policy.model import Cell, Consent, Death, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.policy.state import Progress, State
+
+KEPT = "the kernel's state is kept"
+LOST = "all variables are lost"
 
 
 class Do(Enum):
@@ -58,8 +62,8 @@ def before(
     if why:
         return Before(Do.REFUSE, why)
     key, source = plan.key(state, cells, cell), changes.source_hash(cell.source)
-    held = state.progress.get(key, Progress()).held == source  # written once more, it runs
-    look_ahead = limits.preflight and not held and changes.RAISES_TAG not in cell.tags
+    as_held = state.progress.get(key, Progress()).held == source  # written once more, it runs
+    look_ahead = limits.preflight and not as_held and changes.RAISES_TAG not in cell.tags
     return Before(Do.RUN, "", progress.same_again(state, key, source), look_ahead)
 
 
@@ -82,13 +86,44 @@ def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Tas
     return Task(key, timeout, (*asked.problems, *order, *returned))
 
 
+def judged(
+    outcome: Outcome,
+    fault: Fault | None,
+    tags: tuple[str, ...],
+    death: Death | None = None,
+    memory: str = "",
+    built: str = "",
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault, with classes of its own for what is no exception, and the verdict.
+
+    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
+    """
+    lost = f"kernel died ({death.how}): {LOST}" + (f"; {built}" if built else "") if death else ""
+    if outcome is Outcome.MEMORY:
+        return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
+    if death and outcome is not Outcome.CANCELLED:
+        said = lost + (f"\n{death.stderr}" if death.stderr else "")
+        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
+        frames, line = (fault.frames, fault.line) if fault else ((), None)
+        return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
+    if outcome is Outcome.TIMEOUT:
+        fault = replace(fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",))
+    if outcome is Outcome.ERROR and changes.RAISES_TAG in tags:
+        return fault, Verdict.FINE
+    return fault, classify.of_run(outcome, fault)
+
+
 @dataclass(frozen=True)
 class After:
-    """What follows a run: what is to be done, the attempts with it, what is to be noted."""
+    """What follows: what is to be done, the attempts by then, what is to be noted.
+
+    A cell that did not run `counts` as an attempt where that was the third time in a row.
+    """
 
     decision: retry.Decision
     attempts: int
-    notes: list[str]
+    notes: Sequence[str] = ()
+    counts: bool = True
 
 
 def after(state: State, run: Ran, limits: Limits) -> After:
@@ -96,3 +131,10 @@ def after(state: State, run: Ran, limits: Limits) -> After:
     attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0)
     notes = progress.same_error(state, run) if run.verdict is Verdict.RECOVERABLE else []
     return After(retry.decide(run.verdict, attempts, run.repeat, limits), attempts, notes)
+
+
+def held(state: State, found: Held, limits: Limits) -> After:
+    """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
+    attempts, counts = state.attempts_held(found.key)
+    decision = retry.decide(found.verdict, attempts, 0, limits) if counts else retry.Decision(retry.Act.FIX)
+    return After(decision, attempts, counts=counts)

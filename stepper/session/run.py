@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import count
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
-from stepper.policy import changes, events, judge, retry, turn
-from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
-from stepper.policy.namespace import Namespace
+from stepper.policy import changes, events, retry, turn
+from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
 from stepper.session.session import Caller, Session
@@ -22,7 +21,7 @@ from stepper.words.report import Ended
 
 @dataclass
 class Work:
-    """A cell that is to run, and what is noted on the way."""
+    """A cell that is to run: what it counts for, its deadline in seconds, and what is noted on the way."""
 
     document: Notebook
     cell: Cell
@@ -32,16 +31,25 @@ class Work:
     keep_time: bool
     notes: list[str]
     was_complete: bool
+    repeat: int = 0  # how often stepper itself has run it, after a transient error
 
-
-@dataclass(frozen=True)
-class Concluded:
-    """A run that is journaled: what came of it, and what follows."""
-
-    begin: judge.Begun
-    run: Run
-    execution: Execution
-    follows: turn.After
+    def begun(self, run: int, tool_use_id: str | None, kernel: str = "") -> events.Started:
+        """Return its run, as the journal knows it from the beginning on."""
+        cell = self.cell
+        return events.Started(
+            run=run,
+            key=self.key,
+            at=now(),
+            tool_use_id=tool_use_id,
+            request=uuid.uuid4().hex,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
 
 
 def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = True) -> Work:
@@ -63,56 +71,42 @@ async def run_cell(
     if why := changes.halved(cell.source):
         raise StepperError(f"{cell.label}: {why}")
     work = work_on(session, document, cell, keep_time)
-    for repeat in count():
+    while True:
         try:
             kernel = await session.keeper.get(caller.environ)
         except KernelError as error:
             return _not_started(session, work, error)
         work.notes = [*session.take_notes(), *work.notes]
-        begin = judge.Begun(session.state.next_run, work.key, now(), time.monotonic(), tool_use_id, repeat,
-                            uuid.uuid4().hex, work.timeout)  # fmt: skip
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
-        session.log(begin.event(cell, kernel.id), sync=False)
-        known = session.namespace
-        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
-        done = await conclude(session, work, begin, execution, known, kernel.id, kernel.about().python)
-        if done.follows.decision.act is not retry.Act.AGAIN:
+        begun, began = work.begun(session.state.next_run, tool_use_id, kernel.id), time.monotonic()
+        session.log(begun, sync=False)
+        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begun.request)
+        run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
+        if follows.decision.act is not retry.Act.AGAIN:
             break
-        wait = done.follows.decision.wait
-        work.notes.append(
-            f"run {done.run.run}: {report.short_fault(done.run.fault)}; stepper ran it again after {wait:g} s"
-        )
+        wait = follows.decision.wait
+        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; stepper ran it again after {wait:g} s")
         if await _paused(session, wait, caller):
-            done = replace(done, run=replace(done.run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED))
+            run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
-    return await tell(session, work, done)
+        work.repeat += 1
+    return await tell(session, work, run, execution, follows)
 
 
 async def conclude(
-    session: Session,
-    work: Work,
-    begin: judge.Begun,
-    execution: Execution,
-    known: Namespace,
-    kernel_id: str,
-    python: str,
-) -> Concluded:
-    """Judge an execution, put its outputs away and journal the run; `known` is what the kernel held before it."""
+    session: Session, work: Work, begun: events.Started, execution: Execution, seconds: float
+) -> tuple[events.Ran, turn.After]:
+    """Judge an execution, put its outputs away and journal the run; return it and what follows."""
     state, cell = session.state, work.cell
-    known = session.namespace or known  # a kernel that died tells no more
-    fault, verdict = judged(cell, execution, known, brief.built(state))
-    if fault is not None:
-        fault = await asyncio.to_thread(
-            session.adviser.suggested, fault, execution.told, cell, work.document.cells, state, known, python
-        )
+    fault, verdict = await judged(session, cell, execution, work.document.cells, brief.built(state))
     run = events.Ran(
-        **vars(begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())),
-        repeat=begin.repeat,
+        **vars(begun.became(execution.outcome, verdict, fault, seconds)),
+        repeat=work.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
         left_out=astuple(execution.left_out) if execution.left_out else None,
-        request=begin.request,
+        request=begun.request,
     )
     follows = turn.after(state, run, work.limits)
     if follows.decision.act is not retry.Act.AGAIN:
@@ -121,34 +115,38 @@ async def conclude(
     session.log(run, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
-    return Concluded(begin, run, execution, follows)
+    return run, follows
 
 
-async def tell(session: Session, work: Work, done: Concluded) -> Ended:
+async def judged(
+    session: Session, cell: Cell, execution: Execution, cells: Sequence[Cell], built: str = ""
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution, with its suggestion, and what follows.
+
+    `built` tells what had built the variables, for a kernel that died.
+    """
+    memory = "; ".join([execution.memory, *brief.largest(execution.namespace)]) if execution.memory else ""
+    fault, verdict = turn.judged(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
+    if fault is not None:
+        fault = await session.advised(fault, execution.told, execution.namespace, cell, cells)
+    return fault, verdict
+
+
+async def tell(session: Session, work: Work, run: Run, execution: Execution, follows: turn.After) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
-    run, execution = done.run, done.execution
     session.put_late()
     ended = summed(session, work, run, execution)
-    besides = (session, execution, run, done.begin.wall_ns)
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
+    besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
-    if done.follows.decision.act is retry.Act.STOP:
-        session.stop(work.key, ended, done.follows.attempts + done.begin.repeat)
+    if follows.decision.act is retry.Act.STOP:
+        session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
             ended = replace(ended, tail=brief.completion(session.name, session.state, figures))
     return ended
-
-
-def judged(cell: Cell, execution: Execution, known: Namespace, built: str = "") -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution and what follows; `known` is what the kernel told last.
-
-    `built` tells what had built the variables, for a kernel that died.
-    """
-    memory = "; ".join([execution.memory, *brief.largest(known)]) if execution.memory else ""
-    return judge.judge(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
 
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
@@ -174,9 +172,10 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
     )
 
 
-def _besides(session: Session, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
+def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     adviser = session.adviser
+    since_ns = int(instant(run.started_at).timestamp() * 1e9)  # by the clock that files are stamped by
     left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(execution.told, since_ns)
     return adviser.seen(execution, run.run), left
 
@@ -198,13 +197,11 @@ def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
     if not error.stops:
         raise error
-    cell, key = work.cell, work.key
     fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
-    begin = judge.Begun(0, key, now(), 0.0, None, 0)
-    run = begin.run(cell, Outcome.KERNEL_DIED, fault, Verdict.UNRECOVERABLE, "", begin.clock)
+    run = work.begun(0, None).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
-    session.stop(key, ended, session.state.of(key).attempts, error.hint)
+    session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)
     return ended
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
-from stepper.policy.model import Death, Key, Limits
-from stepper.policy.namespace import UNKNOWN
+from stepper.policy.model import Cell, Death, Fault, Key, Limits
+from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
@@ -172,14 +173,30 @@ class Session:
         request: str = "",
         scratch: bool = False,
     ) -> Execution:
-        """Run code for a caller, who may go away; take over what the helper tells of the namespace."""
+        """Run code for a caller, who may go away; take over what the helper tells of the namespace.
+
+        A kernel that died tells no more: the execution then has what it held before.
+        """
         self.waits_for = caller
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        self.namespace = execution.namespace
+        execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
         return execution
+
+    async def known(self, kernel: Kernel) -> Namespace:
+        """Return what the kernel holds, asked of it where that is not known."""
+        self.namespace = self.namespace or await kernel.namespace()
+        return self.namespace
+
+    async def advised(
+        self, fault: Fault, told: Mapping[str, Any], known: Namespace, cell: Cell, cells: Sequence[Cell]
+    ) -> Fault:
+        """Return a fault with its suggestion, where there is one."""
+        kernel = self.keeper.kernel
+        python = kernel.about().python if kernel else ""
+        return await asyncio.to_thread(self.adviser.suggested, fault, told, cell, cells, self.state, known, python)
 
     def ended(self, execution: Execution, where: str) -> None:
         """Take note of a kernel that died."""

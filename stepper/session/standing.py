@@ -94,5 +94,6 @@ async def namespace(session: Session) -> tuple[Namespace, bool]:
     if not session.namespace and not session.lock.locked():
         async with session.turn():
             kernel = session.keeper.kernel
-            session.namespace = session.namespace or (await kernel.namespace() if kernel else UNKNOWN)
+            if kernel is not None:
+                await session.known(kernel)
     return session.namespace, kernel is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.policy import changes, events, firstline, gate, plan
-from stepper.policy.model import Cell, Key, Plan, StepStatus, Verdict
+from stepper.policy.model import Cell, Key, Outcome, Plan, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
@@ -117,26 +116,16 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
             )
         limits, asked = session.limits(), firstline.parse(source)
         timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
-        known, began, at = session.namespace or await kernel.namespace(), time.monotonic(), now()
+        await session.known(kernel)
+        began, at = time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
         took = round(time.monotonic() - began, 4)
-        session.ended(execution, "`stepper eval`")
-        cell, cells = Cell("eval", -1, 0, "code", source), list[Cell]()
-        known = session.namespace or known
-        fault, verdict = judged(cell, execution, known)
-        if fault is not None:
+        cells = list[Cell]()
+        if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
-            fault = await asyncio.to_thread(
-                session.adviser.suggested,
-                fault,
-                execution.told,
-                cell,
-                cells,
-                session.state,
-                known,
-                kernel.about().python,
-            )
+        fault, verdict = await judged(session, Cell("eval", -1, 0, "code", source), execution, cells)
+        session.ended(execution, "`stepper eval`")
         ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
         session.log(ran)
         told = {key: value for key, value in ran.to_json().items() if key not in ("event", "at")}
