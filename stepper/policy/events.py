@@ -143,7 +143,10 @@ class KernelChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """No further cell runs until the person says so. `error` is what the block names, for one line."""
+    """No further cell runs until the person says so: `block` tells why, `error` in one line.
+
+    `key` is None where no cell is to blame: the kernel died while nothing ran.
+    """
 
     kind = "stop"
     optional = ("error",)

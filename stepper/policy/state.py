@@ -1,13 +1,10 @@
-"""One notebook's standing: the plan, how far each step is, the stop, what ran in which kernel.
-
-It is changed by `ledger.apply` alone, event by event.
-"""
+"""One notebook's standing, changed by `ledger.apply` alone: plan, how far its steps are, stop, what ran where."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import LeftOut, Ran, Started, Unwritten
+from stepper.policy.events import LeftOut, Ran, Started, Stopped, Unwritten
 from stepper.policy.model import Key, Kind, Outcome, Plan, StepStatus, Verdict
 
 NONE: LeftOut = (0, 0, 0)
@@ -23,23 +20,9 @@ class Progress:
     index: int = -1  # where its cell stood
     attempts: int = 0
     failing: bool = False
-    runs: int = 0
     reason: str = ""  # why it was skipped
     held: str = ""  # the source hash that was not run last, because of what was found before
     held_count: int = 0  # how often in a row
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The state in which no further cell of the notebook runs until the person says so.
-
-    `key` is None where no cell is to blame: the kernel died while nothing ran.
-    """
-
-    key: Key | None
-    cell_id: str
-    block: str
-    error: str  # what the block is about: class and message
 
 
 @dataclass
@@ -70,11 +53,10 @@ class State:
 
     plan: Plan = field(default_factory=Plan)
     progress: dict[Key, Progress] = field(default_factory=dict)
-    stop: Stop | None = None
+    stop: Stopped | None = None  # no further cell runs until the person says so
     runs: list[Ran] = field(default_factory=list)
     next_run: int = 1
     running: Started | None = None
-    kernel: str = ""  # the id of the kernel that ran last
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
     ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
     ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it

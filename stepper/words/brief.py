@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, one_line
+from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, Step, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
-from stepper.policy.state import Came, State, Stop
+from stepper.policy.state import Came, State
 from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
 
 MARKS = {
@@ -125,7 +126,7 @@ def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
     )
 
 
-def of_journaled(run: Run, text: str | None, stop: Stop | None) -> Report:
+def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     """Return the report on a run as the journal has it; without its text, what is known of it."""
     fine, fault = run.verdict is Verdict.FINE, run.fault
     what = f"{fault.ename}: {fault.evalue}" if fault else run.outcome.value
