@@ -48,7 +48,6 @@ class Document:
                 kind = str(cell.get("cell_type"))
                 number += kind == "code"
                 metadata = cell.get("metadata") or {}
-                own = metadata.get("stepper") or {}
                 found.append(
                     Cell(
                         str(cell.get("id") or f"cell-{index}"),
@@ -57,7 +56,6 @@ class Document:
                         kind,
                         text_of(cell.get("source", "")),
                         tags_of(metadata),
-                        own.get("step") if isinstance(own, dict) else None,
                     )
                 )
             self._cells = found

@@ -113,7 +113,6 @@ class Cell:
     type: str
     source: str
     tags: tuple[str, ...] = ()
-    step: int | None = None
 
     @property
     def is_code(self) -> bool:
