@@ -60,10 +60,12 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)
+    session.keeper.foreign = False
     left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
-        return await session.keeper.recall(cut.request, left, limits)
+        return await kernel.recall(cut.request, left, limits)
     except KernelError as error:
+        await kernel.shutdown()
         return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))
 
 

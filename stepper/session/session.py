@@ -201,14 +201,15 @@ class Session:
     def ended(self, execution: Execution, where: str) -> None:
         """Take note of a kernel that died."""
         if execution.death is not None:
-            self.keeper.died(f"the kernel died ({execution.death.how}) in {where}")
+            self.keeper.lost(f"the kernel died ({execution.death.how}) in {where}")
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
-        if self.waits_for is not None and not self.keeper.busy:
+        interrupted = await self.keeper.interrupt("person")
+        if self.waits_for is not None and not interrupted:
             self.pause.set()  # it waits to be run again
             return True
-        return await self.keeper.interrupt("person")
+        return interrupted
 
     async def abandon(self, caller: Caller) -> None:
         """The caller went away: what it waits for is cancelled."""

@@ -18,8 +18,7 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps = [_step(session, step) for step in session.state.plan.steps]
-    kernel = answers.KernelStatus(**await session.keeper.status())
-    return answers.Status(session.name, session.state.name, steps, kernel)
+    return answers.Status(session.name, session.state.name, steps, await session.keeper.status())
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
@@ -34,8 +33,7 @@ def planned(session: Session) -> answers.Planned:
     steps = []
     for step in session.state.plan.steps:
         progress = session.state.of(step.id)
-        told = (step.id, step.title, step.criterion, step.kind.value, progress.status.value, progress.reason)
-        steps.append(answers.PlannedStep(*told))
+        steps.append(answers.PlannedStep(**{**vars(step), "status": progress.status, "reason": progress.reason}))
     return answers.Planned(session.name, steps)
 
 
