@@ -7,12 +7,13 @@ between two writes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from stepper.kernel.outputs import UPDATE, OutputArea
 from stepper.notebook.file import IpynbFile
-from stepper.session.ports import Arrived, LeftOut, Models, Target
+from stepper.policy import events
+from stepper.session.ports import LeftOut, Models, Target
 
 
 @dataclass
@@ -63,13 +64,14 @@ class Late:
             self.cells[target] = _Cell(OutputArea.of(outputs, displays, missing, limit))
         self.cells[target].take(message)
 
-    def put(self, models: Models | None) -> list[Arrived]:
+    def put(self, models: Models | None) -> list[events.Late]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
         found = {**self.again, **{target: cell.area.outputs() for target, cell in self.cells.items()}}
         gone = self.file.put_late(found, models)
         arrived = [
-            Arrived(target, cell.characters, cell.outputs, cell.updates, cell.area.left_out, cell.area.placed,
-                    target not in gone)
+            events.Late(**vars(target), characters=cell.characters, shows=cell.outputs, updates=cell.updates,
+                        left_out=astuple(cell.area.left_out), there=target not in gone,
+                        displays={mark: [*outputs] for mark, outputs in cell.area.placed.items()})
             for target, cell in self.cells.items()
         ]  # fmt: skip
         self.cells, self.again = {}, {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from stepper.policy import changes, classify, firstline, gate, plan, progress, retry
+from stepper.policy import changes, classify, firstline, gate, plan, progress
 from stepper.policy.events import Held, Ran
 from stepper.policy.model import Cell, Consent, Death, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.policy.state import Progress, State
@@ -113,28 +113,47 @@ def judged(
     return fault, classify.of_run(outcome, fault)
 
 
+class Act(Enum):
+    """What follows a run."""
+
+    GO_ON = "go on"
+    FIX = "the agent fixes the cell"
+    AGAIN = "stepper runs the cell again"
+    STOP = "stop and tell the person"
+
+
 @dataclass(frozen=True)
 class After:
-    """What follows: what is to be done, the attempts by then, what is to be noted.
+    """What follows: what is to be done, the attempts by then, what is to be noted."""
 
-    A cell that did not run `counts` as an attempt where that was the third time in a row.
-    """
-
-    decision: retry.Decision
+    act: Act
+    wait: float  # seconds, where it runs again
     attempts: int
     notes: Sequence[str] = ()
-    counts: bool = True
+    counts: bool = True  # as an attempt: of cells that did not run each third in a row does
+
+
+def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tuple[Act, float]:
+    """Return what follows a verdict, and after how many seconds, where it runs again.
+
+    `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
+    """
+    if verdict in (Verdict.FINE, Verdict.CANCELLED):
+        return Act.GO_ON, 0.0
+    if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
+        return Act.AGAIN, 2.0**repeats
+    return Act.FIX if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries else Act.STOP, 0.0
 
 
 def after(state: State, run: Ran, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
     attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0)
     notes = progress.same_error(state, run) if run.verdict is Verdict.RECOVERABLE else []
-    return After(retry.decide(run.verdict, attempts, run.repeat, limits), attempts, notes)
+    return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, notes)
 
 
 def held(state: State, found: Held, limits: Limits) -> After:
     """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
     attempts, counts = state.attempts_held(found.key)
-    decision = retry.decide(found.verdict, attempts, 0, limits) if counts else retry.Decision(retry.Act.FIX)
-    return After(decision, attempts, counts=counts)
+    act, wait = decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+    return After(act, wait, attempts, counts=counts)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, StepperError
-from stepper.policy import changes, events, plan, progress, retry, turn
+from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, FileWrite, Outcome, Run, Verdict
 from stepper.session.ports import Execution, Notebook
 from stepper.session.run import run_cell, summed, work_on
@@ -118,6 +118,6 @@ async def _held(
     follows = turn.held(session.state, found, work.limits)
     session.log(found)
     ended = replace(summed(session, work, run, Execution(run.outcome)), held=True, counted=follows.counts)
-    if follows.decision.act is retry.Act.STOP:
+    if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts)
     return ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, Protocol
 
 from stepper.ground.errors import NotebookError, StepperError
@@ -13,7 +13,7 @@ from stepper.policy import events
 from stepper.policy.model import Cell, Limits
 from stepper.policy.state import Shown, State
 from stepper.session.keeper import now
-from stepper.session.ports import Arrived, Execution, Kernel, Late, LeftOut, Models, NotebookFile, Target
+from stepper.session.ports import Execution, Kernel, Late, LeftOut, Models, NotebookFile, Target
 from stepper.words.report import left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -149,8 +149,8 @@ class Outputs:
         except NotebookError:
             arrived = []
         self.late_at = max(time.monotonic() + LATE_SECONDS, _later(began))
-        for each in arrived:
-            self._journal(each)
+        for came in arrived:
+            self.log(replace(came, at=now()), sync=False)
 
     def _take(self, target: Target, message: dict[str, Any]) -> None:
         shown = self.state.shown.get(target.cell_id, Shown(""))
@@ -160,13 +160,9 @@ class Outputs:
             self.late.take(target, message, shown.displays, missing, self.limits().max_output_bytes, outputs)
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
-            self._journal(Arrived(target, size, int(not size), 0, missing, shown.displays, False), error.message)
-
-    def _journal(self, came: Arrived, why: str = "") -> None:
-        displays = {mark: [*outputs] for mark, outputs in came.displays.items()}
-        self.log(events.Late(at=now(), **vars(came.target), characters=came.characters, shows=came.outputs,
-                             updates=came.updates, left_out=astuple(came.left_out), displays=displays,
-                             there=came.there, why=why), sync=False)  # fmt: skip
+            self.log(events.Late(at=now(), **vars(target), characters=size, shows=int(not size), updates=0,
+                                 left_out=shown.left_out, displays=shown.displays, there=False, why=error.message),
+                     sync=False)  # fmt: skip
 
 
 def _later(began: float) -> float:

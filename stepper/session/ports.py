@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stepper.policy import events
 from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
@@ -47,19 +48,6 @@ class Target:
 
     cell_id: str
     source_hash: str
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What came for a cell besides its run, and whether it is there: a cell may be changed or gone."""
-
-    target: Target
-    characters: int
-    outputs: int
-    updates: int  # of displays that it shows
-    left_out: LeftOut  # of all that it got, the run's too
-    displays: Mapping[str, Sequence[int]]
-    there: bool
 
 
 @dataclass
@@ -232,7 +220,7 @@ class Late(Protocol):
         Raise NotebookError where the notebook can't be read: nothing is taken then.
         """
 
-    def put(self, models: Models | None) -> list[Arrived]:
+    def put(self, models: Models | None) -> list[events.Late]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.ground.errors import KernelError, NotebookError
-from stepper.policy import plan, retry
+from stepper.policy import plan, turn
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
 from stepper.session.ports import Execution, Notebook
@@ -42,7 +42,7 @@ async def settle(session: Session) -> None:
     work.notes.append(f"{where} lost its daemon and went on: this is how it ended")
     begun = replace(cut, number=work.cell.number, index=work.cell.index)  # where its cell stands now
     run, follows = await conclude(session, work, begun, execution, _age(cut))
-    if follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
+    if follows.act is turn.Act.AGAIN:  # nobody waits to have it repeated
         work.notes += session.outputs.put(work.cell, execution, run.step, run.run, work.keep_time)
     ended = await tell(session, work, run, execution, follows)
     session.kept(report.of_run(ended), ended)

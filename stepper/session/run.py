@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
-from stepper.policy import changes, events, retry, turn
+from stepper.policy import changes, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Notebook
@@ -83,9 +83,9 @@ async def run_cell(
         session.log(begun, sync=False)
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begun.request)
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
-        if follows.decision.act is not retry.Act.AGAIN:
+        if follows.act is not turn.Act.AGAIN:
             break
-        wait = follows.decision.wait
+        wait = follows.wait
         work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; stepper ran it again after {wait:g} s")
         if await _paused(session, wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
@@ -109,7 +109,7 @@ async def conclude(
         request=begun.request,
     )
     follows = turn.after(state, run, work.limits)
-    if follows.decision.act is not retry.Act.AGAIN:
+    if follows.act is not turn.Act.AGAIN:
         work.notes += session.outputs.put(cell, execution, run.step, run.run, work.keep_time)
     work.notes += follows.notes
     session.log(run, sync=None)
@@ -140,7 +140,7 @@ async def tell(session: Session, work: Work, run: Run, execution: Execution, fol
     besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
-    if follows.decision.act is retry.Act.STOP:
+    if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
