@@ -46,16 +46,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
 def from_json(data: Any) -> Plan | None:
     """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
     try:
-        steps = tuple(
+        read = (
             step(int(item["id"]), str(item["title"]), str(item.get("criterion", "")), item.get("kind", "step"))
             for item in data["steps"]
         )
-        problem = str(data.get("problem", ""))
+        made = Plan(str(data.get("problem", "")), tuple(read))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
-    if len({step.id for step in steps}) != len(steps) or not all(0 < step.id < 1 << 31 for step in steps):
-        return None
-    return Plan(problem, steps)
+    ids = {step.id for step in made.steps}
+    return made if len(ids) == len(made.steps) and all(0 < number < 1 << 31 for number in ids) else None
 
 
 def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
@@ -102,11 +101,9 @@ def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None
 
 def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
     """Return the cell with that id; `cell-INDEX` names a cell by its place, as Claude Code does."""
-    found = next((cell for cell in cells if cell.id == name), None)
     number = re.fullmatch(r"cell-(\d+)", name)
-    if found is None and number and int(number[1]) < len(cells):
-        return cells[int(number[1])]
-    return found
+    placed = cells[int(number[1])] if number and int(number[1]) < len(cells) else None
+    return next((cell for cell in cells if cell.id == name), placed)
 
 
 def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:

@@ -1,8 +1,7 @@
 """What is to happen before a cell and after it: policy decides here, the session carries out.
 
-`before`: a cell that was written → run it, say that it waits, refuse it, or nothing. `judged`: how an execution ended →
-its fault and verdict. `after`: a run that was judged, `held`: a cell that did not run → go on, let the agent fix it,
-run it again, or stop.
+`before`: a cell that was written → whether it runs. `judged`: how an execution ended → fault and verdict. `after` (a
+run that was judged) and `held` (a cell that did not run) → go on, let the agent fix it, run it again, or stop.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from stepper.policy.model import Cell, Consent, Death, Fault, Key, Limits, Outco
 from stepper.policy.state import Progress, State
 
 KEPT = "the kernel's state is kept"
-LOST = "all variables are lost"
 
 
 class Do(Enum):
@@ -31,35 +29,26 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Before:
-    """What is to be done about a cell, and why not where it does not run.
-
-    It is not run either where it would only repeat the run `repeats`, which the files of the project show; and where
-    `look_ahead` finds a fault that it would end with for certain.
-    """
+    """What is to be done about a cell, and why not where it does not run."""
 
     do: Do
     why: str = ""
-    repeats: Run | None = None
-    look_ahead: bool = False
+    repeats: Run | None = None  # the run that it would only repeat, unless a file of the project changed since
+    look_ahead: bool = False  # whether it is not to run where a fault is certain
 
 
 def before(
     state: State, cells: Sequence[Cell], cell: Cell, consent: Consent, asked: Callable[[], Limits], new: bool
 ) -> Before:
-    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
-
-    The limits are `asked` for where they count: a wrong configuration is no matter of a cell that is not meant to run.
-    """
+    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit."""
     if cell not in changes.runnable([cell]):
         return Before(Do.NOTHING)
-    limits = asked()
+    limits = asked()  # a wrong configuration is no matter of a cell that is not meant to run
     if why := gate.unaccepted(consent, limits):
         return Before(Do.WAIT, why)
     others = [other for other in cells if other.id != cell.id]
-    why = gate.stopped(state)
-    if new:
-        why = why or gate.waiting(state, others, cell.index) or gate.too_many(cells, limits)
-    if why:
+    crowded = (gate.waiting(state, others, cell.index) or gate.too_many(cells, limits)) if new else None
+    if why := gate.stopped(state) or crowded:
         return Before(Do.REFUSE, why)
     key, source = plan.key(state, cells, cell), changes.source_hash(cell.source)
     as_held = state.progress.get(key, Progress()).held == source  # written once more, it runs
@@ -98,7 +87,7 @@ def judged(
 
     `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
-    lost = f"kernel died ({death.how}): {LOST}" + (f"; {built}" if built else "") if death else ""
+    lost = f"kernel died ({death.how}): all variables are lost" + (f"; {built}" if built else "") if death else ""
     if outcome is Outcome.MEMORY:
         return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:
@@ -148,8 +137,7 @@ def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tu
 def after(state: State, run: Ran, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
     attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0)
-    notes = progress.same_error(state, run) if run.verdict is Verdict.RECOVERABLE else []
-    return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, notes)
+    return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, progress.same_error(state, run))
 
 
 def held(state: State, found: Held, limits: Limits) -> After:

@@ -30,10 +30,11 @@ def _step(session: Session, step: Step) -> answers.StepStatus:
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
-    steps = []
-    for step in session.state.plan.steps:
-        progress = session.state.of(step.id)
-        steps.append(answers.PlannedStep(**{**vars(step), "status": progress.status, "reason": progress.reason}))
+    stands = [(step, session.state.of(step.id)) for step in session.state.plan.steps]
+    steps = [
+        answers.PlannedStep(step.id, step.title, step.criterion, step.kind, progress.status, progress.reason)
+        for step, progress in stands
+    ]
     return answers.Planned(session.name, steps)
 
 
