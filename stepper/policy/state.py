@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stepper.policy.events import LeftOut, Ran, Started, Stopped, Unwritten
-from stepper.policy.model import Key, Kind, Outcome, Plan, StepStatus, Verdict
+from stepper.policy.model import Key, Kind, Plan, StepStatus, Verdict
 
 NONE: LeftOut = (0, 0, 0)
 HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
@@ -114,7 +114,3 @@ class State:
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
-
-    def outcome_of(self, run: int) -> Outcome:
-        """Return how a run ended, as far as it is known."""
-        return next((ran.outcome for ran in reversed(self.runs) if ran.run == run), Outcome.OK)

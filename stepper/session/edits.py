@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes, events, plan, progress, turn
-from stepper.policy.model import Cell, CellEdit, FileWrite, Outcome, Run, Verdict
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
 from stepper.session.ports import Execution, Notebook
 from stepper.session.run import run_cell, summed, work_on
 from stepper.session.session import Caller, Session
@@ -22,7 +22,8 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return None
-    async with session.turn(caller if again else None, edit.tool_use_id):
+    caller.call = edit.tool_use_id
+    async with session.turn(caller if again else None):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
         document = session.mended()
@@ -31,7 +32,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
-        found = await _attempt(session, document, cell, edit, edit.mode == "insert", caller)
+        found = await _attempt(session, document, cell, edit.consent, edit.mode == "insert", caller)
         return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
 
 
@@ -40,7 +41,8 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
-    async with session.turn(caller if again else None, write.tool_use_id):
+    caller.call = write.tool_use_id
+    async with session.turn(caller if again else None):
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before
@@ -48,17 +50,17 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
         if plan.from_json(document.plan) is None and session.state.plan.steps:
             session.file.set_plan(session.state.plan)  # the Write dropped it
             document = session.read()
-        found = await _cells_of(session, document, write, caller)
+        found = await _new_and_changed(session, document, write.consent, caller)
         return report.joined([before, found]) if before and found else before or found
 
 
-async def _cells_of(session: Session, document: Notebook, write: FileWrite, caller: Caller) -> Report | None:
+async def _new_and_changed(session: Session, document: Notebook, consent: Consent, caller: Caller) -> Report | None:
     ran_ever = session.state.ran_ever
     cells = changes.not_run_yet(document.cells, ran_ever)
     ended: list[Ended] = []
     for cell in cells:
         try:
-            found = await _attempt(session, document, cell, write, cell.id not in ran_ever, caller)
+            found = await _attempt(session, document, cell, consent, cell.id not in ran_ever, caller)
         except StepperError as error:
             if not ended:
                 raise
@@ -72,18 +74,18 @@ async def _cells_of(session: Session, document: Notebook, write: FileWrite, call
 
 
 async def _attempt(
-    session: Session, document: Notebook, cell: Cell, edit: CellEdit | FileWrite, new: bool, caller: Caller
+    session: Session, document: Notebook, cell: Cell, consent: Consent, new: bool, caller: Caller
 ) -> Ended | Report | None:
     """Run a cell, or say why not; None where there is nothing to run or to say."""
-    decided = turn.before(session.state, document.cells, cell, edit.consent, session.limits, new)
+    decided = turn.before(session.state, document.cells, cell, consent, session.limits, new)
     if decided.do is turn.Do.WAIT:
         return brief.waits(decided.why, f"stepper run {session.name}")
     if decided.do is not turn.Do.RUN:
         return report.not_run(decided.why) if decided.do is turn.Do.REFUSE else None
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
         return report.not_run(progress.repeated(decided.repeats))
-    held = await _held(session, document, cell, caller, edit.tool_use_id) if decided.look_ahead else None
-    return held or await run_cell(session, document, cell, caller, edit.tool_use_id)
+    held = await _held(session, document, cell, caller) if decided.look_ahead else None
+    return held or await run_cell(session, document, cell, caller)
 
 
 async def _same(session: Session, cell: Cell, last: Run) -> bool:
@@ -99,9 +101,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
     return True
 
 
-async def _held(
-    session: Session, document: Notebook, cell: Cell, caller: Caller, tool_use_id: str | None
-) -> Ended | None:
+async def _held(session: Session, document: Notebook, cell: Cell, caller: Caller) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
     try:
         known = await session.known(await session.keeper.get(caller.environ))
@@ -112,7 +112,7 @@ async def _held(
         return None
     fault = await session.advised(fault, {}, known, cell, document.cells)
     work = replace(work_on(session, document, cell), timeout=0.0, notes=session.take_notes())
-    begun = work.begun(0, tool_use_id)
+    begun = work.begun(0, caller)
     run = begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
     found = events.Held(**vars(run), at=begun.at)
     follows = turn.held(session.state, found, work.limits)

@@ -6,11 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import astuple, replace
-from typing import Any, Protocol
+from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events
-from stepper.policy.model import Cell, Limits
+from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.state import Shown, State
 from stepper.session.keeper import now
 from stepper.session.ports import Execution, Kernel, Late, LeftOut, Models, NotebookFile, Target
@@ -19,13 +19,6 @@ from stepper.words.report import left_out
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
 LATE = ("display_data", "update_display_data", "execute_result", "error")
 LATE_SECONDS = 2.0  # between two writes of what comes besides a run
-
-
-class Log(Protocol):
-    """Journals an event and takes it into the state."""
-
-    def __call__(self, event: events.Event, sync: bool | None = True) -> None:
-        """With `sync` it is on disk when this returns, with None soon after."""
 
 
 class Outputs:
@@ -37,7 +30,7 @@ class Outputs:
         late: Late,
         state: State,
         limits: Callable[[], Limits],
-        log: Log,
+        log: Callable[..., None],
         trouble: Callable[[str], None],
     ) -> None:
         self.file, self.late, self.state, self.log, self.trouble = file, late, state, log, trouble
@@ -55,12 +48,11 @@ class Outputs:
         limits, models = self.limits(), execution.widgets
         if not limits.record_timing:
             execution.timings = {}
+        notes = [*execution.notes]
         if execution.left_out:
-            execution.notes.append(
-                f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})"
-            )
+            notes.append(f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})")
         if models is not None and models.left_out:
-            execution.notes.append(
+            notes.append(
                 f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
                 f" (max_widget_state_bytes {models.limit:,})"
             )
@@ -70,18 +62,16 @@ class Outputs:
             self.log(events.Unwritten(run=run, cell_id=cell.id, number=cell.number, source=cell.source, step=step,
                                       outputs=execution.outputs, execution_count=execution.execution_count,
                                       timings=execution.timings))  # fmt: skip
-            why = (
-                f"the outputs could not be written ({error.message}):"
-                " they wait in the journal and are written when that is possible"
-            )
-        return [*execution.notes, why] if why else list(execution.notes)
+            later = "they wait in the journal and are written when that is possible"
+            why = f"the outputs could not be written ({error.message}): {later}"
+        return [*notes, why] if why else notes
 
     def put_waiting(self) -> None:
         """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
         began = time.monotonic()
         for waiting in list(self.state.unwritten.values()):
             cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
-            outcome = self.state.outcome_of(waiting.run)
+            outcome = next((run.outcome for run in reversed(self.state.runs) if run.run == waiting.run), Outcome.OK)
             execution = Execution(outcome, waiting.outputs, waiting.execution_count, waiting.timings)
             try:
                 why = self.file.put(cell, execution, waiting.step, keep_time=True)  # a message may be under way

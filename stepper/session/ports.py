@@ -21,11 +21,9 @@ class LeftOut:
     bytes: int = 0
 
     def __add__(self, other: LeftOut) -> LeftOut:
-        """Return both together."""
         return LeftOut(self.characters + other.characters, self.outputs + other.outputs, self.bytes + other.bytes)
 
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.characters or self.outputs)
 
 
@@ -115,7 +113,7 @@ class Kernel(Protocol):
     ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
+        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history.
         """
 
     async def adopt(self) -> Death | None:

@@ -21,26 +21,26 @@ from stepper.words.report import Ended
 
 @dataclass
 class Work:
-    """A cell that is to run: what it counts for, its deadline in seconds, and what is noted on the way."""
+    """A cell that is to run, and what is noted on the way."""
 
     document: Notebook
     cell: Cell
-    key: Key
-    timeout: float
+    key: Key  # what it counts for
+    timeout: float  # its deadline in seconds
     limits: Limits
-    keep_time: bool
+    keep_time: bool  # the file's, for those who poll it
     notes: list[str]
     was_complete: bool
     repeat: int = 0  # how often stepper itself has run it, after a transient error
 
-    def begun(self, run: int, tool_use_id: str | None, kernel: str = "") -> events.Started:
+    def begun(self, run: int, caller: Caller, kernel: str = "") -> events.Started:
         """Return its run, as the journal knows it from the beginning on."""
         cell = self.cell
         return events.Started(
             run=run,
             key=self.key,
             at=now(),
-            tool_use_id=tool_use_id,
+            tool_use_id=caller.call,
             request=uuid.uuid4().hex,
             timeout=self.timeout,
             cell_id=cell.id,
@@ -59,14 +59,7 @@ def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = 
     return Work(document, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
 
 
-async def run_cell(
-    session: Session,
-    document: Notebook,
-    cell: Cell,
-    caller: Caller,
-    tool_use_id: str | None = None,
-    keep_time: bool = True,
-) -> Ended:
+async def run_cell(session: Session, document: Notebook, cell: Cell, caller: Caller, keep_time: bool = True) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
         raise StepperError(f"{cell.label}: {why}")
@@ -75,19 +68,19 @@ async def run_cell(
         try:
             kernel = await session.keeper.get(caller.environ)
         except KernelError as error:
-            return _not_started(session, work, error)
+            return _not_started(session, work, caller, error)
         work.notes = [*session.take_notes(), *work.notes]
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
-        begun, began = work.begun(session.state.next_run, tool_use_id, kernel.id), time.monotonic()
+        begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begun.request)
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
         if follows.act is not turn.Act.AGAIN:
             break
-        wait = follows.wait
-        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; stepper ran it again after {wait:g} s")
-        if await _paused(session, wait, caller):
+        again = f"stepper ran it again after {follows.wait:g} s"
+        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; {again}")
+        if await _paused(session, follows.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
         work.repeat += 1
@@ -121,10 +114,7 @@ async def conclude(
 async def judged(
     session: Session, cell: Cell, execution: Execution, cells: Sequence[Cell], built: str = ""
 ) -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution, with its suggestion, and what follows.
-
-    `built` tells what had built the variables, for a kernel that died.
-    """
+    """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
     memory = "; ".join([execution.memory, *brief.largest(execution.namespace)]) if execution.memory else ""
     fault, verdict = turn.judged(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
     if fault is not None:
@@ -193,12 +183,12 @@ async def _paused(session: Session, wait: float, caller: Caller) -> bool:
     return True
 
 
-def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
+def _not_started(session: Session, work: Work, caller: Caller, error: KernelError) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
     if not error.stops:
         raise error
     fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
-    run = work.begun(0, None).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
+    run = work.begun(0, caller).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
     session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)

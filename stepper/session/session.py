@@ -32,10 +32,11 @@ from stepper.words.report import Ended, Report
 
 @dataclass
 class Caller:
-    """Who asks: its environment (a new kernel gets it), and whether it left without waiting for the answer."""
+    """Who asks."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
+    call: str | None = None  # the tool's call that it asks for
 
 
 class Session:
@@ -75,21 +76,20 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, caller: Caller | None = None, call: str | None = None) -> AsyncIterator[None]:
+    async def turn(self, again: Caller | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
-        `caller` asks again for the run of a tool's `call` that lost its daemon: where it goes away, that run is
-        cancelled, also while another turn waits for it.
+        Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
         """
-        if caller and call:
-            self.asking[call] = caller
+        if again and again.call:
+            self.asking[again.call] = again
         try:
             async with self.lock:
                 await self._catch_up()
                 yield
         finally:
-            if caller and call:
-                self.asking.pop(call, None)
+            if again and again.call:
+                self.asking.pop(again.call, None)
 
     async def look(self) -> None:
         """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
@@ -173,10 +173,7 @@ class Session:
         request: str = "",
         scratch: bool = False,
     ) -> Execution:
-        """Run code for a caller, who may go away; take over what the helper tells of the namespace.
-
-        A kernel that died tells no more: the execution then has what it held before.
-        """
+        """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for = caller
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch)
@@ -253,14 +250,12 @@ class Session:
 
     def answered(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""
-        runs = [run for run in self.state.runs if run.tool_use_id == tool_use_id]
-        text = self.state.reports.get(runs[-1].run if runs else 0)
-        if text is not None and not runs:
-            return Report(text, "", ok=False)
-        if not runs:
-            return None
-        self.troubles.pop(runs[-1].run, None)  # it is told now
-        return brief.of_journaled(runs[-1], text, self.state.stop)
+        last = next((run for run in reversed(self.state.runs) if run.tool_use_id == tool_use_id), None)
+        text = self.state.reports.get(last.run if last else 0)
+        if last is None:
+            return None if text is None else Report(text, "", ok=False)
+        self.troubles.pop(last.run, None)  # it is told now
+        return brief.of_journaled(last, text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
