@@ -39,7 +39,8 @@ def apply(event: Event, state: State) -> None:
         case events.Started():
             state.running = event
             state.next_run = max(state.next_run, event.run + 1)
-            _called(event.tool_use_id, state)
+            if event.tool_use_id:
+                state.tool_use_ids.add(event.tool_use_id)
         case events.Voided():
             state.running = None
             state.tool_use_ids.discard(event.tool_use_id or "")
@@ -73,14 +74,10 @@ def apply(event: Event, state: State) -> None:
             progress.status, progress.reason = StepStatus.SKIPPED, event.reason
 
 
-def _called(tool_use_id: str | None, state: State) -> None:
-    if tool_use_id:
-        state.tool_use_ids.add(tool_use_id)
-
-
 def _held(event: events.Held, state: State) -> None:
     """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
-    _called(event.tool_use_id, state)
+    if event.tool_use_id:
+        state.tool_use_ids.add(event.tool_use_id)
     progress = state.of(event.key)
     progress.attempts, counts = state.attempts_held(event.key)
     progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
-from stepper.session.ports import Execution, Notebook
+from stepper.session.ports import Execution
 from stepper.session.run import run_cell, summed, work_on
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
@@ -26,13 +27,13 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     async with session.turn(caller if again else None):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
-        document = session.mended()
-        cell = plan.edited_cell(document.cells, edit)
+        cells = session.mended().cells
+        cell = plan.edited_cell(cells, edit)
         if cell is None:
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
-        found = await _attempt(session, document, cell, edit.consent, edit.mode == "insert", caller)
+        found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller)
         return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
 
 
@@ -50,42 +51,42 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
         if plan.from_json(document.plan) is None and session.state.plan.steps:
             session.file.set_plan(session.state.plan)  # the Write dropped it
             document = session.read()
-        found = await _new_and_changed(session, document, write.consent, caller)
+        found = await _new_and_changed(session, document.cells, write.consent, caller)
         return report.joined([before, found]) if before and found else before or found
 
 
-async def _new_and_changed(session: Session, document: Notebook, consent: Consent, caller: Caller) -> Report | None:
+async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Consent, caller: Caller) -> Report | None:
     ran_ever = session.state.ran_ever
-    cells = changes.not_run_yet(document.cells, ran_ever)
+    to_run = changes.not_run_yet(cells, ran_ever)
     ended: list[Ended] = []
-    for cell in cells:
+    for cell in to_run:
         try:
-            found = await _attempt(session, document, cell, consent, cell.id not in ran_ever, caller)
+            found = await _attempt(session, cells, cell, consent, cell.id not in ran_ever, caller)
         except StepperError as error:
             if not ended:
                 raise
             found = report.not_run(error.message, error.hint)
         if not isinstance(found, Ended):
-            return report.joined([report.of_runs(ended, len(cells)), found]) if ended and found else found
+            return report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
         ended.append(found)
         if found.verdict is not Verdict.FINE:
             break
-    return session.kept(report.of_runs(ended, len(cells)), ended[-1]) if ended else None
+    return session.kept(report.of_runs(ended, len(to_run)), ended[-1]) if ended else None
 
 
 async def _attempt(
-    session: Session, document: Notebook, cell: Cell, consent: Consent, new: bool, caller: Caller
+    session: Session, cells: Sequence[Cell], cell: Cell, consent: Consent, new: bool, caller: Caller
 ) -> Ended | Report | None:
     """Run a cell, or say why not; None where there is nothing to run or to say."""
-    decided = turn.before(session.state, document.cells, cell, consent, session.limits, new)
+    decided = turn.before(session.state, cells, cell, consent, session.limits, new)
     if decided.do is turn.Do.WAIT:
         return brief.waits(decided.why, f"stepper run {session.name}")
     if decided.do is not turn.Do.RUN:
         return report.not_run(decided.why) if decided.do is turn.Do.REFUSE else None
     if decided.repeats is not None and await _same(session, cell, decided.repeats):
         return report.not_run(progress.repeated(decided.repeats))
-    held = await _held(session, document, cell, caller) if decided.look_ahead else None
-    return held or await run_cell(session, document, cell, caller)
+    held = await _held(session, cells, cell, caller) if decided.look_ahead else None
+    return held or await run_cell(session, cells, cell, caller)
 
 
 async def _same(session: Session, cell: Cell, last: Run) -> bool:
@@ -101,7 +102,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
     return True
 
 
-async def _held(session: Session, document: Notebook, cell: Cell, caller: Caller) -> Ended | None:
+async def _held(session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
     try:
         known = await session.known(await session.keeper.get(caller.environ))
@@ -110,8 +111,8 @@ async def _held(session: Session, document: Notebook, cell: Cell, caller: Caller
     fault = session.adviser.before(cell, known)
     if fault is None:
         return None
-    fault = await session.advised(fault, {}, known, cell, document.cells)
-    work = replace(work_on(session, document, cell), timeout=0.0, notes=session.take_notes())
+    fault = await session.advised(fault, {}, known, cell, cells)
+    work = replace(work_on(session, cells, cell), timeout=0.0, notes=session.take_notes())
     begun = work.begun(0, caller)
     run = begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
     found = events.Held(**vars(run), at=begun.at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -10,17 +11,10 @@ from stepper.ground.errors import KernelError, NotebookError
 from stepper.policy import plan, turn
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
-from stepper.session.ports import Execution, Notebook
+from stepper.session.ports import Execution
 from stepper.session.run import Work, conclude, tell, work_on
 from stepper.session.session import Session
 from stepper.words import report
-
-
-class Gone:
-    """The notebook of a run, where it can't be read any more."""
-
-    language, plan, figures = "python", None, 0
-    cells: tuple[Cell, ...] = ()
 
 
 async def settle(session: Session) -> None:
@@ -72,14 +66,14 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
 def _work(session: Session, cut: Started) -> Work:
     """Return the work that the run was, with the cell as it was sent to the kernel."""
     cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
-    document: Notebook = Gone()
+    cells: Sequence[Cell] = ()
     with contextlib.suppress(NotebookError):  # `put` says why
-        document = session.read()
-        now_there = plan.find_cell(document.cells, cell.id)
+        cells = session.read().cells
+        now_there = plan.find_cell(cells, cell.id)
         if now_there is not None and now_there.source == cell.source:
             cell = now_there
     # Its message may still be under way: PostToolBatch sets the time.
-    work = work_on(session, document, cell, keep_time=bool(cut.tool_use_id))
+    work = work_on(session, cells, cell, keep_time=bool(cut.tool_use_id))
     work.key, work.timeout = cut.key, cut.timeout or work.timeout
     return work
 

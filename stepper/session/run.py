@@ -13,7 +13,7 @@ from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
 from stepper.session.keeper import now
-from stepper.session.ports import Execution, Notebook
+from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 from stepper.words.report import Ended
@@ -23,7 +23,7 @@ from stepper.words.report import Ended
 class Work:
     """A cell that is to run, and what is noted on the way."""
 
-    document: Notebook
+    cells: Sequence[Cell]  # the notebook's
     cell: Cell
     key: Key  # what it counts for
     timeout: float  # its deadline in seconds
@@ -52,18 +52,20 @@ class Work:
         )
 
 
-def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = True) -> Work:
+def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool = True) -> Work:
     """Return the work on a cell."""
     limits = session.limits()
-    task = turn.task(session.state, document.cells, cell, limits)
-    return Work(document, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
+    task = turn.task(session.state, cells, cell, limits)
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
 
 
-async def run_cell(session: Session, document: Notebook, cell: Cell, caller: Caller, keep_time: bool = True) -> Ended:
+async def run_cell(
+    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller, keep_time: bool = True
+) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
         raise StepperError(f"{cell.label}: {why}")
-    work = work_on(session, document, cell, keep_time)
+    work = work_on(session, cells, cell, keep_time)
     while True:
         try:
             kernel = await session.keeper.get(caller.environ)
@@ -92,7 +94,7 @@ async def conclude(
 ) -> tuple[events.Ran, turn.After]:
     """Judge an execution, put its outputs away and journal the run; return it and what follows."""
     state, cell = session.state, work.cell
-    fault, verdict = await judged(session, cell, execution, work.document.cells, brief.built(state))
+    fault, verdict = await judged(session, cell, execution, work.cells, brief.built(state))
     run = events.Ran(
         **vars(begun.became(execution.outcome, verdict, fault, seconds)),
         repeat=work.repeat,
@@ -129,7 +131,7 @@ async def tell(session: Session, work: Work, run: Run, execution: Execution, fol
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
     besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
-    ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
+    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left)
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
@@ -156,7 +158,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
-        notes=[*work.notes, *brief.came(state, work.document.cells)],
+        notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
     )
@@ -195,7 +197,7 @@ def _not_started(session: Session, work: Work, caller: Caller, error: KernelErro
     return ended
 
 
-def _origins(session: Session, document: Notebook) -> dict[int, str]:
+def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     """Return how reports name the cells that ran in this kernel, by execution count."""
-    names = {cell.id: cell.label for cell in document.cells if cell.is_code}
+    names = {cell.id: cell.label for cell in cells if cell.is_code}
     return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in session.state.counts.items()}

@@ -246,7 +246,7 @@ class Session:
 
     def seen(self, tool_use_id: str | None) -> bool:
         """Whether that very call was handled: two installations of stepper may both fire."""
-        return tool_use_id is not None and tool_use_id in self.state.tool_use_ids
+        return tool_use_id in self.state.tool_use_ids
 
     def answered(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""

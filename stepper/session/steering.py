@@ -13,7 +13,7 @@ from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verd
 from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
-from stepper.session.ports import Notebook, Progress
+from stepper.session.ports import Progress
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
@@ -33,12 +33,11 @@ async def run(session: Session, everything: bool, caller: Caller, progress: Prog
     async with session.turn():
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
-        document = session.mended()
+        notebook = session.mended().cells
         if everything:
             await _fresh(session, "it was restarted for a run of all cells")
         ran = {} if everything else session.state.ran
-        cells = changes.not_run_yet(document.cells, ran)
-        return await _run(session, document, cells, caller, progress)
+        return await _run(session, notebook, changes.not_run_yet(notebook, ran), caller, progress)
 
 
 async def restore(session: Session, caller: Caller, progress: Progress) -> answers.Restored:
@@ -47,17 +46,17 @@ async def restore(session: Session, caller: Caller, progress: Progress) -> answe
     It ends at the first that ends otherwise than before or was changed since.
     """
     async with session.turn():
-        document, last = session.mended(), {run.cell_id: run for run in session.state.runs}
+        notebook, last = session.mended().cells, {run.cell_id: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
-        cells = [cell for cell in changes.runnable(document.cells) if cell.id in well]
+        cells = [cell for cell in changes.runnable(notebook) if cell.id in well]
         known = {cell_id: run.source_hash for cell_id, run in well.items()}
         changed = next(iter(changes.not_run_yet(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
         session.log(events.Restored(at=now()))
         await _fresh(session, "it was restarted to restore the notebook's state")
-        gone = len(well.keys() - {cell.id for cell in document.cells})
-        ended = await _run(session, document, cells, caller, progress, well)
+        gone = len(well.keys() - {cell.id for cell in notebook})
+        ended = await _run(session, notebook, cells, caller, progress, well)
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
@@ -72,7 +71,7 @@ async def _fresh(session: Session, why: str) -> None:
 
 async def _run(
     session: Session,
-    document: Notebook,
+    notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
     progress: Progress,
@@ -82,7 +81,7 @@ async def _run(
     done, failed = 0, None
     for position, cell in enumerate(cells, 1):
         progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
-        ended = await run_cell(session, document, cell, caller, keep_time=False)
+        ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
         found = session.kept(reports.of_run(ended), ended)
         if ended.verdict is not Verdict.FINE:
@@ -93,7 +92,7 @@ async def _run(
             told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
             failed = replace(found, text=f"{found.text}\n{told}")
             break
-    skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
+    skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     return answers.Ran(session.name, failed is None, done, len(cells), skipped, failed.text if failed else "")
 
 
