@@ -202,9 +202,9 @@ def test_tokens_of_a_broken_source() -> None:
      "a\n b\n" * 2_000, "\"\"\"a\"\"\" b\n" * 1_500, "“" * 9_000, "f'{a" * 5_000],
 )  # fmt: skip
 def test_no_source_takes_long(source: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for line in (1, source.count("\n") + 1):
         suggestion(source, Fault("SyntaxError", "invalid syntax", ("SyntaxError",), line), TRANSFORM)
         for row, _ in ROWS:
             [*itertools.islice(row(Broken(source[:20_000], line)), 80)]
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

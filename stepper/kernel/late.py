@@ -6,8 +6,9 @@ between two writes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from stepper.kernel.outputs import UPDATE, OutputArea
@@ -16,27 +17,12 @@ from stepper.policy import events
 from stepper.session.ports import LeftOut, Models, Target
 
 
-@dataclass
-class _Cell:
-    area: OutputArea
-    characters: int = 0
-    outputs: int = 0
-    updates: int = 0
-
-    def take(self, message: dict[str, Any]) -> None:
-        self.area.take(message)
-        kind = message["msg_type"]
-        self.characters += len(message["content"]["text"]) if kind == "stream" else 0
-        self.updates += kind == UPDATE
-        self.outputs += kind not in ("stream", "clear_output", UPDATE)
-
-
 class Late:
     """What came for one notebook's cells since it was put there last."""
 
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
-        self.cells: dict[Target, _Cell] = {}
+        self.cells: dict[Target, tuple[OutputArea, Counter[str]]] = {}
         self.again: dict[Target, Sequence[dict[str, Any]]] = {}  # was put, and dropped by another's write
 
     @property
@@ -61,18 +47,23 @@ class Late:
         """
         if target not in self.cells:
             outputs = self.file.outputs_of(target) if waiting is None else waiting
-            self.cells[target] = _Cell(OutputArea.of(outputs, displays, missing, limit))
-        self.cells[target].take(message)
+            self.cells[target] = OutputArea.of(outputs, displays, missing, limit), Counter()
+        area, came = self.cells[target]
+        area.take(message)
+        kind = message["msg_type"]
+        came["characters"] += len(message["content"]["text"]) if kind == "stream" else 0
+        came["updates"] += kind == UPDATE
+        came["shows"] += kind not in ("stream", "clear_output", UPDATE)
 
     def put(self, models: Models | None) -> list[events.Late]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
-        found = {**self.again, **{target: cell.area.outputs() for target, cell in self.cells.items()}}
+        found = {**self.again, **{target: area.outputs() for target, (area, _) in self.cells.items()}}
         gone = self.file.put_late(found, models)
         arrived = [
-            events.Late(**vars(target), characters=cell.characters, shows=cell.outputs, updates=cell.updates,
-                        left_out=astuple(cell.area.left_out), there=target not in gone,
-                        displays={mark: [*outputs] for mark, outputs in cell.area.placed.items()})
-            for target, cell in self.cells.items()
+            events.Late(**vars(target), characters=came["characters"], shows=came["shows"], updates=came["updates"],
+                        left_out=astuple(area.left_out), there=target not in gone,
+                        displays={mark: [*outputs] for mark, outputs in area.placed.items()})
+            for target, (area, came) in self.cells.items()
         ]  # fmt: skip
         self.cells, self.again = {}, {}
         return arrived
