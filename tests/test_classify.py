@@ -1,6 +1,6 @@
 """Issue 3's section "What is which", row by row, each with an exception really raised in a real kernel.
 
-And the pure tables that follow from it: what stepper does next (policy/retry.py), what it suggests (words/remedy.py).
+And the pure tables that follow from it: what stepper does next (policy/turn.py), what it suggests (words/remedy.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stepper.policy import classify, retry
+from stepper.policy import classify, turn
 from stepper.policy.model import Fault, Limits, Outcome, Verdict
 from stepper.words import remedy
 from tests.conftest import some_nightly
@@ -526,7 +526,7 @@ def test_every_outcome_has_a_verdict() -> None:
     }
 
 
-GO_ON, FIX, AGAIN, STOP = retry.Act.GO_ON, retry.Act.FIX, retry.Act.AGAIN, retry.Act.STOP
+GO_ON, FIX, AGAIN, STOP = turn.Act.GO_ON, turn.Act.FIX, turn.Act.AGAIN, turn.Act.STOP
 
 
 @pytest.mark.parametrize(
@@ -547,14 +547,13 @@ GO_ON, FIX, AGAIN, STOP = retry.Act.GO_ON, retry.Act.FIX, retry.Act.AGAIN, retry
         (U, 0, 0, STOP, 0),
     ],
 )
-def test_what_follows(verdict: Verdict, attempts: int, repeats: int, act: retry.Act, wait: float) -> None:
-    assert retry.decide(verdict, attempts, repeats, Limits()) == retry.Decision(act, wait)
+def test_what_follows(verdict: Verdict, attempts: int, repeats: int, act: turn.Act, wait: float) -> None:
+    assert turn.decided(verdict, attempts, repeats, Limits()) == (act, wait)
 
 
 def test_what_follows_without_retries() -> None:
     none = Limits(max_retries=0, network_retries=0)
-    assert retry.decide(R, 0, 0, none).act is STOP and retry.decide(T, 0, 0, none).act is STOP
-    assert retry.decide(Verdict.FINE, 0, 0, none).act is GO_ON
+    assert [turn.decided(verdict, 0, 0, none)[0] for verdict in (R, T, Verdict.FINE)] == [STOP, STOP, GO_ON]
 
 
 def fault(*mro: str, message: str = "", **attributes: object) -> Fault:

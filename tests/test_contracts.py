@@ -44,7 +44,7 @@ def test_the_contracts_hold(package: Path) -> None:
     ("module", "line", "contracts"),
     [
         ("policy/gate.py", "import asyncio", {PURE}),
-        ("policy/retry.py", "from os import path", {PURE}),
+        ("policy/progress.py", "from os import path", {PURE}),
         ("words/report.py", "import orjson", {PURE}),
         ("words/brief.py", "from stepper.ground import private", {PURE}),  # what it imports opens files
         ("policy/gate.py", "from stepper.words import brief", {FLOORS, CIRCLES}),

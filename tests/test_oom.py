@@ -15,7 +15,7 @@ import pytest
 
 from stepper.kernel.local import process
 from stepper.kernel.local.memory import CGROUPS, FIRST_TO_GO, OomKills
-from stepper.policy import judge
+from stepper.policy import turn
 from stepper.policy.model import Death, Outcome, Verdict
 from stepper.words import remedy
 from tests.conftest import Notebook, Project
@@ -257,6 +257,6 @@ def test_without_any_counter_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_what_is_said_of_it() -> None:
     death = Death("killed by the system: out of memory (SIGKILL)", cause="OutOfMemory")
-    fault, verdict = judge.judge(Outcome.KERNEL_DIED, None, (), death)
+    fault, verdict = turn.judged(Outcome.KERNEL_DIED, None, (), death)
     assert fault is not None and verdict is Verdict.UNRECOVERABLE and fault.ename == "KernelDied"
     assert "less data at a time" in remedy.action(Outcome.KERNEL_DIED, verdict, fault)

@@ -8,9 +8,8 @@ import pytest
 from stepper.policy import events, ledger, plan, turn
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Consent, Fault, Limits, Outcome, Plan, Run, Step, Verdict
-from stepper.policy.retry import Act
 from stepper.policy.state import State
-from stepper.policy.turn import Do
+from stepper.policy.turn import Act, Do
 
 AT = "2026-01-01T00:00:00Z"
 GIVEN, ASKED, WITHHELD = Consent.GIVEN, Consent.ASKED, Consent.WITHHELD
@@ -128,7 +127,26 @@ def test_a_decision_changes_nothing() -> None:
 )
 def test_what_follows_a_run(happened, ended: events.Ran, act: Act, attempts: int, note: str) -> None:
     follows = turn.after(state(*happened), ended, Limits())
-    assert (follows.decision.act, follows.attempts, follows.notes) == (act, attempts, [note] if note else [])
+    assert (follows.act, follows.attempts, [*follows.notes]) == (act, attempts, [note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("happened", "act", "attempts", "counts"),
+    [
+        ((), Act.FIX, 0, False),
+        ((HELD, HELD), Act.FIX, 1, True),
+        ((HELD, HELD, run(1, FIXABLE)), Act.FIX, 0, False),  # only three in a row count
+        ((run(1, FINE), HELD, HELD), Act.FIX, 1, True),
+        ([*(run(n, FIXABLE) for n in range(1, 4)), HELD, HELD], Act.STOP, 3, True),
+        ([run(n, FIXABLE) for n in range(1, 5)], Act.FIX, 3, False),
+    ],
+)
+def test_what_follows_a_cell_that_did_not_run(happened, act: Act, attempts: int, counts: bool) -> None:
+    made = state(*happened)
+    follows = turn.held(made, HELD, Limits())
+    assert (follows.act, follows.attempts, follows.counts) == (act, attempts, counts)
+    ledger.apply(HELD, made)
+    assert made.of(1).attempts == attempts
 
 
 def test_how_a_cell_is_to_run() -> None:

@@ -6,8 +6,8 @@ import os
 
 from stepper.diagnosis.facts import Look
 from stepper.diagnosis.inside.near import listed, quoted
+from stepper.diagnosis.surroundings import Surroundings
 from stepper.policy.model import Fault
-from stepper.session.ports import Surroundings
 
 
 def file_error(fault: Fault, look: Look, surroundings: Surroundings, cwd: str) -> list[str]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from stepper.kernel.outputs import UPDATE, OutputArea
 from stepper.notebook.file import IpynbFile
-from stepper.session.ports import Arrived, LeftOut, Models, Target
+from stepper.policy import events
+from stepper.session.ports import LeftOut, Models, Target
 
 
 class Late:
@@ -51,13 +53,17 @@ class Late:
         kind = message["msg_type"]
         came["characters"] += len(message["content"]["text"]) if kind == "stream" else 0
         came["updates"] += kind == UPDATE
-        came["outputs"] += kind not in ("stream", "clear_output", UPDATE)
+        came["shows"] += kind not in ("stream", "clear_output", UPDATE)
 
-    def put(self, models: Models | None) -> list[Arrived]:
+    def put(self, models: Models | None) -> list[events.Late]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
         found = {**self.again, **{target: area.outputs() for target, (area, _) in self.cells.items()}}
         gone = self.file.put_late(found, models)
-        arrived = [Arrived(target, left_out=area.left_out, displays=area.placed, there=target not in gone, **came)
-                   for target, (area, came) in self.cells.items()]  # fmt: skip
+        arrived = [
+            events.Late(**vars(target), characters=came["characters"], shows=came["shows"], updates=came["updates"],
+                        left_out=astuple(area.left_out), there=target not in gone,
+                        displays={mark: [*outputs] for mark, outputs in area.placed.items()})
+            for target, (area, came) in self.cells.items()
+        ]  # fmt: skip
         self.cells, self.again = {}, {}
         return arrived

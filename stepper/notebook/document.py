@@ -50,7 +50,6 @@ class Document:
                     type=str(cell.get("cell_type")),
                     source=source if isinstance(source, str) else "".join(source),
                     tags=tags_of(metadata),
-                    step=_object(metadata.get("stepper")).get("step"),
                 )
             )
         return found

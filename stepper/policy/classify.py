@@ -13,60 +13,34 @@ R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
 
 # A fault is known by its words: the names of all its classes, its `errno NAME`, its `HTTP STATUS`. The first row whose
 # word it has decides, so rows above are more special than rows below. What has no row is recoverable.
-TABLE: tuple[tuple[str, Verdict], ...] = (
+ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     # a server answered
-    ("HTTP 429", T),
-    ("HTTP 502", T),
-    ("HTTP 503", T),
-    ("HTTP 504", T),
-    ("HTTP", R),
+    (T, ("HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")),
+    (R, ("HTTP",)),
     # a person must act
-    ("MemoryError", U),
-    ("PermissionError", U),
-    ("SystemExit", U),
-    ("KeyboardInterrupt", U),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
-    ("IPython.core.error.StdinNotImplementedError", U),  # input() and getpass()
+    (U, ("MemoryError", "PermissionError", "SystemExit")),
+    (U, ("KeyboardInterrupt",)),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
+    (U, ("IPython.core.error.StdinNotImplementedError",)),  # input() and getpass()
     # what the operating system says; below ssl and gaierror, whose numbers mean something else
-    ("socket.gaierror", T),
-    ("ssl.SSLEOFError", T),  # cut off
-    ("ssl.SSLZeroReturnError", T),
-    ("ssl.SSLError", R),  # the certificate, or no TLS at the other end: a wrong call
-    ("errno ENOSPC", U),
-    ("errno EDQUOT", U),
-    ("errno EMFILE", U),
-    ("errno ENFILE", U),
-    ("errno EIO", U),
-    ("errno EHOSTUNREACH", T),
-    ("errno EHOSTDOWN", T),
-    ("errno ENETUNREACH", T),
-    ("errno ENETDOWN", T),
+    (T, ("socket.gaierror",)),
+    (T, ("ssl.SSLEOFError", "ssl.SSLZeroReturnError")),  # cut off
+    (R, ("ssl.SSLError",)),  # the certificate, or no TLS at the other end: a wrong call
+    (U, ("errno ENOSPC", "errno EDQUOT", "errno EMFILE", "errno ENFILE", "errno EIO")),
+    (T, ("errno EHOSTUNREACH", "errno EHOSTDOWN", "errno ENETUNREACH", "errno ENETDOWN")),
     # wrong calls, though a connection error is their base
-    ("httpx.UnsupportedProtocol", R),
-    ("httpx.LocalProtocolError", R),
+    (R, ("httpx.UnsupportedProtocol", "httpx.LocalProtocolError")),
     # the network
-    ("ConnectionError", T),
-    ("TimeoutError", T),
-    ("socket.timeout", T),  # Python 3.9
-    ("socket.herror", T),
-    ("asyncio.exceptions.TimeoutError", T),  # up to Python 3.10
-    ("http.client.IncompleteRead", T),
-    ("http.client.BadStatusLine", T),
-    ("urllib.error.ContentTooShortError", T),
-    ("urllib3.exceptions.TimeoutError", T),
-    ("urllib3.exceptions.ProtocolError", T),
-    ("urllib3.exceptions.NewConnectionError", T),
-    ("urllib3.exceptions.MaxRetryError", T),
-    ("requests.exceptions.ConnectionError", T),
-    ("requests.exceptions.Timeout", T),
-    ("requests.exceptions.ChunkedEncodingError", T),
-    ("requests.exceptions.RetryError", T),
-    ("httpx.TransportError", T),
-    ("httpcore.NetworkError", T),
-    ("httpcore.TimeoutException", T),
-    ("httpcore.RemoteProtocolError", T),
-    ("aiohttp.client_exceptions.ClientConnectionError", T),
-    ("aiohttp.client_exceptions.ClientPayloadError", T),
+    (T, ("ConnectionError", "TimeoutError", "socket.herror")),
+    (T, ("socket.timeout", "asyncio.exceptions.TimeoutError")),  # Python 3.9, and up to 3.10
+    (T, ("http.client.IncompleteRead", "http.client.BadStatusLine", "urllib.error.ContentTooShortError")),
+    (T, ("urllib3.exceptions.TimeoutError", "urllib3.exceptions.ProtocolError")),
+    (T, ("urllib3.exceptions.NewConnectionError", "urllib3.exceptions.MaxRetryError")),
+    (T, ("requests.exceptions.ConnectionError", "requests.exceptions.Timeout")),
+    (T, ("requests.exceptions.ChunkedEncodingError", "requests.exceptions.RetryError")),
+    (T, ("httpx.TransportError", "httpcore.NetworkError", "httpcore.TimeoutException", "httpcore.RemoteProtocolError")),
+    (T, ("aiohttp.client_exceptions.ClientConnectionError", "aiohttp.client_exceptions.ClientPayloadError")),
 )
+TABLE = [(word, verdict) for verdict, its_words in ROWS for word in its_words]
 
 # These only pass on what failed below them: a row of their cause goes before their own.
 WRAPPERS = frozenset(
@@ -87,8 +61,7 @@ STOP_START = re.compile(r"^['\"]?STOP:")
 
 def asks_to_stop(fault: Fault) -> bool:
     """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
-    pattern = STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD
-    return bool(pattern.search(fault.evalue))
+    return bool((STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(fault.evalue))
 
 
 def words(fault: Fault) -> set[str]:
@@ -116,14 +89,8 @@ def of_run(outcome: Outcome, fault: Fault | None) -> Verdict:
     """Return what follows from the end of a run."""
     if outcome is Outcome.ERROR and fault is not None:
         return of_fault(fault)
-    return {
-        Outcome.OK: Verdict.FINE,
-        Outcome.ERROR: R,
-        Outcome.TIMEOUT: R,
-        Outcome.MEMORY: U,
-        Outcome.KERNEL_DIED: U,
-        Outcome.CANCELLED: Verdict.CANCELLED,
-    }[outcome]
+    ends = {Outcome.OK: Verdict.FINE, Outcome.CANCELLED: Verdict.CANCELLED, Outcome.KERNEL_DIED: U, Outcome.MEMORY: U}
+    return ends.get(outcome, R)
 
 
 def _names(fault: Fault) -> set[str]:

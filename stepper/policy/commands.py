@@ -1,20 +1,20 @@
 """The commands, a row each: its name, what it is told, whether it runs code, whether it is the person's.
 
-A row is a frozen dataclass: its fields are the arguments, its docstring is what help says. All that need the table
-read it here: the daemon has a case for each row (`daemon/verbs.py`), the command line makes a command of it and
-has a rendering (`cli/present.py`), the gate makes its patterns of it.
+A row is a frozen dataclass: its fields are the arguments, its docstring is what help says. The daemon has a case for
+each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate its patterns.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 from stepper.ground.errors import UsageError
 
-Told = TypeVar("Told")
+Told = TypeVar("Told", bound="Arguments")
+WHICH = "Which notebook; the current one when not given."
 KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list[Any]": list}
 
 
@@ -35,39 +35,30 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-row = dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 
 
-def command(
-    name: str, runs_code: bool = False, persons: bool = False, daemon: bool = True
-) -> Callable[[type[Told]], type[Told]]:
-    """Make a class a row of the table."""
+@dataclass(frozen=True)
+class Arguments:
+    """What a command is told; a class that names its command is a row of the table."""
 
-    def made(arguments: type[Told]) -> type[Told]:
-        if inspect.get_annotations(arguments):  # one that inherits all is made already: each takes a millisecond
-            arguments = row(arguments)
-        COMMANDS[name] = Command(name, arguments, runs_code, persons, daemon)
-        return arguments
-
-    return made
+    def __init_subclass__(
+        cls, name: str = "", runs_code: bool = False, persons: bool = False, daemon: bool = True
+    ) -> None:
+        """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
+        if inspect.get_annotations(cls):
+            dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+        if name:
+            COMMANDS[name] = Command(name, cls, runs_code, persons, daemon)
 
 
 def word(default: Any = MISSING, **shell: Any) -> Any:
-    """An argument that a shell gives by its place.
-
-    `shell` may hold `metavar`, `many` (words, joined) and `stdin` (`-` is read from standard input).
-    """
+    """An argument that a shell gives by its place: `metavar`, `many` (words, joined), `stdin` (`-`: from there)."""
     return field(default=default, metadata=shell)
 
 
 def option(about: str, default: Any = None, **shell: Any) -> Any:
     """An argument that a shell gives by `--NAME`, or by `flag`."""
     return field(default=default, metadata={"about": about, **shell})
-
-
-def notebook_option() -> Any:
-    """An option for which notebook is meant."""
-    return option("Which notebook; the current one when not given.")
 
 
 def kind(argument: Field[Any]) -> type:
@@ -78,7 +69,7 @@ def kind(argument: Field[Any]) -> type:
 def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
     """Return the arguments that a request tells, those that are null left out; raise UsageError."""
     given = {}
-    for each in fields(arguments):  # type: ignore[arg-type]  # each row is a dataclass
+    for each in fields(arguments):
         value = told.get(each.name)
         if value is not None:
             if not isinstance(value, kind(each)):
@@ -89,20 +80,13 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
     return arguments(**given)
 
 
-@row
-class Nothing:
-    """No arguments."""
-
-
-@row
-class OfNotebook:
+class OfNotebook(Arguments):
     """Which notebook, the current one when not given."""
 
     notebook: str | None = word(None)
 
 
-@command("new")
-class New:
+class New(Arguments, name="new"):
     """Make a notebook for PROBLEM, with its plan; it becomes the current one."""
 
     problem: str = word()
@@ -110,140 +94,119 @@ class New:
     steps: list[Any] | None = option('A step, in order: "TITLE" or "TITLE :: CRITERION".', flag="--step")
 
 
-@command("status")
-class Status(OfNotebook):
+class Status(OfNotebook, name="status"):
     """Show where a notebook stands: its steps, its kernel, the daemon."""
 
 
-@command("run", runs_code=True)
-class Run:
+class Run(Arguments, name="run", runs_code=True):
     """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails."""
 
     notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
 
 
-@command("restore", runs_code=True, persons=True)
-class Restore(OfNotebook):
+class Restore(OfNotebook, name="restore", runs_code=True, persons=True):
     """Run the cells that had ended well again, in a fresh kernel; exit 1 at the first that ends otherwise.
 
     For a kernel that died. The cell that ended it is left out.
     """
 
 
-@command("history")
-class History(OfNotebook):
+class History(OfNotebook, name="history"):
     """Show every run of a notebook's cells."""
 
 
-@command("report")
-class Report:
+class Report(Arguments, name="report"):
     """Show again the report of a run, the last one when RUN is not given."""
 
     run: int | None = word(None)
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("eval", runs_code=True)
-class Eval:
+class Eval(Arguments, name="eval", runs_code=True):
     """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
 
     source: str = word(metavar="CODE", stdin=True)
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("output")
-class Output:
+class Output(Arguments, name="output"):
     """Show the text output of a code cell (its number or id), of which a report left some out."""
 
     cell: str = word()
     page: int = option("Which page of a long output.", default=1)
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("interrupt")
-class Interrupt(OfNotebook):
+class Interrupt(OfNotebook, name="interrupt"):
     """Interrupt the cell that runs; the kernel keeps its state."""
 
 
-@command("restart", runs_code=True, persons=True)
-class Restart(OfNotebook):
+class Restart(OfNotebook, name="restart", runs_code=True, persons=True):
     """Start a fresh kernel: the state of the old one is lost."""
 
 
-@command("continue", persons=True)
-class Continue(OfNotebook):
+class Continue(OfNotebook, name="continue", persons=True):
     """Lift a stop; say where to go on."""
 
 
-@command("fix", persons=True)
-class Fix(OfNotebook):
+class Fix(OfNotebook, name="fix", persons=True):
     """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
 
 
-@command("skip", persons=True)
-class Skip:
+class Skip(Arguments, name="skip", persons=True):
     """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
 
     reason: str = word("", many=True, stdin=True)
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("context")
-class Context(Nothing):
+class Context(Arguments, name="context"):
     """Show what an agent must know to go on with the current notebook."""
 
 
-@command("plan")
-class Plan(OfNotebook):
+class Plan(OfNotebook, name="plan"):
     """Show the plan with each step's status."""
 
 
-@command("plan add")
-class PlanAdd:
+class PlanAdd(Arguments, name="plan add"):
     """Add a step: "TITLE" or "TITLE :: CRITERION"."""
 
     title: str = word()
     after: int | None = option("The step it comes after (0: first); at the end when not given.")
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("plan edit")
-class PlanEdit:
+class PlanEdit(Arguments, name="plan edit"):
     """Change the title of a step that has not run."""
 
     id: int = word()
     title: str = word()
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("plan remove")
-class PlanRemove:
+class PlanRemove(Arguments, name="plan remove"):
     """Remove a step that has not run."""
 
     id: int = word()
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("plan move")
-class PlanMove:
+class PlanMove(Arguments, name="plan move"):
     """Move a step that has not run."""
 
     id: int = word()
     after: int = option("The step it is to come after (0: first).", default=MISSING)
-    notebook: str | None = notebook_option()
+    notebook: str | None = option(WHICH)
 
 
-@command("shutdown")
-class Shutdown(Nothing):
+class Shutdown(Arguments, name="shutdown"):
     """End the daemon and the kernels of this project; nothing else is touched."""
 
 
-@command("doctor", daemon=False)
-class Doctor(Nothing):
+class Doctor(Arguments, name="doctor", daemon=False):
     """Check the installation: what is wrong and the command that mends it."""
 
 
-@command("trust", persons=True, daemon=False)
-class Trust(Nothing):
+class Trust(Arguments, name="trust", persons=True, daemon=False):
     """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""

@@ -7,9 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from stepper.ground import reading
-from stepper.policy.model import Fault, Key, Moment, Outcome, Run
+from stepper.policy.changes import source_hash
+from stepper.policy.model import Fault, Key, Moment, Outcome, Run, Verdict
 
 LeftOut = tuple[int, int, int]  # characters, outputs, their bytes
+
+
+KINDS: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,12 @@ class Event:
     """A line of the journal. A field that is named in `optional` is written only where it says something."""
 
     kind: ClassVar[str]
-    optional: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, kind: str, optional: tuple[str, ...] = ()) -> None:
+        """Have lines of that kind read as this class."""
+        cls.kind, cls.optional = kind, optional
+        KINDS[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
         """Return the line (dataclasses.asdict copies each value, which costs more than a write)."""
@@ -31,27 +40,24 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Created(Event):
+class Created(Event, kind="created"):
     """A new notebook was made, maybe under a name that another one had before."""
 
-    kind = "created"
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned(Event):
+class Planned(Event, kind="plan"):
     """The plan as it is from now on, in the form of `plan.to_json`."""
 
-    kind = "plan"
     at: Moment = ""
     plan: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(Event):
+class Started(Event, kind="start"):
     """A run is to begin: all that a daemon needs which finds it unfinished."""
 
-    kind = "start"
     run: int
     key: Key
     at: Moment
@@ -65,22 +71,38 @@ class Started(Event):
     tags: tuple[str, ...] = ()
     kernel: str = ""
 
+    def became(self, outcome: Outcome, verdict: Verdict, fault: Fault | None, seconds: float) -> Run:
+        """Return the run that it became."""
+        return Run(
+            run=self.run,
+            cell_id=self.cell_id,
+            number=self.number,
+            index=self.index,
+            step=self.key if isinstance(self.key, int) else None,
+            source_hash=source_hash(self.source),
+            started_at=self.at,
+            duration_s=round(seconds, 4),
+            outcome=outcome,
+            verdict=verdict,
+            fault=fault,
+            kernel=self.kernel,
+            tool_use_id=self.tool_use_id,
+            key=self.key,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
-class Voided(Event):
+class Voided(Event, kind="void"):
     """A run that was to begin never did: the call may yet run it."""
 
-    kind = "void"
     run: int = 0
     tool_use_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event):
+class Ran(Run, Event, kind="run", optional=("displays", "left_out")):
     """A run ended."""
 
-    kind = "run"
-    optional = ("displays", "left_out")
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
@@ -89,18 +111,16 @@ class Ran(Run, Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Run, Event):
+class Held(Run, Event, kind="held"):
     """A fault was found before a cell ran: it did not run."""
 
-    kind = "held"
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Event):
+class Evaluated(Event, kind="scratch"):
     """`stepper eval` ran code, which may have changed anything."""
 
-    kind = "scratch"
     at: Moment = ""
     source: str = ""
     outcome: Outcome = Outcome.OK
@@ -109,11 +129,9 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelChanged(Event):
+class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
     """A kernel was `started`, or its state was `lost`."""
 
-    kind = "kernel"
-    optional = ("kernel", "pid", "why")
     what: str
     kernel: str = ""
     pid: int | None = None
@@ -122,11 +140,12 @@ class KernelChanged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopped(Event):
-    """No further cell runs until the person says so. `error` is what the block names, for one line."""
+class Stopped(Event, kind="stop", optional=("error",)):
+    """No further cell runs until the person says so: `block` tells why, `error` in one line.
 
-    kind = "stop"
-    optional = ("error",)
+    `key` is None where no cell is to blame: the kernel died while nothing ran.
+    """
+
     at: Moment = ""
     key: Key | None
     cell_id: str
@@ -135,20 +154,17 @@ class Stopped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reported(Event):
+class Reported(Event, kind="report"):
     """What the agent read of a run; run 0 where nothing ran."""
 
-    kind = "report"
     run: int
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late(Event):
+class Late(Event, kind="late", optional=("why",)):
     """Something came for a cell besides its run. `there`: it is on the cell."""
 
-    kind = "late"
-    optional = ("why",)
     at: Moment = ""
     cell_id: str
     source_hash: str
@@ -162,10 +178,9 @@ class Late(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unwritten(Event):
+class Unwritten(Event, kind="unwritten"):
     """Outputs that could not be written into the notebook and wait."""
 
-    kind = "unwritten"
     run: int
     cell_id: str
     number: int
@@ -177,51 +192,43 @@ class Unwritten(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Event):
+class Written(Event, kind="written"):
     """Outputs that waited wait no longer: written, or left out for a reason."""
 
-    kind = "written"
     run: int = 0
     cell_id: str
     why_not: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued(Event):
+class Continued(Event, kind="continue"):
     """The person lifted a stop."""
 
-    kind = "continue"
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restored(Event):
+class Restored(Event, kind="restore"):
     """The person had the cells that had ended well run again, which lifts a stop."""
 
-    kind = "restore"
     at: Moment = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Event):
+class Fixed(Event, kind="fix"):
     """The person granted fresh retries, which lifts a stop."""
 
-    kind = "fix"
     at: Moment = ""
     key: Key | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped(Event):
+class Skipped(Event, kind="skip"):
     """The person skipped a step or a cell, which lifts a stop."""
 
-    kind = "skip"
     at: Moment = ""
     key: Key
     reason: str = ""
-
-
-KINDS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}
 
 
 def read(line: Mapping[str, Any]) -> Event | None:

@@ -1,7 +1,6 @@
-"""Which code cells may be written and run now: a stop, a failed cell that waits for its fix, the cells' number.
+"""Which code cells may be written and run now: each function returns why not, for the agent to read, or None.
 
-Each function returns why not, for the agent to read, or None. `PreToolUse` asks before an edit, `PostToolUse` again
-before the run: after a stop the remaining calls of a message still come.
+`PreToolUse` asks before an edit, `PostToolUse` again: after a stop the remaining calls of a message still come.
 """
 
 from __future__ import annotations
@@ -47,19 +46,17 @@ def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
         return None
     step = state.plan.step(number)
     title = f'step {state.plan.position(step.id)} "{one_line(step.title, 120)}"' if step else "its step"
-    where = failed.label
     return (
-        f"{where} of {title} failed and is not fixed: no new code cell below it. Replace that cell (edit_mode replace,"
-        f" cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"
+        f"{failed.label} of {title} failed and is not fixed: no new code cell below it. Replace that cell"
+        f" (edit_mode replace, cell_id {one_line(failed.id, 100)}) or delete it; a helper cell goes above it"
     )
 
 
 def too_many(cells: Sequence[Cell], limits: Limits) -> str | None:
     """Return why there is no room for the code cells as they stand."""
-    count = sum(cell.is_code for cell in cells)
-    if count <= limits.max_cells:
-        return None
-    return f"{count} code cells are more than the limit of {limits.max_cells} (max_cells in .stepper/config.yaml)"
+    count, most = sum(cell.is_code for cell in cells), limits.max_cells
+    told = f"{count} code cells are more than the limit of {most} (max_cells in .stepper/config.yaml)"
+    return told if count > most else None
 
 
 def asks_person(command: str) -> str | None:

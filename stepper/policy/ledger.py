@@ -1,29 +1,17 @@
-"""What the journal's events add up to: each changes the state, so that a daemon that starts anew knows what the last
-one knew.
-"""
+"""What the journal's events add up to, so that a daemon that starts anew knows what the last one knew."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import singledispatch
 from typing import Any
 
 from stepper.policy import events, plan
 from stepper.policy.events import Event
 from stepper.policy.model import StepStatus, Verdict
-from stepper.policy.state import NONE, Came, Shown, State, Stop
+from stepper.policy.state import NONE, Came, Shown, State
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
-HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
-
-# How a run's end moves a step. A cancelled run leaves the step where it was.
-AFTER_RUN = {
-    Verdict.FINE: StepStatus.DONE,
-    Verdict.RECOVERABLE: StepStatus.FAILED,
-    Verdict.TRANSIENT: StepStatus.FAILED,
-    Verdict.UNRECOVERABLE: StepStatus.FAILED,
-}
 
 
 def replay(lines: Iterable[Mapping[str, Any]]) -> State:
@@ -40,51 +28,63 @@ def replay(lines: Iterable[Mapping[str, Any]]) -> State:
     return state
 
 
-@singledispatch
 def apply(event: Event, state: State) -> None:
     """Change `state` by one event."""
+    match event:
+        case events.Created():  # under a name that another notebook had before: nothing of that one counts
+            fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids, unread=state.unread)
+            state.__dict__.update(fresh.__dict__)
+        case events.Planned():
+            state.plan = plan.from_json(event.plan) or state.plan
+        case events.Started():
+            state.running = event
+            state.next_run = max(state.next_run, event.run + 1)
+            if event.tool_use_id:
+                state.tool_use_ids.add(event.tool_use_id)
+        case events.Voided():
+            state.running = None
+            state.tool_use_ids.discard(event.tool_use_id or "")
+        case events.Ran():
+            _ran(event, state)
+        case events.Held():
+            _held(event, state)
+        case events.Late():
+            _late(event, state)
+        case events.Unwritten():
+            state.unwritten[event.cell_id] = event
+        case events.Written():
+            state.unwritten.pop(event.cell_id, None)
+        case events.Reported():
+            state.reports[event.run], state.last_report = event.text, event.run
+            state.came = {}  # it is told
+        case events.Evaluated():
+            state.unchanged = False
+        case events.KernelChanged():
+            _kernel(event, state)
+        case events.Stopped():
+            state.stop = event if event.error else replace(event, error=_named_in(event.block))
+        case events.Continued() | events.Restored():
+            state.stop, state.unchanged = None, False
+        case events.Fixed():
+            state.stop, state.unchanged = None, False
+            if event.key is not None:
+                state.of(event.key).attempts = 0
+        case events.Skipped():
+            state.stop, progress = None, state.of(event.key)
+            progress.status, progress.reason = StepStatus.SKIPPED, event.reason
 
 
-@apply.register
-def _created(event: events.Created, state: State) -> None:
-    """A new notebook under a name that another one had before: nothing of that one counts."""
-    fresh = State(next_run=state.next_run, tool_use_ids=state.tool_use_ids, unread=state.unread)
-    state.__dict__.update(fresh.__dict__)
-
-
-@apply.register
-def _planned(event: events.Planned, state: State) -> None:
-    state.plan = plan.from_json(event.plan) or state.plan
-
-
-@apply.register
 def _held(event: events.Held, state: State) -> None:
     """A fault was found before the cell ran: no run; the third in a row counts as an attempt."""
-    _called(event.tool_use_id, state)
+    if event.tool_use_id:
+        state.tool_use_ids.add(event.tool_use_id)
     progress = state.of(event.key)
-    progress.held, progress.held_count = event.source_hash, progress.held_count + 1
-    if progress.status is StepStatus.DONE:  # a fresh count begins, as with a run
-        progress.attempts, progress.failing = 0, False
+    progress.attempts, counts = state.attempts_held(event.key)
+    progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1
     progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event.cell_id, event.index
     state.ran.pop(event.cell_id, None)
-    if progress.held_count == HELD_IN_A_ROW:
-        progress.held_count = 0
-        progress.attempts += 1
 
 
-@apply.register
-def _started(event: events.Started, state: State) -> None:
-    state.running = event
-    state.next_run = max(state.next_run, event.run + 1)
-    _called(event.tool_use_id, state)
-
-
-def _called(tool_use_id: str | None, state: State) -> None:
-    if tool_use_id:
-        state.tool_use_ids.add(tool_use_id)
-
-
-@apply.register
 def _ran(event: events.Ran, state: State) -> None:
     cell_id, source, verdict, progress = event.cell_id, event.source_hash, event.verdict, state.of(event.key)
     state.seconds += event.duration_s
@@ -109,17 +109,15 @@ def _ran(event: events.Ran, state: State) -> None:
         state.ran.pop(cell_id, None)
     state.unchanged = True
     progress.held, progress.held_count = "", 0
-    progress.runs += 1
-    if verdict is Verdict.CANCELLED:
+    if verdict is Verdict.CANCELLED:  # the step stays where it was
         return
     # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
     progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0)
-    progress.status = AFTER_RUN[verdict]
     progress.failing = verdict is not Verdict.FINE
+    progress.status = StepStatus.FAILED if progress.failing else StepStatus.DONE
     progress.cell_id, progress.index = cell_id, event.index
 
 
-@apply.register
 def _late(event: events.Late, state: State) -> None:
     came = state.came.setdefault(event.cell_id, Came())
     came.characters += event.characters
@@ -133,71 +131,17 @@ def _late(event: events.Late, state: State) -> None:
         shown.late_others += event.shows + event.updates
 
 
-@apply.register
-def _voided(event: events.Voided, state: State) -> None:
-    state.running = None
-    state.tool_use_ids.discard(event.tool_use_id or "")
-
-
-@apply.register
-def _unwritten(event: events.Unwritten, state: State) -> None:
-    state.unwritten[event.cell_id] = event
-
-
-@apply.register
-def _written(event: events.Written, state: State) -> None:
-    state.unwritten.pop(event.cell_id, None)
-
-
-@apply.register
-def _reported(event: events.Reported, state: State) -> None:
-    state.reports[event.run], state.last_report = event.text, event.run
-    state.came = {}  # it is told
-
-
-@apply.register
-def _stopped(event: events.Stopped, state: State) -> None:
-    state.stop = Stop(event.key, event.cell_id, event.block, event.error or _named_in(event.block))
+def _kernel(event: events.KernelChanged, state: State) -> None:
+    state.unchanged = False
+    if event.what == "started":
+        state.ran, state.counts, state.lost, state.requests, state.shown = {}, {}, "", {}, {}
+    else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
+        if state.ran:
+            state.lost = event.why
+        state.ran = {}
 
 
 def _named_in(block: str) -> str:
     """Return what a stop is about that an older stepper journaled: its block alone says so."""
     lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
     return f"{lines.get('Error Type', 'error')}: {lines.get('Error Message', '')}"
-
-
-@apply.register
-def _evaluated(event: events.Evaluated, state: State) -> None:
-    state.unchanged = False
-
-
-@apply.register
-def _kernel(event: events.KernelChanged, state: State) -> None:
-    state.unchanged = False
-    if event.what == "started":
-        state.kernel, state.ran, state.counts, state.lost = event.kernel, {}, {}, ""
-        state.requests, state.shown = {}, {}
-    else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
-        if state.ran:
-            state.lost = event.why
-        state.ran, state.kernel = {}, ""
-
-
-@apply.register(events.Continued)
-@apply.register(events.Restored)
-def _lifted(event: Event, state: State) -> None:
-    state.stop, state.unchanged = None, False
-
-
-@apply.register
-def _fixed(event: events.Fixed, state: State) -> None:
-    state.stop, state.unchanged = None, False
-    if event.key is not None:
-        state.of(event.key).attempts = 0
-
-
-@apply.register
-def _skipped(event: events.Skipped, state: State) -> None:
-    state.stop = None
-    progress = state.of(event.key)
-    progress.status, progress.reason = StepStatus.SKIPPED, event.reason

@@ -12,9 +12,14 @@ from stepper.ground.text import one_line
 Key = int | str  # a step's id, or the id of a cell in no step
 
 
+def instant(text: Moment) -> datetime:
+    """Return the time that a text tells."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def moment(text: str) -> Moment:
     """Return a time in ISO 8601 with its zone; raise TypeError or ValueError."""
-    if not isinstance(text, str) or datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
+    if not isinstance(text, str) or instant(text).tzinfo is None:
         raise TypeError(f"no time with a zone: {text!r:.100}")
     return text
 
@@ -96,19 +101,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as the engine sees it.
+    """A cell as the engine sees it."""
 
-    `index` counts all cells from 0; `number` counts code cells from 1, as one reads the notebook (0 for others).
-    In notebooks without cell ids (nbformat below 4.5) `id` is `cell-INDEX`, as Claude Code names them.
-    """
-
-    id: str
-    index: int
-    number: int
+    id: str  # `cell-INDEX` in notebooks without cell ids (nbformat below 4.5), as Claude Code names them
+    index: int  # among all cells, from 0
+    number: int  # among code cells from 1, as one reads the notebook; 0 for others
     type: str
     source: str
     tags: tuple[str, ...] = ()
-    step: int | None = None
 
     @property
     def is_code(self) -> bool:
@@ -134,33 +134,27 @@ class Frame:
 
 @dataclass(frozen=True)
 class Fault:
-    """What an error tells. `mro` holds the class names (`module.Name`, builtins bare) from itself to object.
-
-    `chain` is what led to it, nearest first: (how, class, message). `doc` is the first line of its class's docstring.
-    """
+    """What an error tells."""
 
     ename: str
     evalue: str
-    mro: tuple[str, ...] = ()
+    mro: tuple[str, ...] = ()  # its classes up to object, as `module.Name`, builtins bare
     line: int | None = None  # in the cell that ran, from 1
     frames: tuple[Frame, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
-    chain: tuple[tuple[str, str, str], ...] = ()
-    doc: str = ""
+    chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
+    doc: str = ""  # the first line of its class's docstring
     suggestion: str = ""  # one line of facts that the fix needs
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a kernel ended: a sentence such as `killed by SIGKILL`, and the last lines it wrote to stderr.
+    """How a kernel ended."""
 
-    `cause` is the class of fault that it is beside `KernelDied`, where one is known: `SystemExit`, `OutOfMemory`.
-    """
-
-    how: str
-    stderr: str = ""
-    cause: str = ""
+    how: str  # such as `killed by SIGKILL`
+    stderr: str = ""  # the last lines it wrote there
+    cause: str = ""  # the class of fault that it is beside `KernelDied`, where one is known: SystemExit, OutOfMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,15 +201,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class CellEdit:
-    """A NotebookEdit that happened (or, before it happens, is about to).
-
-    `cell_id` names the cell itself, None where the client does not tell: before an insert, and after one into a
-    notebook without cell ids. Then `after` names the cell above it, None at the top.
-    """
+    """A NotebookEdit that happened (or, before it happens, is about to)."""
 
     notebook: str
-    cell_id: str | None
-    after: str | None
+    cell_id: str | None  # None before an insert, and after one into a notebook without cell ids
+    after: str | None  # the cell above it then, None at the top
     cell_type: str | None
     mode: str  # replace, insert, delete
     source: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from stepper.policy import firstline
@@ -18,13 +18,9 @@ SLUG_LENGTH = 40
 def slug(problem: str) -> str:
     """Return a file name's part: lower case, ASCII, words joined by `_`, at most 40 characters."""
     plain = unicodedata.normalize("NFKD", problem.lower()).encode("ascii", "ignore").decode()
-    words = re.findall(r"[a-z0-9]+", plain)
-    name = ""
-    for word in words:
-        longer = f"{name}_{word}" if name else word[:SLUG_LENGTH]
-        if len(longer) > SLUG_LENGTH:
-            break
-        name = longer
+    name = "_".join(re.findall(r"[a-z0-9]+", plain))
+    if len(name) > SLUG_LENGTH:  # whole words, as many as there is room for
+        name = name[: SLUG_LENGTH + 1].rpartition("_")[0] or name[:SLUG_LENGTH]
     return name or "notebook"
 
 
@@ -44,32 +40,28 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as it stands in `metadata.stepper` and in the journal."""
-    return {
-        "problem": plan.problem,
-        "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps],
-    }
+    return {"problem": plan.problem, "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps]}
 
 
 def from_json(data: Any) -> Plan | None:
     """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
     try:
-        steps = tuple(
+        read = (
             step(int(item["id"]), str(item["title"]), str(item.get("criterion", "")), item.get("kind", "step"))
             for item in data["steps"]
         )
-        problem = str(data.get("problem", ""))
+        made = Plan(str(data.get("problem", "")), tuple(read))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
-    if len({step.id for step in steps}) != len(steps) or not all(0 < step.id < 1 << 31 for step in steps):
-        return None
-    return Plan(problem, steps)
+    ids = {step.id for step in made.steps}
+    return made if len(ids) == len(made.steps) and all(0 < number < 1 << 31 for number in ids) else None
 
 
 def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
-    The cell's own first line decides, then the step whose cell it is, then the first step that is neither done nor
-    skipped. While that step's failed cell exists, every other cell is a helper in no step.
+    Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
+    every other cell is a helper in no step.
     """
     asked = firstline.parse(cell.source)
     if asked.scratch:
@@ -80,10 +72,8 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
         if state.of(step.id).cell_id == cell.id:
             return step.id
     number = state.open_step()
-    if cell.id in state.progress:
-        return None  # it ran before, in no step
-    if number is not None and failed_cell(state, cells, number) is not None:
-        return None
+    if cell.id in state.progress or (number is not None and failed_cell(state, cells, number) is not None):
+        return None  # it ran before, in no step; or it is a helper
     return number
 
 
@@ -96,29 +86,24 @@ def key(state: State, cells: Sequence[Cell], cell: Cell) -> Key:
         return number
     ids = {other.id for other in cells}
     for known, progress in state.progress.items():
-        if isinstance(known, str) and progress.failing:
-            if progress.cell_id == cell.id:
-                return known
-            if progress.cell_id not in ids and progress.index == cell.index:
-                return known
+        in_its_place = progress.cell_id not in ids and progress.index == cell.index
+        if isinstance(known, str) and progress.failing and (progress.cell_id == cell.id or in_its_place):
+            return known
     return cell.id
 
 
 def failed_cell(state: State, cells: Sequence[Cell], number: int) -> Cell | None:
     """Return the cell of a failed step that still stands in the notebook and waits for its fix, or None."""
     progress = state.of(number)
-    if progress.status is not StepStatus.FAILED:
-        return None
-    return next((cell for cell in cells if cell.is_code and cell.id == progress.cell_id), None)
+    failed = progress.status is StepStatus.FAILED
+    return next((cell for cell in cells if failed and cell.is_code and cell.id == progress.cell_id), None)
 
 
 def find_cell(cells: Sequence[Cell], name: str) -> Cell | None:
     """Return the cell with that id; `cell-INDEX` names a cell by its place, as Claude Code does."""
-    found = next((cell for cell in cells if cell.id == name), None)
     number = re.fullmatch(r"cell-(\d+)", name)
-    if found is None and number and int(number[1]) < len(cells):
-        return cells[int(number[1])]
-    return found
+    placed = cells[int(number[1])] if number and int(number[1]) < len(cells) else None
+    return next((cell for cell in cells if cell.id == name), placed)
 
 
 def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
@@ -135,9 +120,8 @@ def edited_cell(cells: Sequence[Cell], edit: CellEdit) -> Cell | None:
 
 def added(state: State, title: str, after: int | None) -> Plan:
     """Return the plan with one more step, at the end or after that step; raise ValueError."""
-    number, _, criterion = title.partition("::")
-    new = step(max((s.id for s in state.plan.steps), default=0) + 1, number, criterion)
-    return Plan(state.plan.problem, _placed(state, state.plan.steps, new, after))
+    new = step_from_text(max((s.id for s in state.plan.steps), default=0) + 1, title)
+    return _placed(state, state.plan.steps, new, after)
 
 
 def edited(state: State, number: int, title: str) -> Plan:
@@ -145,20 +129,18 @@ def edited(state: State, number: int, title: str) -> Plan:
     old = _not_run(state, number)
     name, mark, criterion = title.partition("::")
     new = step(number, name, criterion if mark else old.criterion, old.kind.value)
-    return Plan(state.plan.problem, tuple(new if s.id == number else s for s in state.plan.steps))
+    return replace(state.plan, steps=tuple(new if s is old else s for s in state.plan.steps))
 
 
 def removed(state: State, number: int) -> Plan:
     """Return the plan without that step; raise ValueError."""
-    _not_run(state, number)
-    return Plan(state.plan.problem, tuple(s for s in state.plan.steps if s.id != number))
+    gone = _not_run(state, number)
+    return replace(state.plan, steps=tuple(s for s in state.plan.steps if s is not gone))
 
 
 def moved(state: State, number: int, after: int) -> Plan:
     """Return the plan with that step after another one (0: first); raise ValueError."""
-    moving = _not_run(state, number)
-    rest = tuple(s for s in state.plan.steps if s.id != number)
-    return Plan(state.plan.problem, _placed(state, rest, moving, after))
+    return _placed(state, removed(state, number).steps, _not_run(state, number), after)
 
 
 def _not_run(state: State, number: int) -> Step:
@@ -170,12 +152,12 @@ def _not_run(state: State, number: int) -> Step:
     return found
 
 
-def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None) -> tuple[Step, ...]:
+def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None) -> Plan:
     ids = [s.id for s in steps]
-    if after is not None and after != 0 and after not in ids:
+    if after and after not in ids:
         raise ValueError(f"there is no step {after} to put it after")
     at = len(steps) if after is None else ids.index(after) + 1 if after else 0
     ran = next((s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING), None)
     if ran is not None:
         raise ValueError(f"step {ran} ran already: no step can be put before it")
-    return (*steps[:at], new, *steps[at:])
+    return replace(state.plan, steps=(*steps[:at], new, *steps[at:]))

@@ -1,16 +1,14 @@
-"""One notebook's standing: the plan, how far each step is, the stop, what ran in which kernel.
-
-It is changed by `ledger.apply` alone, event by event.
-"""
+"""One notebook's standing, changed by `ledger.apply` alone: plan, how far its steps are, stop, what ran where."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import LeftOut, Ran, Started, Unwritten
-from stepper.policy.model import Key, Kind, Outcome, Plan, StepStatus, Verdict
+from stepper.policy.events import LeftOut, Ran, Started, Stopped, Unwritten
+from stepper.policy.model import Key, Kind, Plan, StepStatus, Verdict
 
 NONE: LeftOut = (0, 0, 0)
+HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 
 @dataclass
@@ -22,23 +20,9 @@ class Progress:
     index: int = -1  # where its cell stood
     attempts: int = 0
     failing: bool = False
-    runs: int = 0
     reason: str = ""  # why it was skipped
     held: str = ""  # the source hash that was not run last, because of what was found before
     held_count: int = 0  # how often in a row
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The state in which no further cell of the notebook runs until the person says so.
-
-    `key` is None where no cell is to blame: the kernel died while nothing ran.
-    """
-
-    key: Key | None
-    cell_id: str
-    block: str
-    error: str  # what the block is about: class and message
 
 
 @dataclass
@@ -69,11 +53,10 @@ class State:
 
     plan: Plan = field(default_factory=Plan)
     progress: dict[Key, Progress] = field(default_factory=dict)
-    stop: Stop | None = None
+    stop: Stopped | None = None  # no further cell runs until the person says so
     runs: list[Ran] = field(default_factory=list)
     next_run: int = 1
     running: Started | None = None
-    kernel: str = ""  # the id of the kernel that ran last
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
     ran: dict[str, str] = field(default_factory=dict)  # cell id → source hash, ok in the present kernel
     ran_ever: dict[str, str] = field(default_factory=dict)  # cell id → source hash, whatever became of it
@@ -101,6 +84,12 @@ class State:
         fresh = progress.status is StepStatus.DONE
         return 0 if fresh else progress.attempts + (progress.failing and not repeat)
 
+    def attempts_held(self, key: Key) -> tuple[int, bool]:
+        """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""
+        progress = self.of(key)
+        counts = progress.held_count + 1 == HELD_IN_A_ROW
+        return (0 if progress.status is StepStatus.DONE else progress.attempts) + counts, counts
+
     def open_step(self) -> int | None:
         """Return the id of the first step that is neither done nor skipped, or None."""
         for step in self.plan.steps:
@@ -125,11 +114,3 @@ class State:
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
-
-    def showing(self, display_id: str) -> list[str]:
-        """Return the cells that show a display id."""
-        return [cell_id for cell_id, shown in self.shown.items() if display_id in shown.displays]
-
-    def outcome_of(self, run: int) -> Outcome:
-        """Return how a run ended, as far as it is known."""
-        return next((ran.outcome for ran in reversed(self.runs) if ran.run == run), Outcome.OK)

@@ -1,19 +1,21 @@
-"""What is to happen before a cell and after it: two pure functions decide, the session carries out.
+"""What is to happen before a cell and after it: policy decides here, the session carries out.
 
-`before`: a cell that was written → run it, say that it waits, refuse it, or nothing. `after`: a run that was judged
-(`judge`) → go on, let the agent fix it, run it again, or stop.
+`before`: a cell that was written → whether it runs. `judged`: how an execution ended → fault and verdict. `after` (a
+run that was judged) and `held` (a cell that did not run) → go on, let the agent fix it, run it again, or stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from stepper.policy import changes, firstline, gate, plan, progress, retry
-from stepper.policy.events import Ran
-from stepper.policy.model import Cell, Consent, Key, Limits, Run, Verdict
+from stepper.policy import changes, classify, firstline, gate, plan, progress
+from stepper.policy.events import Held, Ran
+from stepper.policy.model import Cell, Consent, Death, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.policy.state import Progress, State
+
+KEPT = "the kernel's state is kept"
 
 
 class Do(Enum):
@@ -27,39 +29,30 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Before:
-    """What is to be done about a cell, and why not where it does not run.
-
-    It is not run either where it would only repeat the run `repeats`, which the files of the project show; and where
-    `look_ahead` finds a fault that it would end with for certain.
-    """
+    """What is to be done about a cell, and why not where it does not run."""
 
     do: Do
     why: str = ""
-    repeats: Run | None = None
-    look_ahead: bool = False
+    repeats: Run | None = None  # the run that it would only repeat, unless a file of the project changed since
+    look_ahead: bool = False  # whether it is not to run where a fault is certain
 
 
 def before(
     state: State, cells: Sequence[Cell], cell: Cell, consent: Consent, asked: Callable[[], Limits], new: bool
 ) -> Before:
-    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
-
-    The limits are `asked` for where they count: a wrong configuration is no matter of a cell that is not meant to run.
-    """
+    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit."""
     if cell not in changes.runnable([cell]):
         return Before(Do.NOTHING)
-    limits = asked()
+    limits = asked()  # a wrong configuration is no matter of a cell that is not meant to run
     if why := gate.unaccepted(consent, limits):
         return Before(Do.WAIT, why)
     others = [other for other in cells if other.id != cell.id]
-    why = gate.stopped(state)
-    if new:
-        why = why or gate.waiting(state, others, cell.index) or gate.too_many(cells, limits)
-    if why:
+    crowded = (gate.waiting(state, others, cell.index) or gate.too_many(cells, limits)) if new else None
+    if why := gate.stopped(state) or crowded:
         return Before(Do.REFUSE, why)
     key, source = plan.key(state, cells, cell), changes.source_hash(cell.source)
-    held = state.progress.get(key, Progress()).held == source  # written once more, it runs
-    look_ahead = limits.preflight and not held and changes.RAISES_TAG not in cell.tags
+    as_held = state.progress.get(key, Progress()).held == source  # written once more, it runs
+    look_ahead = limits.preflight and not as_held and changes.RAISES_TAG not in cell.tags
     return Before(Do.RUN, "", progress.same_again(state, key, source), look_ahead)
 
 
@@ -82,17 +75,73 @@ def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Tas
     return Task(key, timeout, (*asked.problems, *order, *returned))
 
 
+def judged(
+    outcome: Outcome,
+    fault: Fault | None,
+    tags: tuple[str, ...],
+    death: Death | None = None,
+    memory: str = "",
+    built: str = "",
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault, with classes of its own for what is no exception, and the verdict.
+
+    `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
+    """
+    lost = f"kernel died ({death.how}): all variables are lost" + (f"; {built}" if built else "") if death else ""
+    if outcome is Outcome.MEMORY:
+        return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
+    if death and outcome is not Outcome.CANCELLED:
+        said = lost + (f"\n{death.stderr}" if death.stderr else "")
+        classes = ("KernelDied", death.cause) if death.cause else ("KernelDied",)
+        frames, line = (fault.frames, fault.line) if fault else ((), None)
+        return Fault("KernelDied", said, classes, line, frames), Verdict.UNRECOVERABLE
+    if outcome is Outcome.TIMEOUT:
+        fault = replace(fault or Fault("", ""), ename="Timeout", evalue=KEPT, mro=("Timeout",))
+    if outcome is Outcome.ERROR and changes.RAISES_TAG in tags:
+        return fault, Verdict.FINE
+    return fault, classify.of_run(outcome, fault)
+
+
+class Act(Enum):
+    """What follows a run."""
+
+    GO_ON = "go on"
+    FIX = "the agent fixes the cell"
+    AGAIN = "stepper runs the cell again"
+    STOP = "stop and tell the person"
+
+
 @dataclass(frozen=True)
 class After:
-    """What follows a run: what is to be done, the attempts with it, what is to be noted."""
+    """What follows: what is to be done, the attempts by then, what is to be noted."""
 
-    decision: retry.Decision
+    act: Act
+    wait: float  # seconds, where it runs again
     attempts: int
-    notes: list[str]
+    notes: Sequence[str] = ()
+    counts: bool = True  # as an attempt: of cells that did not run each third in a row does
+
+
+def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tuple[Act, float]:
+    """Return what follows a verdict, and after how many seconds, where it runs again.
+
+    `attempts` are the retries that the agent has made, this run's too, `repeats` those that stepper itself has made.
+    """
+    if verdict in (Verdict.FINE, Verdict.CANCELLED):
+        return Act.GO_ON, 0.0
+    if verdict is Verdict.TRANSIENT and repeats < limits.network_retries:
+        return Act.AGAIN, 2.0**repeats
+    return Act.FIX if verdict is Verdict.RECOVERABLE and attempts < limits.max_retries else Act.STOP, 0.0
 
 
 def after(state: State, run: Ran, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
     attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0)
-    notes = progress.same_error(state, run) if run.verdict is Verdict.RECOVERABLE else []
-    return After(retry.decide(run.verdict, attempts, run.repeat, limits), attempts, notes)
+    return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, progress.same_error(state, run))
+
+
+def held(state: State, found: Held, limits: Limits) -> After:
+    """Decide what follows a fault that was found before the cell ran; the state does not hold it yet."""
+    attempts, counts = state.attempts_held(found.key)
+    act, wait = decided(found.verdict, attempts, 0, limits) if counts else (Act.FIX, 0.0)
+    return After(act, wait, attempts, counts=counts)

@@ -15,7 +15,7 @@ def to_json(answer: object) -> bytes:
 
 @dataclass(frozen=True)
 class NamedStep:
-    """A step of a notebook that was just made."""
+    """A step, by name."""
 
     id: int
     title: str
@@ -32,11 +32,9 @@ class Made:
 
 
 @dataclass(frozen=True)
-class StepStatus:
+class StepStatus(NamedStep):
     """A step's standing."""
 
-    id: int
-    title: str
     status: str
     cell_id: str | None
     attempts: int
@@ -154,11 +152,9 @@ class Said:
 
 
 @dataclass(frozen=True)
-class PlannedStep:
+class PlannedStep(NamedStep):
     """A step of a plan, with its status and why it was skipped."""
 
-    id: int
-    title: str
     criterion: str
     kind: str
     status: str

@@ -15,23 +15,67 @@ import inspect
 import sys
 import threading
 import time
+import traceback
 import types
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace, Variable
-from stepper.session.fakecell import Died, Running
-from stepper.session.ports import About, Execution, KernelPlace, Models
+from stepper.session.ports import About, Execution, KernelPlace
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 EXIT = "ended by exit() or quit()"
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
+ATTRIBUTES = ("errno", "code", "status", "name", "filename", "lineno")
+
+
+class Died(BaseException):
+    """The cell ended its kernel."""
+
+
+@dataclass
+class Running:
+    """A cell that runs, or did. Nothing of it belongs to the event loop: a daemon may die and another one ask."""
+
+    request: str
+    number: int
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    displays: dict[str, list[int]] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)  # what it says once it is over
+    outcome: Outcome = Outcome.OK
+    fault: Fault | None = None
+    died: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+    thread: int | None = None
+
+    def throw(self, kind: type[BaseException]) -> None:
+        """Raise an exception in its thread, where Python runs in it."""
+        if self.thread is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(kind))
+
+    def sample(self) -> None:
+        """Note where it is, for a cell that is interrupted there."""
+        frames = _own(traceback.extract_stack(sys._current_frames().get(self.thread or 0)))
+        self.fault = Fault("", "", (), frames[0].line, frames) if frames else None
+
+    def fails(self, error: BaseException) -> None:
+        """Take what the cell raised."""
+        name, frames = type(error).__name__, _own(traceback.extract_tb(error.__traceback__))
+        line = error.lineno if isinstance(error, SyntaxError) else frames[0].line if frames else None
+        classes = tuple(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+                        for kind in type(error).__mro__)  # fmt: skip
+        attributes = {name: value for name in ATTRIBUTES if isinstance(value := getattr(error, name, None), int | str)}
+        told = "".join(traceback.format_exception(error))
+        self.outcome, self.fault = Outcome.ERROR, Fault(name, str(error), classes, line, frames, attributes, told)
+        raised = {"ename": name, "evalue": str(error), "traceback": told.splitlines()}
+        self.outputs.append({"output_type": "error", **raised})
 
 
 class FakeKernel:
-    """A kernel of this process."""
+    """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
 
     def __init__(self, place: KernelPlace) -> None:
         self.id, self.place = uuid.uuid4().hex, place
@@ -40,91 +84,83 @@ class FakeKernel:
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, Running]()
-        self.now: Running | None = None
+        self.now = Running("", 0)  # the cell that runs, or ran last
+        self.now.over.set()
         self.listens = True  # a daemon is there
         self.forget: Callable[[], object] = bool  # what is on record of it
         self.waiting: list[dict[str, Any]] = []  # what came besides runs: to be listened to
         self.kept: list[dict[str, Any]] = []  # … while no daemon was there
-        own = {"print": self._print, "exit": self._exit, "quit": self._exit, "input": _input}
-        self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": {
-            **vars(builtins), **own, "display": self._display, "update_display": self._update,
-            "die": _die, "late": self._late}}  # fmt: skip
+        own = {"print": self._print, "display": self._display, "update_display": self._update,
+               "exit": lambda: _die(EXIT), "die": _die, "late": self._late}  # fmt: skip
+        self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": {**vars(builtins), **own}}
 
     def _print(self, *values: object, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
-        assert self.now is not None  # it is a cell that calls these
-        self.now.write("stderr" if file is sys.stderr else "stdout", sep.join(map(str, values)) + end)
+        name, text = "stderr" if file is sys.stderr else "stdout", sep.join(map(str, values)) + end
+        outputs = self.now.outputs
+        if outputs and outputs[-1].get("name") == name:
+            outputs[-1]["text"] += text
+        else:
+            outputs.append({"output_type": "stream", "name": name, "text": text})
 
     def _display(self, data: dict[str, Any], raw: bool = True, display_id: str = "") -> None:
-        assert self.now is not None
-        self.now.show({"data": data, "metadata": {}}, display_id)
-        self._shown("display_data", data, display_id)
+        outputs = self.now.outputs
+        outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
+        if display_id:
+            self.now.displays.setdefault(display_id, []).append(len(outputs) - 1)
+            self._shown("display_data", data, display_id)
 
     def _update(self, data: dict[str, Any], raw: bool = True, display_id: str = "") -> None:
-        assert self.now is not None
         for place in self.now.displays.get(display_id, []):
             self.now.outputs[place]["data"] = data
         self._shown("update_display_data", data, display_id)
 
     def _shown(self, kind: str, data: dict[str, Any], mark: str) -> None:
-        if mark and self.now is not None:
-            content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
-            self.hears(_message(kind, self.now.request, content), False)
+        content = {"data": data, "metadata": {}, "transient": {"display_id": mark}}
+        self.hears(_message(kind, self.now.request, content), False)
 
     def _late(self, text: str) -> None:
-        assert self.now is not None
         self.now.unsaid.append(text)
 
-    def _exit(self) -> None:
-        raise Died(EXIT)
-
     def about(self) -> About:
-        """Return the interpreter; there is no process."""
         return About(self.place.python)
 
     def memory(self) -> int:
-        """Return none."""
         return 0
 
     def listen(self) -> None:
-        """Take what was said while no cell ran."""
         self.listens = True
         said, self.waiting = self.waiting, []
         for message in said:
             self.hears(message, True)
 
-    def models(self) -> Models | None:
-        """Return None: there are no widgets."""
+    def models(self) -> None:
+        return None
 
     async def execute(
         self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
     ) -> Execution:
-        """Run code to its end, its deadline in seconds, an interrupt or its death."""
         self.count += not scratch
-        run = Running(request or uuid.uuid4().hex, self.count, code)
+        run = Running(request or uuid.uuid4().hex, self.count)
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
-        threading.Thread(target=self._run, args=(run,), daemon=True).start()
+        threading.Thread(target=self._run, args=(run, code), daemon=True).start()
         return await self._until_over(run, timeout)
 
     async def adopt(self) -> Death | None:
-        """Take over a kernel found again: what runs in it is interrupted."""
-        if self.now is not None and not self.now.over.is_set():
-            _raise_in(self.now, KeyboardInterrupt)
+        if not self.now.over.is_set():
+            self.now.throw(KeyboardInterrupt)
             await self._until_over(self.now, GRACE_SECONDS)
         self.listens = True
         return self.ended
 
     async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
-        """Return what came of a request whose daemon is gone, when it is over; None where it never began."""
         run = self.runs.get(request)
-        return None if run is None else await self._until_over(run, max(0.0, seconds))
+        return None if run is None else await self._until_over(run, seconds)
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
-        """Return what a request that is over said while no daemon was there."""
         return [message for message in self.kept if message["parent_header"]["msg_id"] == request]
 
     async def namespace(self) -> Namespace:
-        """Return the namespace in short."""
         modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, Variable]()
         classes = []
         own = {name: value for name, value in self.names.items() if not name.startswith("__")}
@@ -136,42 +172,37 @@ class FakeKernel:
             elif isinstance(value, type):
                 classes.append(name)
             else:
-                length = len(value) if hasattr(value, "__len__") else None
-                variables[name] = Variable(type(value).__name__, length)
+                variables[name] = Variable(type(value).__name__, len(value) if hasattr(value, "__len__") else None)
         return Namespace(modules, functions, tuple(classes), variables, (*own, *self.names["__builtins__"]))
 
     async def interrupt(self, reason: str) -> None:
-        """Interrupt what runs now."""
-        if self.busy and self.now is not None:
+        if self.busy:
             self.interrupted = self.interrupted or reason
-            _raise_in(self.now, KeyboardInterrupt)
+            self.now.throw(KeyboardInterrupt)
 
     async def death(self) -> Death | None:
-        """Return how the kernel ended, or None while it lives."""
         return self.ended
 
     async def shutdown(self) -> None:
-        """End the kernel."""
         self.ends("SIGKILL")
         self.forget()
 
     def detach(self) -> None:
-        """Leave the kernel to the next daemon."""
         self.busy = self.listens = False
         self.kept, self.waiting = self.kept + self.waiting, []
 
     def ends(self, how: str) -> None:
         """Die, as a kernel that is killed from outside."""
         self.ended = self.ended or Death(how)
-        if self.now is not None and not self.now.over.is_set():
-            _raise_in(self.now, Died)
+        if not self.now.over.is_set():
+            self.now.throw(Died)
 
-    def _run(self, run: Running) -> None:
+    def _run(self, run: Running, code: str) -> None:
         """Run a cell to its end, in a thread of its own."""
         try:
             run.thread = threading.get_ident()
             try:
-                self._execute(run)
+                self._execute(run, code)
             except Died as died:
                 run.died = str(died) or "SIGKILL"
             except BaseException as error:  # noqa: BLE001  # whatever a cell raises
@@ -183,15 +214,16 @@ class FakeKernel:
         finally:  # an interrupt may come that late
             run.over.set()
 
-    def _execute(self, run: Running) -> None:
-        tree = ast.parse(run.code)
+    def _execute(self, run: Running, code: str) -> None:
+        tree, name = ast.parse(code), f"<cell {run.number}>"
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, f"<cell {run.number}>", "exec"), self.names)  # noqa: S102
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), f"<cell {run.number}>", "eval"), self.names)  # noqa: S307
-            if value is not None:
-                run.outputs.append({"output_type": "execute_result", "execution_count": run.number,
-                                    "data": {"text/plain": repr(value)}, "metadata": {}})  # fmt: skip
+        exec(compile(tree, name, "exec"), self.names)  # noqa: S102
+        if not isinstance(last, ast.Expr):
+            return
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self.names)  # noqa: S307
+        if value is not None:
+            shown = {"execution_count": run.number, "data": {"text/plain": repr(value)}, "metadata": {}}
+            run.outputs.append({"output_type": "execute_result", **shown})
 
     async def _until_over(self, run: Running, seconds: float) -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
@@ -225,33 +257,27 @@ class FakeKernels:
         self.left, self.record = left, record
 
     async def start(self, place: KernelPlace) -> FakeKernel:
-        """Start a kernel."""
         self.left[self.record] = kernel = FakeKernel(place)
         kernel.forget = lambda: self.left.pop(self.record, None)
         return kernel
 
     async def attach(self) -> FakeKernel | Death | None:
-        """Return the kernel that a former daemon left, or how it ended; None where there was none."""
         kernel = self.left.get(self.record)
         if kernel is not None and kernel.ended:
             kernel.forget()
         return kernel and (kernel.ended or kernel)
 
 
-def _message(kind: str, request: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def _message(kind: str, request: str, content: dict[str, Any]) -> dict[str, Any]:
     return {"msg_type": kind, "header": {"msg_id": uuid.uuid4().hex}, "parent_header": {"msg_id": request},
-            "content": dict(content)}  # fmt: skip
+            "content": content}  # fmt: skip
 
 
-def _raise_in(run: Running, kind: type[BaseException]) -> None:
-    """Raise an exception in the thread of a cell, where Python runs in it."""
-    if run.thread is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(run.thread), ctypes.py_object(kind))
+def _own(stack: traceback.StackSummary) -> tuple[Frame, ...]:
+    """Return the entries that are cells' own."""
+    own = [entry for entry in stack if entry.filename.startswith("<cell ")]
+    return tuple(Frame(int(entry.filename[6:-1]), entry.lineno or 0, entry.name) for entry in own)
 
 
 def _die(how: str = "SIGKILL") -> None:
     raise Died(how)
-
-
-def _input(prompt: str = "") -> str:
-    raise NotImplementedError("raw_input was called, but this frontend does not support input requests.")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from stepper.ground.errors import KernelError
 from stepper.policy.events import Event, KernelChanged
-from stepper.policy.model import Death, Limits, Moment
+from stepper.policy.model import Death, Moment
 from stepper.policy.state import State
-from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
+from stepper.session.answers import KernelStatus
+from stepper.session.ports import Kernel, KernelPlace, KernelProvider
 
 
 def now() -> Moment:
@@ -40,11 +40,6 @@ class Keeper:
         self.starting = False
         self.news = ""
 
-    @property
-    def busy(self) -> bool:
-        """Whether a cell runs in it now."""
-        return self.kernel is not None and self.kernel.busy
-
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
         async with self.looking:
@@ -53,40 +48,22 @@ class Keeper:
                 self.looked = True
                 if isinstance(found, Death):
                     self.found_dead = found
-                else:
-                    self.kernel, self.foreign = found, found is not None
-                    if found is not None:
-                        found.hears = self.hears
+                elif found is not None:
+                    self.kernel, self.foreign, found.hears = found, True, self.hears
         return self.kernel
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
-        kernel, self.foreign = self.kernel, False
-        if kernel is not None:
-            death = await kernel.adopt()
-            if death is not None:
-                self.kernel, self.found_dead = None, death
-
-    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
-        """Return what came of a request that lost its daemon, when it is over; None where it never began.
-
-        Raise KernelError where the kernel does not answer.
-        """
-        assert self.kernel is not None
         self.foreign = False
-        try:
-            return await self.kernel.recall(request, seconds, limits)
-        except KernelError:
-            await self.kernel.shutdown()
-            raise
+        if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
+            self.kernel, self.found_dead = None, death
 
     async def get(self, environ: Mapping[str, str]) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError."""
-        kernel = self.kernel
-        if kernel is not None:
-            death = await kernel.death()
+        if self.kernel is not None:
+            death = await self.kernel.death()
             if death is None:
-                return kernel
+                return self.kernel
             await self.end(f"the kernel died ({death.how})")
         self.starting = True
         try:
@@ -101,10 +78,10 @@ class Keeper:
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs; return whether one did."""
-        if self.kernel is None or not self.kernel.busy:
-            return False
-        await self.kernel.interrupt(reason)
-        return True
+        busy = self.kernel is not None and self.kernel.busy
+        if self.kernel is not None and busy:
+            await self.kernel.interrupt(reason)
+        return busy
 
     async def end(self, why: str) -> bool:
         """End the kernel; return whether there was one."""
@@ -112,28 +89,22 @@ class Keeper:
         if self.found_dead is not None:
             self.found_dead = None
             self.lost(why)
-        if kernel is None:
-            return False
-        await kernel.shutdown()
-        self.lost(why)
-        return True
-
-    def died(self, why: str) -> None:
-        """The kernel ended in a run."""
-        self.kernel = None
-        self.lost(why)
+        if kernel is not None:
+            await kernel.shutdown()
+            self.lost(why)
+        return kernel is not None
 
     def lost(self, why: str) -> None:
-        """Journal that the kernel's state is gone."""
+        """Journal that the kernel's state is gone, and the kernel with it."""
+        self.kernel = None
         self.log(KernelChanged(what="lost", why=why, at=now()))
 
-    async def status(self) -> dict[str, Any]:
-        """Return pid, state, memory and interpreter, as `stepper status --json` tells them."""
+    async def status(self) -> KernelStatus:
+        """Return pid, state, memory and interpreter."""
         kernel = self.kernel
         if kernel is None:
-            state = "starting" if self.starting else "none"
-            return {"pid": None, "state": state, "rss_bytes": None, "python": None}
+            return KernelStatus(state="starting" if self.starting else "none")
         busy = kernel.busy or self.state.running is not None
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         about = kernel.about()
-        return {"pid": about.pid, "state": state, "rss_bytes": kernel.memory(), "python": about.python}
+        return KernelStatus(about.pid, state, kernel.memory(), about.python)

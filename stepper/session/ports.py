@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stepper.policy import events
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -21,11 +22,9 @@ class LeftOut:
     bytes: int = 0
 
     def __add__(self, other: LeftOut) -> LeftOut:
-        """Return both together."""
         return LeftOut(self.characters + other.characters, self.outputs + other.outputs, self.bytes + other.bytes)
 
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.characters or self.outputs)
 
 
@@ -53,19 +52,6 @@ class Target:
     def of(cls, cell: Cell) -> Target:
         """Return a cell as it is now."""
         return cls(cell.id, source_hash(cell.source))
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What came for a cell besides its run, and whether it is there: a cell may be changed or gone."""
-
-    target: Target
-    characters: int
-    outputs: int
-    updates: int  # of displays that it shows
-    left_out: LeftOut  # of all that it got, the run's too
-    displays: Mapping[str, Sequence[int]]
-    there: bool
 
 
 @dataclass
@@ -133,16 +119,16 @@ class Kernel(Protocol):
     ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        `request` is what `recall` knows it by. With `scratch` it gets no execution count and is in no history.
+        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history.
         """
 
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
 
     async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
-        """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+        """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
 
-        It has that many seconds left. Raise KernelError where the kernel does not answer.
+        None where it never began. Raise KernelError where the kernel does not answer.
         """
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
@@ -192,8 +178,6 @@ class Notebook(Protocol):
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
-    path: str
-
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
 
@@ -201,25 +185,13 @@ class NotebookFile(Protocol):
         """Return the notebook that the text would be; raise NotebookError."""
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
-        """Put the outputs on the cell by id and source, on a fresh read.
+        """Put the outputs on the cell; return '' or why they never can be. Raise NotebookError where not now."""
 
-        Return '' or why they can never be put; raise NotebookError where they can't be put now.
-        """
-
-    def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
-        """Put what cells have got besides their runs, in one write; the file keeps its time.
-
-        Return the cells that are gone or changed; raise NotebookError.
-        """
+    def mend_ids(self) -> list[tuple[str, Cell]]:
+        """Give ids of their own to cells that have another one's; return their former ids too. Raise NotebookError."""
 
     def outputs_of(self, target: Target) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
-
-    def mend_ids(self) -> list[tuple[str, Cell]]:
-        """Give ids of their own to cells that have another one's; return their former ids with them.
-
-        Raise NotebookError where the file can't be read or written.
-        """
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
@@ -228,7 +200,7 @@ class NotebookFile(Protocol):
         """Put the plan into the metadata, the modification time kept; raise NotebookError."""
 
     def touch(self) -> None:
-        """Set the modification time to now, so that those who poll it notice what was written."""
+        """Set the modification time to now, for those who poll it."""
 
 
 class Late(Protocol):
@@ -247,13 +219,12 @@ class Late(Protocol):
         limit: int,
         waiting: Sequence[dict[str, Any]] | None,
     ) -> None:
-        """Take a message for a cell that shows these displays, and of whose outputs some are missing.
+        """Take a message for a cell that shows these displays; its run's outputs may be `waiting` to be written.
 
-        Its run's outputs may be `waiting` to be written. Raise NotebookError where the notebook can't be read: nothing
-        is taken then.
+        Raise NotebookError where the notebook can't be read: nothing is taken then.
         """
 
-    def put(self, models: Models | None) -> list[Arrived]:
+    def put(self, models: Models | None) -> list[events.Late]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
 
 
@@ -263,69 +234,19 @@ class Journal(Protocol):
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
 
-    @property
-    def waiting(self) -> int:
-        """How many events could not be written yet."""
-
     def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
         """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
 
         Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
         """
 
-    def flush(self, sync: bool | None = True) -> None:
-        """Write the events that wait, all or none; raise OSError."""
-
-
-class Surroundings(Protocol):
-    """The project's files and the kernel's environment, each answer bounded in time and number."""
-
-    def named(self, folder: str) -> str:
-        """Return a folder as reports name it: relative to the project where it lies inside."""
-
-    def paths_like(self, asked: str, cwd: str) -> list[str]:
-        """Return the existing paths nearest to one, as written from `cwd`."""
-
-    def entries(self, folder: str, cwd: str) -> list[str]:
-        """Return the names of what a folder holds, as far as it can be read."""
-
-    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
-        """Return modules of that name below the project: path, and the folder that must be on sys.path."""
-
-    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
-        """Return which of the project's source files define one of the names: path, line, name."""
-
-    def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
-        """Return the topmost folder of a path that is missing, and the one above it; '' for none."""
-
-    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
-        """Return importable modules with names close to one."""
-
-    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
-        """Whether a kernel with that sys.path may find a module; True in doubt."""
-
-    def install_command(self, python: str, distribution: str) -> str:
-        """Return the command that adds a distribution to the environment of `python`."""
-
-    def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
-        """Return the project's files that were written since: path, size in bytes."""
-
-    def changed_since(self, when_ns: int, leave_out: Collection[str], folders: Sequence[str]) -> bool:
-        """Whether a file of the project, or one of the folders, was changed since."""
-
-
-class Pictures(Protocol):
-    """The folder of pictures that an agent can look at."""
-
-    def save(self, outputs: Sequence[dict[str, Any]], run: int) -> Sequence[Any]:
-        """Save the pictures of a run's outputs; return what became of each, in order."""
-
 
 class Diagnosis(Protocol):
-    """What a report adds to a run's end. `Without` is the one that has nothing to add; the main path needs no other."""
+    """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
 
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""
+        return None
 
     def suggested(
         self,
@@ -338,46 +259,27 @@ class Diagnosis(Protocol):
         python: str,
     ) -> Fault:
         """Return the fault with its suggestion."""
-
-    def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
-        """Return what a failed cell had bound and written before it failed, in lines."""
-
-    def changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
-
-    def doubtful(self, execution: Execution) -> list[str]:
-        """Return the doubts on a run that ended well."""
-
-    def seen(self, execution: Execution, run: int) -> list[str]:
-        """Save what there is to see of a run; return the lines on it."""
-
-
-class Without:
-    """No diagnosis: a report holds what Python says."""
-
-    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return None: every cell may run."""
-        return None
-
-    def suggested(self, fault: Fault, *given: Any) -> Fault:
-        """Return the fault as it is."""
         return fault
 
     def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
-        """Return nothing."""
+        """Return what a failed cell had bound and written before it failed, in lines."""
         return []
 
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Return True: nobody looked."""
+        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
         return True
 
     def doubtful(self, execution: Execution) -> list[str]:
-        """Return nothing."""
+        """Return the doubts on a run that ended well."""
         return []
 
     def seen(self, execution: Execution, run: int) -> list[str]:
-        """Return nothing."""
+        """Save what there is to see of a run; return the lines on it."""
         return []
+
+
+class Without(Diagnosis):
+    """No diagnosis: a report holds what Python says."""
 
 
 Progress = Callable[[dict[str, Any]], None]

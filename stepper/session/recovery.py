@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.ground.errors import KernelError, NotebookError
-from stepper.policy import judge, plan, retry
+from stepper.policy import plan, turn
 from stepper.policy.events import Started, Voided
-from stepper.policy.model import Cell, Death, Outcome, Verdict
-from stepper.policy.namespace import UNKNOWN
-from stepper.session.ports import Execution, Notebook
-from stepper.session.run import Concluded, Work, conclude, tell, work_on
+from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
+from stepper.session.ports import Execution
+from stepper.session.run import Work, conclude, tell, work_on
 from stepper.session.session import Session
 from stepper.words import report
-
-
-class Gone:
-    """The notebook of a run, where it can't be read any more."""
-
-    language, plan, figures = "python", None, 0
-    cells: tuple[Cell, ...] = ()
 
 
 async def settle(session: Session) -> None:
@@ -40,16 +34,15 @@ async def settle(session: Session) -> None:
     session.namespace = execution.namespace
     work = _work(session, cut)
     work.notes.append(f"{where} lost its daemon and went on: this is how it ended")
-    begin = judge.Begun(cut.run, cut.key, cut.at, time.monotonic() - _age(cut), cut.tool_use_id, 0, cut.request,
-                        work.timeout)  # fmt: skip
-    kernel = session.keeper.kernel
-    python = kernel.about().python if kernel else ""
-    done = await conclude(session, work, begin, execution, UNKNOWN, cut.kernel, python)
-    if done.follows.decision.act is retry.Act.AGAIN:  # nobody waits to have it repeated
-        work.notes += session.put(work.cell, execution, done.run.step, done.run.run, work.keep_time)
-    ended = await tell(session, work, done)
+    begun = replace(cut, number=work.cell.number, index=work.cell.index)  # where its cell stands now
+    run, follows = await conclude(session, work, begun, execution, _age(cut))
+    if follows.act is turn.Act.AGAIN:  # nobody waits to have it repeated
+        work.notes += session.outputs.put(work.cell, execution, run.step, run.run, work.keep_time)
+    ended = await tell(session, work, run, execution, follows)
     session.kept(report.of_run(ended), ended)
-    session.trouble(f"{where} lost its daemon and went on: {_how(done)}. `stepper report --run {cut.run}`", cut.run)
+    fine = run.verdict is Verdict.FINE
+    how = "ran ok, its outputs are on the cell" if fine else f"ended with {report.short_fault(run.fault)}"
+    session.trouble(f"{where} lost its daemon and went on: it {how}. `stepper report --run {cut.run}`", cut.run)
 
 
 async def _recalled(session: Session, cut: Started) -> Execution | None:
@@ -61,38 +54,30 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)
-    timeout = cut.timeout or limits.cell_timeout_seconds
+    session.keeper.foreign = False
+    left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
-        return await session.keeper.recall(cut.request, timeout - _age(cut, timeout), limits)
+        return await kernel.recall(cut.request, left, limits)
     except KernelError as error:
+        await kernel.shutdown()
         return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))
 
 
 def _work(session: Session, cut: Started) -> Work:
     """Return the work that the run was, with the cell as it was sent to the kernel."""
     cell = Cell(cut.cell_id, cut.index, cut.number, "code", cut.source, cut.tags)
-    document: Notebook = Gone()
-    try:
-        document = session.read()
-        now_there = plan.find_cell(document.cells, cell.id)
+    cells: Sequence[Cell] = ()
+    with contextlib.suppress(NotebookError):  # `put` says why
+        cells = session.read().cells
+        now_there = plan.find_cell(cells, cell.id)
         if now_there is not None and now_there.source == cell.source:
             cell = now_there
-    except NotebookError:
-        pass  # `put` says why
     # Its message may still be under way: PostToolBatch sets the time.
-    work = work_on(session, document, cell, keep_time=bool(cut.tool_use_id))
+    work = work_on(session, cells, cell, keep_time=bool(cut.tool_use_id))
     work.key, work.timeout = cut.key, cut.timeout or work.timeout
     return work
 
 
-def _age(cut: Started, most: float = float("inf")) -> float:
+def _age(cut: Started) -> float:
     """Return how long ago a run began, in seconds; a clock that was set does not make it less than none."""
-    began = datetime.fromisoformat(cut.at.replace("Z", "+00:00"))
-    return min(most, max(0.0, (datetime.now(timezone.utc) - began).total_seconds()))
-
-
-def _how(done: Concluded) -> str:
-    """Return how it ended, in short."""
-    if done.run.verdict is Verdict.FINE:
-        return "it ran ok, its outputs are on the cell"
-    return f"it ended with {report.short_fault(done.run.fault) or done.run.outcome.value}"
+    return max(0.0, (datetime.now(timezone.utc) - instant(cut.at)).total_seconds())

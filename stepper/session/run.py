@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import count
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
-from stepper.policy import changes, events, judge, retry, turn
-from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
-from stepper.policy.namespace import Namespace
+from stepper.policy import changes, events, turn
+from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
 from stepper.session.keeper import now
-from stepper.session.ports import Execution, Notebook
+from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 from stepper.words.report import Ended
@@ -24,131 +23,122 @@ from stepper.words.report import Ended
 class Work:
     """A cell that is to run, and what is noted on the way."""
 
-    document: Notebook
+    cells: Sequence[Cell]  # the notebook's
     cell: Cell
-    key: Key
-    timeout: float
+    key: Key  # what it counts for
+    timeout: float  # its deadline in seconds
     limits: Limits
-    keep_time: bool
+    keep_time: bool  # the file's, for those who poll it
     notes: list[str]
     was_complete: bool
+    repeat: int = 0  # how often stepper itself has run it, after a transient error
+
+    def begun(self, run: int, caller: Caller, kernel: str = "") -> events.Started:
+        """Return its run, as the journal knows it from the beginning on."""
+        cell = self.cell
+        return events.Started(
+            run=run,
+            key=self.key,
+            at=now(),
+            tool_use_id=caller.call,
+            request=uuid.uuid4().hex,
+            timeout=self.timeout,
+            cell_id=cell.id,
+            number=cell.number,
+            index=cell.index,
+            source=cell.source,
+            tags=cell.tags,
+            kernel=kernel,
+        )
 
 
-@dataclass(frozen=True)
-class Concluded:
-    """A run that is journaled: what came of it, and what follows."""
-
-    begin: judge.Begun
-    run: Run
-    execution: Execution
-    follows: turn.After
-
-
-def work_on(session: Session, document: Notebook, cell: Cell, keep_time: bool = True) -> Work:
+def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool = True) -> Work:
     """Return the work on a cell."""
     limits = session.limits()
-    task = turn.task(session.state, document.cells, cell, limits)
-    return Work(document, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
+    task = turn.task(session.state, cells, cell, limits)
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
 
 
 async def run_cell(
-    session: Session,
-    document: Notebook,
-    cell: Cell,
-    caller: Caller,
-    tool_use_id: str | None = None,
-    keep_time: bool = True,
+    session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller, keep_time: bool = True
 ) -> Ended:
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
         raise StepperError(f"{cell.label}: {why}")
-    work = work_on(session, document, cell, keep_time)
-    for repeat in count():
+    work = work_on(session, cells, cell, keep_time)
+    while True:
         try:
             kernel = await session.keeper.get(caller.environ)
         except KernelError as error:
-            return _not_started(session, work, error)
+            return _not_started(session, work, caller, error)
         work.notes = [*session.take_notes(), *work.notes]
-        begin = judge.Begun(session.state.next_run, work.key, now(), time.monotonic(), tool_use_id, repeat,
-                            uuid.uuid4().hex, work.timeout)  # fmt: skip
         if caller.left.is_set():
             raise StepperError("the caller went away before the cell ran")
-        session.log(begin.event(cell, kernel.id), sync=False)
-        known = session.namespace
-        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begin.request)
-        done = await conclude(session, work, begin, execution, known, kernel.id, kernel.about().python)
-        if done.follows.decision.act is not retry.Act.AGAIN:
+        begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
+        session.log(begun, sync=False)
+        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begun.request)
+        run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
+        if follows.act is not turn.Act.AGAIN:
             break
-        wait = done.follows.decision.wait
-        work.notes.append(
-            f"run {done.run.run}: {report.short_fault(done.run.fault)}; stepper ran it again after {wait:g} s"
-        )
-        if await _paused(session, wait, caller):
-            done = replace(done, run=replace(done.run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED))
+        again = f"stepper ran it again after {follows.wait:g} s"
+        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; {again}")
+        if await _paused(session, follows.wait, caller):
+            run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
-    return await tell(session, work, done)
+        work.repeat += 1
+    return await tell(session, work, run, execution, follows)
 
 
 async def conclude(
-    session: Session,
-    work: Work,
-    begin: judge.Begun,
-    execution: Execution,
-    known: Namespace,
-    kernel_id: str,
-    python: str,
-) -> Concluded:
-    """Judge an execution, put its outputs away and journal the run; `known` is what the kernel held before it."""
+    session: Session, work: Work, begun: events.Started, execution: Execution, seconds: float
+) -> tuple[events.Ran, turn.After]:
+    """Judge an execution, put its outputs away and journal the run; return it and what follows."""
     state, cell = session.state, work.cell
-    known = session.namespace or known  # a kernel that died tells no more
-    fault, verdict = judged(cell, execution, known, brief.built(state))
-    if fault is not None:
-        fault = await asyncio.to_thread(
-            session.adviser.suggested, fault, execution.told, cell, work.document.cells, state, known, python
-        )
+    fault, verdict = await judged(session, cell, execution, work.cells, brief.built(state))
     run = events.Ran(
-        **vars(begin.run(cell, execution.outcome, fault, verdict, kernel_id, time.monotonic())),
-        repeat=begin.repeat,
+        **vars(begun.became(execution.outcome, verdict, fault, seconds)),
+        repeat=work.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
         left_out=astuple(execution.left_out) if execution.left_out else None,
-        request=begin.request,
+        request=begun.request,
     )
     follows = turn.after(state, run, work.limits)
-    if follows.decision.act is not retry.Act.AGAIN:
-        work.notes += session.put(cell, execution, run.step, run.run, work.keep_time)
+    if follows.act is not turn.Act.AGAIN:
+        work.notes += session.outputs.put(cell, execution, run.step, run.run, work.keep_time)
     work.notes += follows.notes
     session.log(run, sync=None)
     session.ended(execution, f"cell {cell.number}")
     session.failed = execution if verdict is Verdict.RECOVERABLE else None
-    return Concluded(begin, run, execution, follows)
+    return run, follows
 
 
-async def tell(session: Session, work: Work, done: Concluded) -> Ended:
+async def judged(
+    session: Session, cell: Cell, execution: Execution, cells: Sequence[Cell], built: str = ""
+) -> tuple[Fault | None, Verdict]:
+    """Return the fault of an execution, with its suggestion, and the verdict; `built` as in `turn.judged`."""
+    memory = "; ".join([execution.memory, *brief.largest(execution.namespace)]) if execution.memory else ""
+    fault, verdict = turn.judged(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
+    if fault is not None:
+        fault = await session.advised(fault, execution.told, execution.namespace, cell, cells)
+    return fault, verdict
+
+
+async def tell(session: Session, work: Work, run: Run, execution: Execution, follows: turn.After) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
-    run, execution = done.run, done.execution
     session.put_late()
     ended = summed(session, work, run, execution)
-    besides = (session, execution, run, done.begin.wall_ns)
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
+    besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
-    ended = replace(ended, origins=_origins(session, work.document), seen=seen, doubts=left)
-    if done.follows.decision.act is retry.Act.STOP:
-        session.stop(work.key, ended, done.follows.attempts + done.begin.repeat)
+    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left)
+    if follows.act is turn.Act.STOP:
+        session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
             ended = replace(ended, tail=brief.completion(session.name, session.state, figures))
     return ended
-
-
-def judged(cell: Cell, execution: Execution, known: Namespace, built: str = "") -> tuple[Fault | None, Verdict]:
-    """Return the fault of an execution and what follows; `known` is what the kernel told last.
-
-    `built` tells what had built the variables, for a kernel that died.
-    """
-    memory = "; ".join([execution.memory, *brief.largest(known)]) if execution.memory else ""
-    return judge.judge(execution.outcome, execution.fault, cell.tags, execution.death, memory, built)
 
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
@@ -168,15 +158,16 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
-        notes=[*work.notes, *brief.came(state, work.document.cells)],
+        notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
     )
 
 
-def _besides(session: Session, execution: Execution, run: Run, since_ns: int) -> tuple[list[str], list[str]]:
+def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str], list[str]]:
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     adviser = session.adviser
+    since_ns = int(instant(run.started_at).timestamp() * 1e9)  # by the clock that files are stamped by
     left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(execution.told, since_ns)
     return adviser.seen(execution, run.run), left
 
@@ -194,21 +185,19 @@ async def _paused(session: Session, wait: float, caller: Caller) -> bool:
     return True
 
 
-def _not_started(session: Session, work: Work, error: KernelError) -> Ended:
+def _not_started(session: Session, work: Work, caller: Caller, error: KernelError) -> Ended:
     """No kernel: what a command mends is reported and nothing more; one that fails to start stops the notebook."""
     if not error.stops:
         raise error
-    cell, key = work.cell, work.key
     fault = Fault("KernelStartFailed", f"the cell was NOT run: {error.message}", ("KernelStartFailed",))
-    begin = judge.Begun(0, key, now(), 0.0, None, 0)
-    run = begin.run(cell, Outcome.KERNEL_DIED, fault, Verdict.UNRECOVERABLE, "", begin.clock)
+    run = work.begun(0, caller).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
-    session.stop(key, ended, session.state.of(key).attempts, error.hint)
+    session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)
     return ended
 
 
-def _origins(session: Session, document: Notebook) -> dict[int, str]:
+def _origins(session: Session, cells: Sequence[Cell]) -> dict[int, str]:
     """Return how reports name the cells that ran in this kernel, by execution count."""
-    names = {cell.id: cell.label for cell in document.cells if cell.is_code}
+    names = {cell.id: cell.label for cell in cells if cell.is_code}
     return {n: names.get(cell_id, "a cell that is gone") for n, cell_id in session.state.counts.items()}

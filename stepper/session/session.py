@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
-from stepper.policy.model import Cell, Death, Key, Limits
-from stepper.policy.namespace import UNKNOWN
-from stepper.policy.state import Shown
+from stepper.policy.model import Cell, Death, Fault, Key, Limits
+from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.keeper import Keeper, now
+from stepper.session.outputs import Outputs
 from stepper.session.ports import (
     Diagnosis,
     Execution,
@@ -23,25 +23,20 @@ from stepper.session.ports import (
     KernelPlace,
     KernelProvider,
     Late,
-    LeftOut,
     Notebook,
     NotebookFile,
-    Target,
 )
 from stepper.words import brief, report
-from stepper.words.report import Ended, Report, left_out
-
-PUT_SHARE = 50  # how many times what a try took is waited before the next one
-LATE = ("display_data", "update_display_data", "execute_result", "error")
-LATE_SECONDS = 2.0  # between two writes of what comes besides a run
+from stepper.words.report import Ended, Report
 
 
 @dataclass
 class Caller:
-    """Who asks: its environment (a new kernel gets it), and whether it left without waiting for the answer."""
+    """Who asks."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
+    call: str | None = None  # the tool's call that it asks for
 
 
 class Session:
@@ -60,15 +55,12 @@ class Session:
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser
-        self.late, self.late_at = late, 0.0  # what comes besides a run, and when it may be written next
-        self.known_limits = Limits()
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
-        self.put_again_at = 0.0  # when outputs that wait are tried again unasked
         self.namespace = UNKNOWN
         self.failed: Execution | None = None  # the last run, where it failed
         lines, trouble = journal.load()
@@ -78,54 +70,55 @@ class Session:
             self.trouble(trouble)
         if self.state.unread:
             self.trouble(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
-        self.keeper = Keeper(kernels, place, self.state, self.log, self.heard)
+        self.outputs = Outputs(file, late, self.state, limits, self.log, self.trouble)
+        self.keeper = Keeper(kernels, place, self.state, self.log, self.outputs.heard)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, caller: Caller | None = None, call: str | None = None) -> AsyncIterator[None]:
+    async def turn(self, again: Caller | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
-        `caller` asks again for the run of a tool's `call` that lost its daemon: where it goes away, that run is
-        cancelled, also while another turn waits for it.
+        Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
         """
-        if caller and call:
-            self.asking[call] = caller
+        if again and again.call:
+            self.asking[again.call] = again
         try:
             async with self.lock:
                 await self._catch_up()
                 yield
         finally:
-            if caller and call:
-                self.asking.pop(call, None)
+            if again and again.call:
+                self.asking.pop(again.call, None)
 
     async def look(self) -> None:
         """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
         kernel = self.keeper.kernel
         if kernel is not None and not self.lock.locked():
             kernel.listen()
-        if time.monotonic() >= self.late_at:
+        if time.monotonic() >= self.outputs.late_at:
             self.put_late()
         if self.lock.locked():
             return
         died = self.keeper.found_dead or (kernel is not None and await kernel.death() is not None)
-        waits = self.state.unwritten and time.monotonic() > self.put_again_at
+        waits = self.state.unwritten and time.monotonic() > self.outputs.put_again_at
         if (died or self.state.running or waits) and not self.lock.locked():
             async with self.turn():
                 pass
 
     async def _catch_up(self) -> None:
-        kernel = await self.keeper.find()
+        await self.keeper.find()
         if self.state.running is not None:
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
-            await self._take_missed()
+            if self.keeper.kernel is not None:
+                await self.outputs.take_missed(self.keeper.kernel)
         kernel = self.keeper.kernel
         death = self.keeper.found_dead or (await kernel.death() if kernel is not None else None)
         if death is not None:
             await self._died_idle(death)
-        self._put_waiting()
+        self.outputs.put_waiting()
         if self.keeper.kernel is not None:
             self.keeper.kernel.listen()
         self.put_late()
@@ -163,145 +156,10 @@ class Session:
             self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
 
-    def put(self, cell: Cell, execution: Execution, step: int | None, run: int, keep_time: bool) -> list[str]:
-        """Write the outputs; return why they could not be, as notes. Where a later try may do, they wait."""
-        limits, models = self._limits(), execution.widgets
-        if not limits.record_timing:
-            execution.timings = {}
-        if execution.left_out:
-            execution.notes.append(
-                f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})"
-            )
-        if models is not None and models.left_out:
-            execution.notes.append(
-                f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
-                f" (max_widget_state_bytes {models.limit:,})"
-            )
-        try:
-            why = self.file.put(cell, execution, step, keep_time)
-        except NotebookError as error:
-            self._keep_waiting(cell, execution, step, run)
-            why = (
-                f"the outputs could not be written ({error.message}):"
-                " they wait in the journal and are written when that is possible"
-            )
-        return [*execution.notes, why] if why else list(execution.notes)
-
-    def _limits(self) -> Limits:
-        """Return the limits in force, the last right ones where the configuration is wrong: outputs are put anyhow."""
-        with contextlib.suppress(StepperError):
-            self.known_limits = self.limits()
-        return self.known_limits
-
-    def _keep_waiting(self, cell: Cell, execution: Execution, step: int | None, run: int) -> None:
-        self.log(
-            events.Unwritten(
-                run=run,
-                cell_id=cell.id,
-                number=cell.number,
-                source=cell.source,
-                step=step,
-                outputs=execution.outputs,
-                execution_count=execution.execution_count,
-                timings=execution.timings,
-            )
-        )
-
-    def _put_waiting(self) -> None:
-        """Write the outputs that wait, where that is possible now; what became of them is told with the next run."""
-        began = time.monotonic()
-        for waiting in list(self.state.unwritten.values()):
-            cell = Cell(waiting.cell_id, -1, waiting.number, "code", waiting.source)
-            outcome = self.state.outcome_of(waiting.run)
-            execution = Execution(outcome, waiting.outputs, waiting.execution_count, waiting.timings)
-            try:
-                why = self.file.put(cell, execution, waiting.step, keep_time=True)  # a message may be under way
-            except NotebookError:
-                now_at = time.monotonic()  # a large notebook is not read each second for nothing
-                self.put_again_at = now_at + PUT_SHARE * (now_at - began)
-                return
-            except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote that line
-                why = "they are no outputs"
-            self.log(events.Written(run=waiting.run, cell_id=cell.id, why_not=why))
-            told = f"were left out ({why})" if why else "are in the notebook now"
-            self.trouble(f"the outputs of run {waiting.run} (cell {cell.number}), which waited, {told}")
-
-    def heard(self, message: dict[str, Any], late: bool) -> bool:
-        """Take what shows something in cells beside the one that runs; return whether any is there to take it.
-
-        With `late` it is a request's that is over, else the running one's, with a display that others may show, too.
-        """
-        state, running = self.state, self.state.running
-        request = str(message["parent_header"].get("msg_id") or "")
-        transient = message["content"].get("transient")
-        mark = str(transient.get("display_id") or "") if isinstance(transient, dict) else ""
-        own = state.requests.get(request)
-        if late:
-            if not request or (running and request == running.request):
-                return True  # the kernel's own words; what its record holds
-            last = state.runs[-1] if state.runs and not running else None
-            cell_id, source = own or ((last.cell_id, last.source_hash) if last else ("", ""))
-            if cell_id == (running.cell_id if running else ""):
-                return False  # it can't be told apart, or would be written over
-            shows = cell_id in state.shown and mark in state.shown[cell_id].displays
-            if shows or message["msg_type"] != "update_display_data":
-                self._arrived(Target(cell_id, source), message)
-            return True
-        not_in = own[0] if own else running and running.cell_id
-        for cell_id in state.showing(mark) if mark else ():
-            if cell_id != not_in:
-                update = {**message, "msg_type": "update_display_data"}
-                self._arrived(Target(cell_id, state.shown[cell_id].source_hash), update)
-        return True
-
-    async def _take_missed(self) -> None:
-        """Take what the last run published after its end while no daemon was there, less what the last one had put."""
-        last, kernel = self.state.runs[-1] if self.state.runs else None, self.keeper.kernel
-        shown = self.state.shown.get(last.cell_id) if last else None
-        if kernel is None or last is None or last.request not in self.state.requests or shown is None:
-            return
-        characters, others = shown.late_characters, shown.late_others
-        for message in await kernel.missed(last.request):
-            text = message["content"].get("text")
-            if message["msg_type"] == "stream" and isinstance(text, str):
-                message["content"]["text"], characters = text[characters:], max(0, characters - len(text))
-                if message["content"]["text"]:
-                    self.heard(message, True)
-            elif others > 0 and message["msg_type"] in LATE:
-                others -= 1
-            elif message["msg_type"] in LATE:
-                self.heard(message, True)
-
-    def _arrived(self, target: Target, message: dict[str, Any]) -> None:
-        shown = self.state.shown.get(target.cell_id, Shown(""))
-        missing, limit = LeftOut(*shown.left_out), self._limits().max_output_bytes
-        try:
-            waiting = self.state.unwritten.get(target.cell_id)
-            self.late.take(target, message, shown.displays, missing, limit, waiting.outputs if waiting else None)
-        except NotebookError as error:
-            size = len(str(message["content"].get("text", "")))
-            self.log(events.Late(at=now(), **vars(target), characters=size, shows=int(not size), updates=0,
-                                 left_out=shown.left_out, displays=shown.displays, there=False, why=error.message),
-                     sync=False)  # fmt: skip
-
     def put_late(self) -> None:
-        """Write what came besides runs; what can't be written now waits for the next time."""
-        kernel = self.keeper.kernel
-        waits = self.lock.locked() or self.state.unwritten
-        models = kernel.models() if kernel is not None and not waits else None
-        began = time.monotonic()
-        try:
-            if self.state.unwritten or (not self.late.pending and models is None):  # those are written first
-                return
-            arrived = self.late.put(models)
-        except NotebookError:
-            arrived = []
-        self.late_at = (done := time.monotonic()) + max(LATE_SECONDS, PUT_SHARE * (done - began))
-        for what in arrived:
-            displays = {mark: [*outputs] for mark, outputs in what.displays.items()}
-            self.log(events.Late(at=now(), **vars(what.target), characters=what.characters, shows=what.outputs,
-                                 updates=what.updates, left_out=astuple(what.left_out), displays=displays,
-                                 there=what.there), sync=False)  # fmt: skip
+        """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
+        kernel = None if self.lock.locked() or self.state.unwritten else self.keeper.kernel
+        self.outputs.put_late(kernel.models() if kernel else None)
 
     # --- the kernel -------------------------------------------------------------------------------------------
 
@@ -315,26 +173,40 @@ class Session:
         request: str = "",
         scratch: bool = False,
     ) -> Execution:
-        """Run code for a caller, who may go away; take over what the helper tells of the namespace."""
+        """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for = caller
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
-        self.namespace = execution.namespace
+        execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
         return execution
+
+    async def known(self, kernel: Kernel) -> Namespace:
+        """Return what the kernel holds, asked of it where that is not known."""
+        self.namespace = self.namespace or await kernel.namespace()
+        return self.namespace
+
+    async def advised(
+        self, fault: Fault, told: Mapping[str, Any], known: Namespace, cell: Cell, cells: Sequence[Cell]
+    ) -> Fault:
+        """Return a fault with its suggestion, where there is one."""
+        kernel = self.keeper.kernel
+        python = kernel.about().python if kernel else ""
+        return await asyncio.to_thread(self.adviser.suggested, fault, told, cell, cells, self.state, known, python)
 
     def ended(self, execution: Execution, where: str) -> None:
         """Take note of a kernel that died."""
         if execution.death is not None:
-            self.keeper.died(f"the kernel died ({execution.death.how}) in {where}")
+            self.keeper.lost(f"the kernel died ({execution.death.how}) in {where}")
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
-        if self.waits_for is not None and not self.keeper.busy:
+        interrupted = await self.keeper.interrupt("person")
+        if self.waits_for is not None and not interrupted:
             self.pause.set()  # it waits to be run again
             return True
-        return await self.keeper.interrupt("person")
+        return interrupted
 
     async def abandon(self, caller: Caller) -> None:
         """The caller went away: what it waits for is cancelled."""
@@ -374,18 +246,16 @@ class Session:
 
     def seen(self, tool_use_id: str | None) -> bool:
         """Whether that very call was handled: two installations of stepper may both fire."""
-        return tool_use_id is not None and tool_use_id in self.state.tool_use_ids
+        return tool_use_id in self.state.tool_use_ids
 
     def answered(self, tool_use_id: str | None) -> Report | None:
         """Return the report on the last run of that call, for a client whose daemon ended before it could answer."""
-        runs = [run for run in self.state.runs if run.tool_use_id == tool_use_id]
-        text = self.state.reports.get(runs[-1].run if runs else 0)
-        if text is not None and not runs:
-            return Report(text, "", ok=False)
-        if not runs:
-            return None
-        self.troubles.pop(runs[-1].run, None)  # it is told now
-        return brief.of_journaled(runs[-1], text, self.state.stop)
+        last = next((run for run in reversed(self.state.runs) if run.tool_use_id == tool_use_id), None)
+        text = self.state.reports.get(last.run if last else 0)
+        if last is None:
+            return None if text is None else Report(text, "", ok=False)
+        self.troubles.pop(last.run, None)  # it is told now
+        return brief.of_journaled(last, text, self.state.stop)
 
     def kept(self, found: Report, ended: Ended) -> Report:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""

@@ -19,8 +19,7 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps = [_step(session, step) for step in session.state.plan.steps]
-    kernel = answers.KernelStatus(**await session.keeper.status())
-    return answers.Status(session.name, session.state.name, steps, kernel)
+    return answers.Status(session.name, session.state.name, steps, await session.keeper.status())
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
@@ -32,11 +31,11 @@ def _step(session: Session, step: Step) -> answers.StepStatus:
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
-    steps = []
-    for step in session.state.plan.steps:
-        progress = session.state.of(step.id)
-        told = (step.id, step.title, step.criterion, step.kind.value, progress.status.value, progress.reason)
-        steps.append(answers.PlannedStep(*told))
+    stands = [(step, session.state.of(step.id)) for step in session.state.plan.steps]
+    steps = [
+        answers.PlannedStep(step.id, step.title, step.criterion, step.kind, progress.status, progress.reason)
+        for step, progress in stands
+    ]
     return answers.Planned(session.name, steps)
 
 
@@ -95,5 +94,6 @@ async def namespace(session: Session) -> tuple[Namespace, bool]:
     if not session.namespace and not session.lock.locked():
         async with session.turn():
             kernel = session.keeper.kernel
-            session.namespace = session.namespace or (await kernel.namespace() if kernel else UNKNOWN)
+            if kernel is not None:
+                await session.known(kernel)
     return session.namespace, kernel is not None

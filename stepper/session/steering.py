@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +9,11 @@ from dataclasses import replace
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.policy import changes, events, firstline, gate, plan
-from stepper.policy.model import Cell, Key, Plan, StepStatus, Verdict
+from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
-from stepper.session.ports import Notebook, Progress
+from stepper.session.ports import Progress
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
@@ -32,41 +31,35 @@ async def create(session: Session, made: Plan) -> None:
 async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> answers.Ran:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
     async with session.turn():
-        why = gate.stopped(session.state)
-        if why:
+        if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
-        document = session.mended()
-        cells = changes.not_run_yet(document.cells, session.state.ran)
+        notebook = session.mended().cells
         if everything:
             await _fresh(session, "it was restarted for a run of all cells")
-            cells = changes.runnable(document.cells)
-        return await _run(session, document, cells, caller, progress)
+        ran = {} if everything else session.state.ran
+        return await _run(session, notebook, changes.not_run_yet(notebook, ran), caller, progress)
 
 
 async def restore(session: Session, caller: Caller, progress: Progress) -> answers.Restored:
-    """Run the cells that had ended well again, in the notebook's order, in a fresh kernel; a stop is lifted.
+    """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
-    It ends at the first that ends otherwise than before or was changed since. What did not end well when it ran last,
-    such as the cell that ended the kernel, is left out.
+    It ends at the first that ends otherwise than before or was changed since.
     """
     async with session.turn():
-        document, last = session.mended(), {run.cell_id: run for run in session.state.runs}
+        notebook, last = session.mended().cells, {run.cell_id: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
-        cells, changed = list[Cell](), ""
-        for cell in changes.runnable(document.cells):
-            if cell.id in well:
-                if changes.source_hash(cell.source) != well[cell.id].source_hash:
-                    changed = f"{cell.label} was changed since it ran"
-                    break
-                cells.append(cell)
+        cells = [cell for cell in changes.runnable(notebook) if cell.id in well]
+        known = {cell_id: run.source_hash for cell_id, run in well.items()}
+        changed = next(iter(changes.not_run_yet(cells, known)), None)
+        if changed is not None:
+            cells = cells[: cells.index(changed)]
         session.log(events.Restored(at=now()))
         await _fresh(session, "it was restarted to restore the notebook's state")
-        gone = len(well.keys() - {cell.id for cell in document.cells})
-        outcomes = {cell_id: run.outcome.value for cell_id, run in well.items()}
-        ended = await _run(session, document, cells, caller, progress, outcomes)
-        if changed and ended.ok:
-            why = f"stepper: {ended.ran} cells are restored; {changed}: it was NOT run"
-            ended = replace(ended, ok=False, report=why)
+        gone = len(well.keys() - {cell.id for cell in notebook})
+        ended = await _run(session, notebook, cells, caller, progress, well)
+        if changed is not None and ended.ok:
+            why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
+            ended = replace(ended, ok=False, report=f"stepper: {why}")
         return answers.Restored(**vars(ended), gone=gone)
 
 
@@ -78,27 +71,28 @@ async def _fresh(session: Session, why: str) -> None:
 
 async def _run(
     session: Session,
-    document: Notebook,
+    notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
     progress: Progress,
-    before: Mapping[str, str] | None = None,
+    before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
-    """Run cells to the first failure, or to the first that ends otherwise than `before` says."""
+    """Run cells to the first failure, or to the first that ends otherwise than `before`."""
     done, failed = 0, None
     for position, cell in enumerate(cells, 1):
         progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
-        ended = await run_cell(session, document, cell, caller, keep_time=False)
+        ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
         found = session.kept(reports.of_run(ended), ended)
         if ended.verdict is not Verdict.FINE:
             failed = found
             break
         done += 1
-        if before is not None and before[cell.id] != ended.outcome.value:
-            failed = replace(found, text=f"{found.text}\nIt ended otherwise than before ({before[cell.id]}).")
+        if before is not None and before[cell.id].outcome is not ended.outcome:
+            told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
+            failed = replace(found, text=f"{found.text}\n{told}")
             break
-    skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in document.cells)
+    skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     return answers.Ran(session.name, failed is None, done, len(cells), skipped, failed.text if failed else "")
 
 
@@ -112,36 +106,26 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
     async with session.turn():
         kernel = session.keeper.kernel
         if kernel is None or await kernel.death() is not None:
-            raise StepperError(
-                f"{session.name} has no live kernel: there is nothing to look at", f"stepper run {session.name}"
-            )
+            why = f"{session.name} has no live kernel: there is nothing to look at"
+            raise StepperError(why, f"stepper run {session.name}")
         limits, asked = session.limits(), firstline.parse(source)
         timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
-        known, began, at = session.namespace or await kernel.namespace(), time.monotonic(), now()
+        await session.known(kernel)
+        began, at = time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
         took = round(time.monotonic() - began, 4)
-        session.ended(execution, "`stepper eval`")
-        cell, cells = Cell("eval", -1, 0, "code", source), list[Cell]()
-        known = session.namespace or known
-        fault, verdict = judged(cell, execution, known)
-        if fault is not None:
+        cells = list[Cell]()
+        if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
-            fault = await asyncio.to_thread(
-                session.adviser.suggested,
-                fault,
-                execution.told,
-                cell,
-                cells,
-                session.state,
-                known,
-                kernel.about().python,
-            )
+        cell = Cell("eval", -1, 0, "code", source)
+        fault, verdict = await judged(session, cell, execution, cells)
+        session.ended(execution, "`stepper eval`")
         ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
         session.log(ran)
-        told = {key: value for key, value in ran.to_json().items() if key not in ("event", "at")}
         ended = reports.Ended(cell, execution.outcome, verdict, took, execution.outputs, fault, timeout=timeout)
-        return answers.Evaluated(session.name, **told, text=reports.of_scratch(ended))
+        text = reports.of_scratch(ended)
+        return answers.Evaluated(session.name, source, execution.outcome, took, ran.to_json()["fault"], text)
 
 
 async def restart(session: Session, caller: Caller) -> bool:
@@ -182,10 +166,9 @@ async def fix(session: Session) -> str:
 async def skip(session: Session, reason: str) -> str:
     """Mark the failed step, else the next one, and its cell as skipped; lift a stop; return the next step."""
     key, reason = failed_key(session), " ".join(reason.split())
-    if session.state.stop is not None and session.state.stop.key is None:  # no cell is to blame
+    if session.state.stop is not None and key is None:  # no cell is to blame
         return await go_on(session)
-    if key is None:
-        key = session.state.open_step()
+    key = session.state.open_step() if key is None else key
     if key is not None:
         cell = _cell(session, key)
         session.log(events.Skipped(at=now(), key=key, reason=reason))
@@ -207,11 +190,9 @@ def failed_key(session: Session) -> Key | None:
 
 def _cell(session: Session, key: Key | None) -> Cell | None:
     """Return the cell of a step (or the cell of that id), None where it is gone."""
-    if key is None:
-        return None
+    name = None if key is None else session.state.of(key).cell_id or key
     with contextlib.suppress(NotebookError):
-        name = session.state.of(key).cell_id or (key if isinstance(key, str) else None)
-        return plan.find_cell(session.file.read().cells, name) if name else None
+        return plan.find_cell(session.file.read().cells, name) if isinstance(name, str) else None
     return None
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, one_line
+from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
-from stepper.policy.state import Came, State, Stop
+from stepper.policy.state import Came, State
 from stepper.words.quotes import quote, words
 from stepper.words.report import Report, bounded, left_out, seconds, short_fault, step_name
 
@@ -115,7 +116,7 @@ Suggestion: `stepper restore` runs the cells that had ended well again in a fres
     )
 
 
-def of_journaled(run: Run, text: str | None, stop: Stop | None) -> Report:
+def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     """Return the report on a run as the journal has it; without its text, what is known of it."""
     fine, fault = run.verdict is Verdict.FINE, run.fault
     what = f"{fault.ename}: {fault.evalue}" if fault else run.outcome.value
