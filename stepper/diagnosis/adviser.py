@@ -21,7 +21,8 @@ from stepper.diagnosis import doubts, pictures, rich, syntax
 from stepper.diagnosis.facts import Bound, Changed, Look
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import file_error
-from stepper.diagnosis.names import Notebook, module_error, name_error
+from stepper.diagnosis.modules import module_error
+from stepper.diagnosis.names import Notebook, name_error
 from stepper.ground.reading import read
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Fault, Run
@@ -65,14 +66,7 @@ class Adviser:
     @harmless(lambda cell, namespace: None)
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
-        lasting = namespace.lasting
-        known = beforehand.Known(
-            frozenset(namespace.names),
-            frozenset({"input"} if namespace.own_input else ()),
-            lasting.python if lasting else (0, 0),
-            None if lasting is None or lasting.magics is None else frozenset(lasting.magics),
-        )
-        return beforehand.check(cell.source, known, lambda name: self._findable(name, namespace), self.transform)
+        return beforehand.check(cell.source, namespace, lambda name: self._findable(name, namespace), self.transform)
 
     def _findable(self, name: str, known: Namespace) -> bool:
         """Whether a module may be there; what is not known may be."""
@@ -94,11 +88,11 @@ class Adviser:
             if "NameError" in classes:
                 said = sentences(look, notebook) or name_error(fault, look, notebook, self.surroundings)
             elif "ImportError" in classes:
-                said = module_error(fault, look, notebook, self.surroundings, python)
+                said = module_error(fault, look, cell.source, namespace, self.surroundings, python)
             elif classes.intersection(FILES):
                 said = file_error(fault, look, self.surroundings, namespace.cwd)
             elif "SyntaxError" in classes:
-                said = [syntax.suggestion(cell.source, fault, self.transform)]
+                said = [syntax.suggestion(cell.source, fault)]
             elif fault.ename == "MemoryLimit":
                 said = brief.largest(namespace)
             elif fault.ename == "KernelDied":

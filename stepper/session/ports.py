@@ -283,17 +283,11 @@ class Surroundings(Protocol):
     def paths_like(self, asked: str, cwd: str) -> list[str]:
         """Return the existing paths nearest to one, as written from `cwd`."""
 
-    def entries(self, folder: str, cwd: str) -> list[str]:
-        """Return the names of what a folder holds, as far as it can be read."""
-
     def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
         """Return modules of that name below the project: path, and the folder that must be on sys.path."""
 
     def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
         """Return which of the project's source files define one of the names: path, line, name."""
-
-    def missing_folder(self, asked: str, cwd: str) -> tuple[str, str]:
-        """Return the topmost folder of a path that is missing, and the one above it; '' for none."""
 
     def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
         """Return importable modules with names close to one."""
