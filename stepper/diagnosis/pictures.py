@@ -15,25 +15,14 @@ from stepper.ground.text import clean, one_line
 
 LIMIT = 1800  # characters of all lines
 FIGURE_LIMIT = 420  # … and of one figure's
+REST = 120  # … and of what is said of those that are left out
 TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-# How many of what axes hold, in the order of a line: the word for one and, where it has its own, that for more.
-KINDS = {
-    "line": "",
-    "scatter": "",
-    "bar": "",
-    "patch": "patches",
-    "other collection": "",
-    "other artist": "",
-    "text": "",
-}
+KINDS = ("line", "scatter", "bar", "patch", "other collection", "other artist", "text")  # in the order of a line
 POINTED = ("line", "scatter")
-UNSEEN = {
-    "blank": "blank: the axes hold no data",
-    "nan": "all values are NaN",
-}
+UNSEEN = {"blank": "blank: the axes hold no data", "nan": "all values are NaN"}
 
 
 @dataclass(frozen=True)
@@ -97,11 +86,11 @@ def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
     figures = by_key(facts)
     looked = [picture for picture in saved if picture.why != MANY]
     distinct = list(dict.fromkeys(looked))
-    room = min(FIGURE_LIMIT, (LIMIT - 120) // max(1, len(distinct)))
+    room = min(FIGURE_LIMIT, (LIMIT - REST) // max(1, len(distinct)))
     texts: list[str] = []
     for number, picture in enumerate(distinct, 1):
         text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
-        if sum(map(len, texts)) + len(text) + 120 > LIMIT:
+        if sum(map(len, texts)) + len(text) + REST > LIMIT:
             texts.append(f"… and {many(len(distinct) - len(texts), 'picture')} in the same folder")
             break
         texts.append(text)
@@ -120,7 +109,8 @@ def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: 
 
 def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = FIGURE_LIMIT) -> str:
     """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
-    text = ": ".join([head, *filter(None, ["; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])])])
+    wrongs = "; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])
+    text = f"{head}: {wrongs}" if wrongs else head
     for part in _held(figure) if figure else ():
         if len(text) + len(part) + 4 > room:
             return text + " …"
@@ -129,24 +119,23 @@ def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = F
 
 
 def _wrong(axes: Sequence[Axes]) -> list[str]:
-    texts = []
-    for why, text in UNSEEN.items():
-        which = [str(number) for number, each in enumerate(axes, 1) if each.invisible == why]
-        if which:
-            texts.append(text if len(axes) == 1 else f"{text} (axes {', '.join(which)})")
-    return texts
+    which = {why: [str(n) for n, each in enumerate(axes, 1) if each.invisible == why] for why in UNSEEN}
+    return [
+        UNSEEN[why] + (f" (axes {', '.join(numbers)})" if len(axes) > 1 else "") for why, numbers in which.items() if numbers
+    ]  # fmt: skip
 
 
 def _held(figure: Figure) -> list[str]:
     total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
-    parts = [f"title {quoted(figure.title, TITLE)}"] if figure.title else []
-    parts += [f"{total:,} axes"] if total > 1 else []
-    named = [quoted(bar, LABEL) for bar in bars[:3] if bar]
-    parts += [" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named])] if bars else []
-    parts += _legend(figure.legend)
+    parts = [
+        f"title {quoted(figure.title, TITLE)}" if figure.title else "",
+        many(total, "axes", "axes") if total > 1 else "",
+        " ".join([many(len(bars), "colour bar"), *(quoted(bar, LABEL) for bar in bars[:3] if bar)]) if bars else "",
+        _legend(figure.legend),
+    ]
     for number, axes in enumerate(figure.axes, 1):
         parts += _shown(axes, f"Axes {number}" if total > 1 else "")
-    return parts
+    return [part for part in parts if part]
 
 
 def _shown(axes: Axes, name: str) -> list[str]:
@@ -154,13 +143,14 @@ def _shown(axes: Axes, name: str) -> list[str]:
         return []  # that it is blank is said
     names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
     sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
-    held = []
-    for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
-        if kind in KINDS:
-            held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
+    held = [
+        many(count, kind, "patches" if kind == "patch" else "")
+        + (f" ({many(points, 'point')})" if kind in POINTED else "")
+        for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0]))
+        if kind in KINDS
+    ]
     held += map(_image, axes.images[:2])
-    parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
-    return [*filter(None, parts), *_legend(axes.legend)]
+    return [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held), _legend(axes.legend)]
 
 
 def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
@@ -175,14 +165,13 @@ def _end(end: str | float | None) -> str:
 
 
 def _image(image: Image) -> str:
-    words, low, high = "image " + " × ".join(f"{side:,}" for side in image.shape), image.min, image.max
-    if low is None or high is None:
-        return words
-    return f"{words}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
+    ends = dict.fromkeys(_end(end) for end in (image.min, image.max) if end is not None)
+    shape = "image " + " × ".join(f"{side:,}" for side in image.shape)
+    return f"{shape}, {'all ' if len(ends) == 1 else ''}{' to '.join(ends)}" if ends else shape
 
 
-def _legend(names: Sequence[str]) -> list[str]:
-    return [f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}"] if names else []
+def _legend(names: Sequence[str]) -> str:
+    return f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}" if names else ""
 
 
 def many(count: int, word: str, plural: str = "") -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepper.diagnosis.pictures import LABEL, Figure, by_key, joined, many, quoted
+from stepper.diagnosis.pictures import LABEL, Figure, by_key, joined, quoted
 from stepper.kernel.pictures import RASTER, content_text, key
 
 NAMED = 8
@@ -32,26 +32,17 @@ def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
     """Return how an output is named that has neither a picture nor a text that says it all; else ''."""
     if not isinstance(data, dict) or any(kind in data for kind in RASTER):
         return ""
-    plain = content_text(data["text/plain"]).strip() if "text/plain" in data else ""
+    plain = content_text(data.get("text/plain", "")).strip()
     readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
     kinds = [mime for mime in data if mime != "text/plain" and not (readable and mime.startswith("text/"))]
-    names = [(name, data[mime]) for start, name in KINDS.items() for mime in kinds if mime.startswith(start)]
-    names += [
-        (mime if MIME.fullmatch(mime) else f"output of the type {quoted(mime, LABEL)}", data[mime]) for mime in kinds
-    ]
-    return _named(*names[0], figures) if names else ""
-
-
-def _named(name: str, content: Any, figures: Mapping[int, Figure]) -> str:
-    text = content_text(content)
-    words = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
-    if name == "SVG" and (figure := figures.get(key(text))):
-        return joined(words, [], figure)
-    if isinstance(content, dict) and isinstance(content.get("data"), list) and "plotly" in name:
-        return f"{words}, {many(len(content['data']), 'trace')}"
-    mark = content.get("mark") if isinstance(content, dict) and "chart" in name else None
-    mark = mark.get("type") if isinstance(mark, dict) else mark
-    return f"{words}, mark {quoted(mark, LABEL)}" if mark else words
+    known = [(name, mime) for start, name in KINDS.items() for mime in kinds if mime.startswith(start)]
+    others = [(mime if MIME.fullmatch(mime) else f"output of the type {quoted(mime, LABEL)}", mime) for mime in kinds]
+    for name, mime in (known + others)[:1]:
+        text = content_text(data[mime])
+        words = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
+        figure = figures.get(key(text)) if name == "SVG" else None
+        return joined(words, [], figure) if figure else words
+    return ""
 
 
 def _size(size: int) -> str:
