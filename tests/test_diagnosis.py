@@ -13,9 +13,7 @@ import pytest
 from stepper.diagnosis import adviser, facts
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.inside.near import closest, differs, listed
-from stepper.diagnosis.missing import missing_folder
-from stepper.diagnosis.modules import imported
-from stepper.diagnosis.names import changes
+from stepper.diagnosis.missing import changes, imported, missing_folder
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import reading
 from stepper.policy.model import Cell, Fault, Frame
@@ -31,7 +29,6 @@ class Project:
     paths: Sequence[str] = ()
     modules: Sequence[tuple[str, str]] = ()
     defines: Sequence[tuple[str, int, str]] = ()
-    close: Sequence[str] = ()
 
     def named(self, folder: str) -> str:
         return "notebooks/"
@@ -44,9 +41,6 @@ class Project:
 
     def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
         return [row for row in self.defines if row[2] in names]
-
-    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
-        return list(self.close)
 
     def install_command(self, python: str, distribution: str) -> str:
         return f"uv add {distribution}"
@@ -63,7 +57,7 @@ class Project:
 
 BASES = {"ModuleNotFoundError": ("ModuleNotFoundError", "ImportError"),
          "IsADirectoryError": ("IsADirectoryError", "OSError")}  # fmt: skip
-LASTING = Lasting("1", (), ("../src",), False, (), (), (3, 11))
+LASTING = Lasting("1", ("pandas",), ("../src",), False, (), (), (3, 11))
 
 
 def adviser_of(project: Project) -> Adviser:
@@ -143,8 +137,8 @@ LOCAL = Project(modules=[("src/utils/plots.py", "../src")])
         ("ModuleNotFoundError", "No module named 'utils.plots'", ["`utils` is here the file utils.py, no package"], {"project": LOCAL}, r"no package; src/utils/plots.py .* is on sys.path"),
         ("ModuleNotFoundError", "No module named 'a.old'", ["there is no `old` in a; `K` is in a.new"], {}, "`K` is in a.new"),
         ("ModuleNotFoundError", "No module named 'prep'", [], {"project": Project(defines=[("src/features.py", 1, "encode")]), "source": "from prep import encode"}, "features.py defines `encode`$"),
-        ("ModuleNotFoundError", "No module named 'cv2'", [], {"project": Project(close=["csv"])}, "opencv-python provides it: uv add opencv-python$"),
-        ("ModuleNotFoundError", "No module named 'pandsa'", [], {"project": Project(close=["pandas"])}, "closest modules that are there: pandas"),
+        ("ModuleNotFoundError", "No module named 'cv2'", [], {}, "opencv-python provides it: uv add opencv-python$"),
+        ("ModuleNotFoundError", "No module named 'pandsa'", [], {}, "closest modules that are there: pandas$"),
         ("ModuleNotFoundError", "No module named 'qqq'", [], {}, "no distribution is known"),
         ("ImportError", "attempted relative import with no known parent package", [], {"project": LOCAL, "source": "from .readers import a"}, "is in no package: .*src/utils/plots.py"),
         ("ImportError", "cannot import name 'X'", ["sklearn 1.5; `X` is in sklearn.metrics"], {}, "is in sklearn.metrics"),

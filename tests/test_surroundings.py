@@ -139,7 +139,6 @@ def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None
     assert isinstance(around.paths_like(asked, here), list)
     assert isinstance(around.paths_like("x.csv", asked), list)
     assert isinstance(around.modules_like(asked, here), list)
-    assert isinstance(around.modules_close(asked, [asked], asked), list)
     assert isinstance(around.findable("nope", [asked], here), bool)
 
 
@@ -340,22 +339,6 @@ def test_a_module_that_comes_is_found_at_once(plant: Plant, root: Path, here: st
         assert not around.findable(name, lib, here)
         (root / "lib" / f"{name}.py").touch()
         assert around.findable(name, lib, here)
-
-
-def test_modules_with_close_names(plant: Plant, root: Path, here: str) -> None:
-    around = plant(
-        "lib/pandas/__init__.py", "lib/numpy/", "lib/numpy-2.1.dist-info/METADATA", "lib/_pandas.py", "lib/LICENCE",
-        "lib/polars.abi3.so", "lib/happy.notpy", "notebooks/helpers.py",
-    )  # fmt: skip
-    path = ["", str(root / "lib")]
-    assert around.modules_close("panda", path, here)[0] == "pandas"
-    assert around.modules_close("Pandas.io", path, here)[0] == "pandas"
-    assert around.modules_close("nunpy", path, here) == ["runpy", "numpy"]
-    assert around.modules_close("polar", path, here) == ["polars"]
-    assert around.modules_close("helper", path, here) == ["helpers"]
-    assert around.modules_close("itertool", [], here) == ["itertools"]
-    for name in ("licenc", "happi", "xgboost"):
-        assert around.modules_close(name, path, here) == []
 
 
 # --- how to install ----------------------------------------------------------------------------------------

@@ -20,9 +20,7 @@ from stepper.diagnosis import before as beforehand
 from stepper.diagnosis import doubts, pictures, rich, syntax
 from stepper.diagnosis.facts import Bound, Changed, Look
 from stepper.diagnosis.inside.near import listed
-from stepper.diagnosis.missing import file_error
-from stepper.diagnosis.modules import module_error
-from stepper.diagnosis.names import Notebook, name_error
+from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
 from stepper.ground.reading import read
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Fault, Run

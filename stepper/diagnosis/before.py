@@ -32,13 +32,13 @@ LONGEST = 20_000  # characters: IPython reads the whole cell again for each magi
 # Who mentions one of these may bind, replace or catch anything: neither names nor input() are judged in such a cell.
 # The last line: SymPy, dill, icecream, snoop, gettext and enum bind names for their caller.
 ANYTHING = re.compile(
-    r"(exec|eval|globals|locals|vars|builtins|__(builtins|import|main|dict|globals)__|modules|f_(globals|locals|builtins)"
-    r"|user_ns|user_global_ns|setattr|patch|monkeypatch|_allow_stdin|raw_input"
+    r"\b(exec|eval|globals|locals|vars|builtins|__(builtins|import|main|dict|globals)__|modules"
+    r"|f_(globals|locals|builtins)|user_ns|user_global_ns|setattr|patch|monkeypatch|_allow_stdin|raw_input"
     r"|push|run_(cell|cell_async|code|line_magic|cell_magic)|magic"
-    r"|var|init_session|load_session|load_module|install|inject|global_enum|_convert_)"
+    r"|var|init_session|load_session|load_module|install|inject|global_enum|_convert_)\b"
 )
 # After a mention of these nothing counts: it may be the cell's end (in a kernel `exit()` goes on, `sys.exit` doesn't).
-ENDS = re.compile(r"_?exit|quit|abort|kill|execvp?|execlp?|SystemExit|KeyboardInterrupt")
+ENDS = re.compile(r"\b(_?exit|quit|abort|kill|execvp?|execlp?|SystemExit|KeyboardInterrupt)\b")
 # IPython keeps `_`, `_12`, `_i`, `_oh`, … itself; classes and modules have names of their own. But none is `__file__`.
 AUTOMATIC = re.compile(r"_+(?:i+|i?\d+|[ido]h)?|__(?!file__)\w+__|In|Out|display|exit|quit")
 # From here on a statement's code may not be reached, besides after a jump.
@@ -80,7 +80,7 @@ def _judge(
         tree = compiled(code)
     except SyntaxError as error:
         return _unreadable(error, source, code) if (3,) < python <= sys.version_info[:2] else None
-    found = [*_missing_modules(tree, findable), *_missing_values(tree, known, judged=MAGIC not in code)]
+    found = [*_missing_modules(tree, findable), *_missing_values(tree, code, known)]
     if not found:
         return None
     node, fault = min(found, key=lambda one: (one[0].lineno, one[0].col_offset))
@@ -144,29 +144,31 @@ def _missing_modules(tree: ast.Module, findable: Callable[[str], bool]) -> Itera
                 return
 
 
-def _missing_values(tree: ast.Module, known: Namespace, judged: bool) -> Iterator[Found]:
-    """Yield the names that are not there, where they are `judged`, and the calls of `input()`."""
+def _missing_values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
+    """Yield the names that are not there, where no magic may bring them, and the calls of `input()`."""
     bound = {*_bound(tree)}
-    if not known.names or any(map(ANYTHING.fullmatch, _words(tree))) or "*" in bound:
+    if not known.names or ANYTHING.search(code) or "*" in bound:
         return
     defined = {*known.names, *bound, *vars(builtins)}
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    prompts = not known.own_input and "input" not in bound
-    prompts = prompts and all(id(node) in called for node in names if node.id == "input")
-    ended = [getattr(node, "lineno", 0) for node in ast.walk(tree) if ENDS.fullmatch(_name(node))]
+    uncalled = [node for node in _named("input", tree) if id(node) not in called]
+    end = ENDS.search(code)
+    ends = code.count("\n", 0, end.start()) + 1 if end else sys.maxsize
     for statement, name in _loaded(tree):
-        places = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id == name]
-        node = min(places, key=lambda node: (node.lineno, node.col_offset), default=None)
-        if node is None:  # `__annotations__`
-            continue
-        if node.lineno >= min(ended, default=sys.maxsize):
-            return
-        if name == "input" and prompts:
-            said = "raw_input was called, but this frontend does not support input requests."
-            yield node, Fault("StdinNotImplementedError", said, NO_INPUT)
-        elif judged and name not in defined and not AUTOMATIC.fullmatch(name):
-            yield node, Fault("NameError", f"name {name!r} is not defined", NO_NAME, attributes={"name": name})
+        for node in _named(name, statement)[:1]:
+            if node.lineno >= ends:
+                return
+            if name == "input" and not (known.own_input or name in bound or uncalled):
+                said = "raw_input was called, but this frontend does not support input requests."
+                yield node, Fault("StdinNotImplementedError", said, NO_INPUT)
+            elif MAGIC not in code and name not in defined and not AUTOMATIC.fullmatch(name):
+                yield node, Fault("NameError", f"name {name!r} is not defined", NO_NAME, attributes={"name": name})
+
+
+def _named(name: str, tree: ast.AST) -> list[ast.Name]:
+    """Return where a name stands, the first place first."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
 def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
@@ -184,20 +186,6 @@ def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 return
             if step.opname == "LOAD_NAME":
                 yield statement, step.argval
-
-
-def _name(node: ast.AST) -> str:
-    return str(getattr(node, "id", "") or getattr(node, "attr", ""))
-
-
-def _words(tree: ast.AST) -> set[str]:
-    """Return all names that a cell mentions, in strings too: `patch("builtins.input")`."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        for field in ("id", "attr", "value", "name", "module"):
-            text = getattr(node, field, "")
-            found.update(text.split(".") if isinstance(text, str) else ())
-    return found
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:

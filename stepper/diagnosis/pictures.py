@@ -119,10 +119,11 @@ def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = F
 
 
 def _wrong(axes: Sequence[Axes]) -> list[str]:
-    which = {why: [str(n) for n, each in enumerate(axes, 1) if each.invisible == why] for why in UNSEEN}
-    return [
-        UNSEEN[why] + (f" (axes {', '.join(numbers)})" if len(axes) > 1 else "") for why, numbers in which.items() if numbers
-    ]  # fmt: skip
+    texts = []
+    for why, text in UNSEEN.items():
+        which = ", ".join(str(number) for number, each in enumerate(axes, 1) if each.invisible == why)
+        texts += [f"{text} (axes {which})" if len(axes) > 1 else text] if which else []
+    return texts
 
 
 def _held(figure: Figure) -> list[str]:

@@ -15,12 +15,11 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 
 from stepper.diagnosis.distributions import CONDA
-from stepper.diagnosis.tree import SECONDS, TURN, Tree, distance, likeness, walk
+from stepper.diagnosis.tree import LONGEST, SECONDS, TURN, Tree, distance, likeness, walk
 
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
 FOUND, WRITTEN = 3, 20  # answers to a question
@@ -28,7 +27,6 @@ LISTED = 100_000  # names in a folder of sys.path
 SOURCES = 500  # files that are looked into
 TICK = 10_000_000  # ns: times of files come from a clock that stands still for up to a tick
 READ = 400_000  # bytes of a file that is looked into
-LONGEST = 4096  # a path that the system takes
 PASSING = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)  # stepper's own temporary files, and Python's
 FOLDER, EXTENSION = 0.1, 0.2  # that the same one adds to the likeness of names that are merely close
 RECORDED = {"uv.lock": "uv", "poetry.lock": "poetry", "pdm.lock": "pdm"}  # who installs into the project's .venv
@@ -165,17 +163,6 @@ class Surroundings:
             or any(os.path.exists(os.path.join(folder, top + end)) for folder in folders for end in ("", ".py"))
             or any(names is None or top in {one.partition(".")[0] for one in names} for names in map(_listed, folders))
         )
-
-    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
-        """Return importable top-level modules with names close to a missing one."""
-        top, known = name.partition(".")[0], set(sys.stdlib_module_names)
-        for folder in _folders(path, cwd):
-            for one in _listed(folder) or ():
-                module, dot, _ = one.partition(".")
-                if one.endswith((".py", ".so")) if dot else os.path.isdir(os.path.join(folder, one)):
-                    known.add(module)
-        folded = {one.casefold(): one for one in sorted(known) if one.isidentifier() and one != top and one[0] != "_"}
-        return [_text(folded[one]) for one in get_close_matches(top[:100].casefold(), folded, FOUND, cutoff=0.7)]
 
     def install_command(self, python: str, distribution: str) -> str:
         """Return the command that installs a distribution for the project's kernels, to be run from its root.

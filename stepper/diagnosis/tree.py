@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+LONGEST = 4096  # characters of a path that the system takes
 ENTRIES, SECONDS = 20_000, 0.25  # of one walk; the seconds also bound what is asked of all its files
 TURN = 500  # entries of a folder that are read before the next folder's turn
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -60,7 +61,7 @@ def walk(root: str) -> Tree:
 
 def entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Give a folder's entries; none where it can't be read."""
-    with suppress(OSError), os.scandir(folder) as found:
+    with suppress(OSError, ValueError), os.scandir(folder) as found:
         yield from found
 
 

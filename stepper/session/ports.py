@@ -289,9 +289,6 @@ class Surroundings(Protocol):
     def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
         """Return which of the project's source files define one of the names: path, line, name."""
 
-    def modules_close(self, name: str, path: Sequence[str], cwd: str) -> list[str]:
-        """Return importable modules with names close to one."""
-
     def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
         """Whether a kernel with that sys.path may find a module; True in doubt."""
 
