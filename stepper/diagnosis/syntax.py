@@ -57,6 +57,7 @@ PIECES = (
 )
 ASYNC = ((r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in"),)
 LAST = (
+    (r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"),
     (r"(?<=[^\s\\])[ \t]*$", r" \\", "a backslash (or brackets around the whole) at the end of"),
     (r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (if only `pass`) below"),
 )
@@ -68,31 +69,18 @@ def suggestion(source: str, fault: Fault) -> str:
     line = line if isinstance(line, int) else fault.line
     if not isinstance(line, int):
         return ""
-    if re.search(EXACT, fault.evalue):
-        return _place(line, 0, text or "".join(source.split("\n")[line - 1 : line]))
     offset = fault.attributes.get("offset")
     column = offset if isinstance(offset, int) and offset > 0 else 0
     name = str(fault.attributes.get("filename") or "")
     file = name if name[:1] != "<" and "/" in name and "ipykernel" not in name else ""
-    own = None if file else _line_in_cell(line, text, fault, source)
-    if own:
-        change = _repaired(re.sub(r"\A%%.*", "", source))  # a cell magic hands on the lines below it
-        return f"the cell reads with {change}" if change else _place(own, column, [*source.split("\n"), ""][own - 1])
+    lines = [*source.split("\n"), ""]
+    own = lines[min(line, len(lines)) - 1]
+    if not file and (not fault.frames or (own.strip() and own.strip() == text.strip())):
+        change = "" if re.search(EXACT, fault.evalue) else _repaired(re.sub(r"\A%%.*", "", source))
+        return f"the cell reads with {change}" if change else _place(line, column, own)
     of = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}" if file else " of the text that was parsed"
     change = _repaired(text.strip())
     return _place(line, column, text, of) + (f"; this line reads with {change}" if change else "")
-
-
-def _line_in_cell(line: int, text: str, fault: Fault, source: str) -> int | None:
-    """Return which line of the cell is meant, None where another text is: a query, what `exec` was given."""
-    lines = source.split("\n")
-    magic = source.startswith("%%")
-    for number in (line, line + 1) if magic else (line,):
-        if text.strip() and 0 < number <= len(lines) and lines[number - 1].strip() == text.strip():
-            return number
-    if fault.frames and not (magic and not text.strip()):
-        return None
-    return min(max(line + magic, 1), len(lines))
 
 
 def _place(line: int, column: int, text: str, of: str = "") -> str:
@@ -154,7 +142,6 @@ def _large(lines: Sequence[str], at: int) -> Iterator[Edit]:
     yield from _brackets(lines, at)
     yield from _texts(lines)
     yield from _indented(lines, at)
-    yield from _handlers(lines, at)
     yield from _nearby(lines, at, LAST)
 
 
@@ -216,10 +203,6 @@ def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
     width = {number: _width(lines[number]) for number in code}
     inner = {number: width[number] + 4 * lines[number].split("#")[0].rstrip().endswith(":") for number in code}
     end = len([number for number in code if number <= at])
-    for first in range(end - 1, max(0, end - NEAR), -1):  # a block that begins with an odd indentation is the likeliest
-        head, now = code[first - 1], width[code[first]]
-        if inner[head] > width[head] and now not in (width[head], inner[head]):
-            yield _moved(lines, code[first : first + 1], inner[head] - now, head)
     for first in range(end - 1, max(0, end - NEAR), -1):
         above, now = code[max(0, first - NEAR) : first], width[code[first]]
         widths = {width[above[-1]]} if width[above[-1]] > now else set()
@@ -244,13 +227,3 @@ def _moved(lines: Sequence[str], which: Sequence[int], by: int, head: int) -> Ed
 
 def _width(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _handlers(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield the end of a `try` that has none."""
-    for number in range(at, -1, -1):
-        if found := re.match(r"([ \t]*)try[ \t]*:", lines[number]):
-            what = f"an `except` or `finally` for the try of line {number + 1}"
-            for place, where in ((at, "before"), (at + 1, "below")):
-                source = "\n".join([*lines[:place], f"{found[1]}finally: pass", *lines[place:]])
-                yield source, f"{what} {where} line {at + 1}"
