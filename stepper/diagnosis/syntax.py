@@ -139,8 +139,7 @@ def _small(lines: Sequence[str], at: int) -> Iterator[Edit]:
 def _large(lines: Sequence[str], at: int) -> Iterator[Edit]:
     """Yield changes each of which must be all that lacks, the likeliest first."""
     yield from _nearby(lines, at, ASYNC)
-    yield from _brackets(lines, at)
-    yield from _texts(lines)
+    yield from _ended(lines, at)
     yield from _indented(lines, at)
     yield from _nearby(lines, at, LAST)
 
@@ -162,14 +161,14 @@ def _changed(lines: Sequence[str], number: int, line: str, what: str) -> Edit:
     return "\n".join([*lines[:number], line, *lines[number + 1 :]]), f"{what} line {number + 1}"
 
 
-def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield a closing bracket at a line's end; one taken out, which may stand above."""
+def _ended(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield the end of a bracket, or of a text between triple quotes, at a line's end; a bracket taken out."""
 
     def unlikely(number: int) -> tuple[int, int]:
         """Where the indentation goes back, the bracket ended; after a comma something goes on, in most cases."""
-        below = next((line for line in lines[number + 1 :] if line.strip()), "")
-        back = below.lstrip()[:1] not in PAIRS and _width(below) < _width(lines[number])
-        return (0 if below and back else 2 if lines[number].rstrip().endswith(",") else 1, number)
+        below = next((line for line in lines[number + 1 :] if line.strip()), lines[number])
+        back = _width(below) < _width(lines[number]) and below.lstrip()[0] not in PAIRS
+        return (0 if back else 1 + lines[number].rstrip().endswith(","), number)
 
     source = "\n".join(lines)
     ends = sorted((number for number, line in enumerate(lines) if line.strip()), key=unlikely)
@@ -181,16 +180,10 @@ def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
             for found in reversed([*re.finditer(re.escape(closer), lines[number])]):
                 line = lines[number][: found.start()] + " " + lines[number][found.end() :]
                 yield _changed(lines, number, line, f"the `{closer}` taken out in column {found.end()} of")
-
-
-def _texts(lines: Sequence[str]) -> Iterator[Edit]:
-    """Yield the end of a text between triple quotes: Python names the last of an odd number, or none."""
-    for mark in ('"""', "'''"):
-        begin = 0
-        for number, line in enumerate(lines) if "\n".join(lines).count(mark) % 2 else ():
-            begin = number + 1 if mark in line else begin
-            if begin and line.strip():
-                yield _changed(lines, number, line + mark, f"the {mark} of line {begin} closed at the end of")
+    for mark in (mark for mark in ('"""', "'''") if source.count(mark) % 2):
+        for number in sorted(ends):
+            begin = "\n".join(lines[: number + 1]).rpartition(mark)[0].count("\n") + 1
+            yield _changed(lines, number, lines[number] + mark, f"the {mark} of line {begin} closed at the end of")
 
 
 def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
