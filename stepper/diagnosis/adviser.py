@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.diagnosis import before, doubts, pictures, rich, syntax
+from stepper.diagnosis import before, doubts, pictures, syntax
 from stepper.diagnosis.facts import Changed, Look
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
@@ -137,9 +137,8 @@ class Adviser:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         if execution.told.get("swallowed"):
             log.warning("the look into the kernel went wrong: %s", str(execution.told["swallowed"])[:400])
-        saved = self.pictures.save(execution.pictures, run)
-        lines = pictures.lines(saved, execution.told.get("figures") or [])
-        return [*lines, *rich.rich(execution.outputs, execution.told.get("figures") or [])]
+        saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
+        return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:

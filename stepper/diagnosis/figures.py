@@ -45,31 +45,28 @@ class Figures:
 
         A picture that is shown again is the same `Saved` again.
         """
-        seen: dict[int, Saved] = {}
-        saved = []
-        for text in filter(None, map(picture_in, outputs)):
+        saved: dict[int, Saved] = {}
+        texts = [text for text in map(picture_in, outputs) if text]
+        for text in texts:
             mark = key(text)
-            if mark not in seen and len(seen) >= LOOKED_AT:
-                saved.append(Saved(why=MANY, key=mark))
-                continue
-            if mark not in seen:
-                seen[mark] = self._one(text, mark, f"{run:04d}-{len(seen) + 1}.png")
-            saved.append(seen[mark])
-        if seen:
+            if mark not in saved and len(saved) < LOOKED_AT:
+                saved[mark] = self._one(text, mark, f"{run:04d}-{len(saved) + 1}.png")
+        if saved:
             with suppress(OSError):
                 self._prune()
-        return saved
+        return [saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)]
 
     def _one(self, text: str, mark: int, name: str) -> Saved:
         try:
             width, height, single, content = looked_at(text)
         except UnreadableError as error:
             return Saved(why=str(error), key=mark)
+        path, why = os.path.join(self.folder, name), ""
         try:
-            private.replace(os.path.join(self.folder, name), content)
+            private.replace(path, content)
         except OSError as error:
-            return Saved("", width, height, single, f"it can't be written: {error.strerror}", mark)
-        return Saved(os.path.join(self.folder, name), width, height, single, "", mark)
+            path, why = "", f"it can't be written: {error.strerror}"
+        return Saved(path, width, height, single, why, mark)
 
     def _prune(self) -> None:
         now = time.time_ns()
