@@ -160,7 +160,6 @@ def test_paths_are_written_as_they_were_asked_for(plant: Plant, root: Path, here
     around = plant("data/x.csv", "notebooks/own.csv")
     assert around.paths_like("data/x.csv", here) == ["../data/x.csv"]
     assert around.paths_like("./x.csv", str(root)) == ["data/x.csv"]
-    assert around.paths_like("data\\x.csv", here) == ["../data/x.csv"]
     assert around.paths_like("/nowhere/x.csv", here) == [str(root / "data" / "x.csv")]
     assert around.paths_like("in/own.csv", here) == ["own.csv"]
 
@@ -190,10 +189,10 @@ def test_then_other_spellings_then_what_is_close(plant: Plant, here: str) -> Non
     assert around.paths_like("../data/sale", here)[:1] == ["../data/sale.csv"]
 
 
-def test_extension_and_parent_decide_between_close_names(plant: Plant, here: str) -> None:
+def test_the_parent_decides_between_close_names(plant: Plant, here: str) -> None:
     around = plant("data/train_1.csv", "data/train_2.txt", "other/train_3.csv")
     assert around.paths_like("../data/train_9.csv", here) == [
-        "../data/train_1.csv", "../other/train_3.csv", "../data/train_2.txt",
+        "../data/train_1.csv", "../data/train_2.txt", "../other/train_3.csv",
     ]  # fmt: skip
 
 

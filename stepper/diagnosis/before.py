@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from stepper.policy.model import Fault
 from stepper.policy.namespace import Namespace
@@ -45,10 +46,10 @@ AUTOMATIC = re.compile(r"_+(?:i+|i?\d+|[ido]h)?|__(?!file__)\w+__|In|Out|display
 BRANCHES = ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
 UNJUDGED = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
 FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-NO_MODULE = ("ModuleNotFoundError", "ImportError", "Exception", "BaseException", "object")
-NO_NAME = ("NameError", "Exception", "BaseException", "object")
-IPYTHONS = ("IPython.core.error.StdinNotImplementedError", "IPython.core.error.IPythonCoreError")
-NO_INPUT = (*IPYTHONS, "NotImplementedError", "RuntimeError", "Exception", "BaseException", "object")
+NO_INPUT = (  # its classes in IPython, which is not imported here
+    *("IPython.core.error.StdinNotImplementedError", "IPython.core.error.IPythonCoreError", "NotImplementedError"),
+    *("RuntimeError", "Exception", "BaseException", "object"),
+)
 Found = tuple[ast.stmt | ast.expr, Fault]
 
 
@@ -62,25 +63,17 @@ def check(
     source = re.sub(r"\r\n?", "\n", source)
     if len(source) > LONGEST or source.lstrip().startswith("%%") or PROMPTS.search(source) or "\0" in source:
         return None
-    try:
-        return _judge(source, known, findable, transform)
-    except Exception:  # noqa: BLE001  # too deep, no text, the transformer's own fault: it proves nothing of the cell
-        return None
-
-
-def _judge(
-    source: str, known: Namespace, findable: Callable[[str], bool], transform: Callable[[str], str]
-) -> Fault | None:
     python = known.lasting.python if known.lasting else (0, 0)
     code = re.sub(r"\A(?:[ \t]*\n)+", "", source)
     try:
         code = transform(source)  # it raises IndentationError itself
-        if _may_be_a_magic(code, known):
-            return None
         tree = compiled(code)
+        found = [] if _may_be_a_magic(code, known) else [*_modules(tree, findable), *_values(tree, code, known)]
     except SyntaxError as error:
-        return _unreadable(error, source, code) if (3,) < python <= sys.version_info[:2] else None
-    found = [*_missing_modules(tree, findable), *_missing_values(tree, code, known)]
+        unsure = not (3,) < python <= sys.version_info[:2] or _may_be_a_magic(code, known)
+        return None if unsure else _unreadable(error, source, code)
+    except Exception:  # noqa: BLE001  # too deep, no text, the transformer's own fault: it proves nothing of the cell
+        return None
     if not found:
         return None
     node, fault = min(found, key=lambda one: (one[0].lineno, one[0].col_offset))
@@ -112,9 +105,13 @@ def _unreadable(error: SyntaxError, source: str, code: str) -> Fault:
     place = _place(source, code, line)
     text, read = source.split("\n")[place - 1], [*code.split("\n"), ""][min(line - 1, code.count("\n"))]
     cut = len(text) - len(read) if text.endswith(read) else 0  # IPython takes off the indentation of the whole cell
-    attributes = {"lineno": place, "offset": (error.offset or 1) + cut, "text": text}
-    mro = tuple(kind.__name__ for kind in type(error).__mro__)
-    return Fault(mro[0], error.msg, mro, place, attributes=attributes)
+    return replace(
+        _fault(type(error), error.msg, lineno=place, offset=(error.offset or 1) + cut, text=text), line=place
+    )
+
+
+def _fault(kind: type[BaseException], said: str, **attributes: Any) -> Fault:
+    return Fault(kind.__name__, said, tuple(base.__name__ for base in kind.__mro__), attributes=attributes)
 
 
 def _place(source: str, code: str, line: int) -> int:
@@ -127,7 +124,7 @@ def _place(source: str, code: str, line: int) -> int:
     return next(same, min(line, len(raw)))
 
 
-def _missing_modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Found]:
+def _modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Found]:
     """Yield what the imports at the cell's head lack, before anything may bring new modules."""
     for statement in tree.body:
         if isinstance(statement, ast.Import):
@@ -138,13 +135,12 @@ def _missing_modules(tree: ast.Module, findable: Callable[[str], bool]) -> Itera
             return
         for name in [name.split(".")[0] for name in names]:
             if name != "__main__" and not findable(name):
-                said = f"No module named {name!r}"
-                yield statement, Fault(NO_MODULE[0], said, NO_MODULE, attributes={"name": name})
+                yield statement, _fault(ModuleNotFoundError, f"No module named {name!r}", name=name)
             if name not in QUIET_MODULES:
                 return
 
 
-def _missing_values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
+def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
     """Yield the names that are not there, where no magic may bring them, and the calls of `input()`."""
     bound = {*_bound(tree)}
     if not known.names or ANYTHING.search(code) or "*" in bound:
@@ -162,7 +158,7 @@ def _missing_values(tree: ast.Module, code: str, known: Namespace) -> Iterator[F
                 said = "raw_input was called, but this frontend does not support input requests."
                 yield node, Fault("StdinNotImplementedError", said, NO_INPUT)
             elif MAGIC not in code and name not in defined and not AUTOMATIC.fullmatch(name):
-                yield node, Fault("NameError", f"name {name!r} is not defined", NO_NAME, attributes={"name": name})
+                yield node, _fault(NameError, f"name {name!r} is not defined", name=name)
 
 
 def _named(name: str, tree: ast.AST) -> list[ast.Name]:
@@ -179,7 +175,10 @@ def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
             return
         if any(isinstance(node, UNJUDGED) for node in ast.walk(statement)):
             continue
-        for step in dis.get_instructions(compile(ast.Module([statement], []), "", "exec", flags, dont_inherit=True)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(ast.Module([statement], []), "", "exec", flags, dont_inherit=True)
+        for step in dis.get_instructions(code):
             if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs or step.opname in BRANCHES:
                 break
             if step.opname == "RAISE_VARARGS":

@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +28,6 @@ SOURCES = 500  # files that are looked into
 TICK = 10_000_000  # ns: times of files come from a clock that stands still for up to a tick
 READ = 400_000  # bytes of a file that is looked into
 PASSING = re.compile(r"\A\..*\.[0-9a-f]{8}\.tmp\Z|\.pyc\Z", re.DOTALL)  # stepper's own temporary files, and Python's
-FOLDER, EXTENSION = 0.1, 0.2  # that the same one adds to the likeness of names that are merely close
 RECORDED = {"uv.lock": "uv", "poetry.lock": "poetry", "pdm.lock": "pdm"}  # who installs into the project's .venv
 
 
@@ -56,33 +55,28 @@ class Surroundings:
         """Return the existing paths nearest to one that is missing, as it would be written from `cwd`."""
         if not asked or len(asked) > LONGEST or not _usable(asked, cwd):
             return []
-        here = os.path.realpath(cwd)
-        spelled = asked if "/" in asked else asked.replace("\\", "/")  # as on Windows
-        goal, tree = Path(here, spelled), self.tree()
+        here, tree = os.path.realpath(cwd), self.tree()
+        goal = Path(os.path.normpath(os.path.join(here, asked)))
         found = self._nearest(goal, [*tree.files, *tree.folders])
         for above in goal.parents[:FOUND]:  # where nothing is like the file, its folder may be misspelt
             if found or os.path.isdir(above):
                 break
             found = self._nearest(above, tree.folders)
-        if spelled != asked and os.path.isfile(goal):
-            found = [str(goal)]
         return [_text(path if os.path.isabs(asked) else os.path.relpath(path, here)) for path in found]
 
-    def _nearest(self, asked: Path, paths: Iterable[str]) -> list[str]:
-        folder, base = os.path.split(os.path.normpath(asked))
-        parent = os.path.relpath(os.path.realpath(folder), self.root)
-        goal, extension = os.path.normpath(os.path.join(parent, base)), os.path.splitext(base)[1]
-        by_name: dict[str, list[str]] = {}
-        for path in paths:
-            if path != goal:
-                by_name.setdefault(os.path.basename(path), []).append(path)
-        ranked = []
-        for name, score in likeness(base, by_name).items():
-            for path in by_name[name]:
-                steps = distance(parent, os.path.dirname(path))
-                bonus = FOLDER * (steps == 0) + EXTENSION * (os.path.splitext(name)[1] == extension)
-                ranked.append((-score - bonus * (score <= 1), steps, path))
-        nearest = (os.path.join(self.root, path) for *_, path in sorted(ranked))
+    def _nearest(self, asked: Path, paths: list[str]) -> list[str]:
+        folder = os.path.relpath(os.path.realpath(asked.parent), self.root)
+        goal, names = (
+            os.path.normpath(os.path.join(folder, asked.name)),
+            {path: os.path.basename(path) for path in paths},
+        )
+        alike = likeness(asked.name, dict.fromkeys(names.values()))
+        ranked = sorted(
+            (-alike[name], distance(folder, os.path.dirname(path)), path)
+            for path, name in names.items()
+            if name in alike and path != goal
+        )
+        nearest = (os.path.join(self.root, path) for *_, path in ranked)
         # Still there, and no pipe, which would hang its reader.
         return list(islice((path for path in nearest if os.path.isfile(path) or os.path.isdir(path)), FOUND))
 
@@ -102,14 +96,10 @@ class Surroundings:
         return found
 
     def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
-        """Return the local modules of exactly that name, and for each the folder that sys.path needs, from `cwd`.
-
-        A module is written from the project's root, a package as its folder.
-        """
-        parts = name.split(".")
-        if not all(part.isidentifier() for part in parts) or not _usable(cwd):
+        """Return the local modules of exactly that name, and for each the folder that sys.path needs, from `cwd`."""
+        if not re.fullmatch(r"\w+(\.\w+)*", name) or not _usable(cwd):
             return []
-        here, wanted = os.path.relpath(os.path.realpath(cwd), self.root), "/".join(parts)
+        here, wanted = os.path.relpath(os.path.realpath(cwd), self.root), name.replace(".", "/")
         modules = {path for path in self.tree().files if path.endswith(".py")}
         packages = {os.path.dirname(path) for path in modules}  # Python takes those without __init__.py too
         found = []
@@ -122,10 +112,7 @@ class Surroundings:
         return [(path, folder) for *_, path, folder in sorted(found)[:FOUND]]
 
     def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
-        """Return the files written since then, the newest first, with their sizes.
-
-        A file may carry the time of the tick before: what was written just before `when_ns` can be among them.
-        """
+        """Return the files written since then, or a tick before, the newest first, with their sizes."""
         found = [
             (status.st_mtime_ns, path, status.st_size)
             for path, status in self._statuses(leave_out)
@@ -165,10 +152,7 @@ class Surroundings:
         )
 
     def install_command(self, python: str, distribution: str) -> str:
-        """Return the command that installs a distribution for the project's kernels, to be run from its root.
-
-        What records the dependency goes before what only installs, where it installs into this environment.
-        """
+        """Return the command that installs a distribution for the project's kernels, to be run from its root."""
         python = os.path.join(self.root, python)
         prefix, name = os.path.dirname(os.path.dirname(python)), shlex.quote(distribution)
         if os.path.isdir(os.path.join(prefix, "conda-meta")):
