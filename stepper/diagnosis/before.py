@@ -141,30 +141,26 @@ def _modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Foun
 
 
 def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
-    """Yield the names that are not there, where no magic may bring them, and the calls of `input()`."""
+    """Yield the first name that is not there, where no magic may bring it, or the first call of `input()`."""
     bound = {*_bound(tree)}
     if not known.names or ANYTHING.search(code) or "*" in bound:
         return
-    defined = {*known.names, *bound, *vars(builtins)}
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    uncalled = [node for node in _named("input", tree) if id(node) not in called]
+    uncalled = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == "input" and id(n) not in called]
+    asks = not (known.own_input or "input" in bound or uncalled)
+    defined = {*known.names, *bound, *vars(builtins)}
     end = ENDS.search(code)
     ends = code.count("\n", 0, end.start()) + 1 if end else sys.maxsize
     for statement, name in _loaded(tree):
-        for node in _named(name, statement)[:1]:
-            if node.lineno >= ends:
-                return
-            if name == "input" and not (known.own_input or name in bound or uncalled):
-                said = "raw_input was called, but this frontend does not support input requests."
-                yield node, Fault("StdinNotImplementedError", said, NO_INPUT)
-            elif MAGIC not in code and name not in defined and not AUTOMATIC.fullmatch(name):
-                yield node, _fault(NameError, f"name {name!r} is not defined", name=name)
-
-
-def _named(name: str, tree: ast.AST) -> list[ast.Name]:
-    """Return where a name stands, the first place first."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+        absent = MAGIC not in code and name not in defined and not AUTOMATIC.fullmatch(name)
+        if absent or (asks and name == "input"):
+            own = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id == name]
+            node = min(own, key=lambda node: (node.lineno, node.col_offset))
+            said = "raw_input was called, but this frontend does not support input requests."
+            asked = Fault("StdinNotImplementedError", said, NO_INPUT)
+            if node.lineno < ends:
+                yield node, _fault(NameError, f"name {name!r} is not defined", name=name) if absent else asked
+            return
 
 
 def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
@@ -183,7 +179,7 @@ def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 break
             if step.opname == "RAISE_VARARGS":
                 return
-            if step.opname == "LOAD_NAME":
+            if step.opname == "LOAD_NAME" and step.argval != "__annotations__":
                 yield statement, step.argval
 
 
