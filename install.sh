@@ -88,7 +88,7 @@ fi
 # `plan`, `apply` and `uninstall`. -I and -c: neither PYTHONPATH nor a module in the current folder gets in the way
 from_checkout() {
   "${base:-$bare_path}" -I -B -c \
-    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; sys.exit(main())' \
+    'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.install import main; sys.exit(main())' \
     "$here" "$@"
 }
 

@@ -397,7 +397,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     assert brief.built(state) is not None and state.name and state.under_way in (True, False)
     for run in state.runs:
         assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text
-    assert present.history_text([run.to_json() for run in state.runs])
+    assert present.PRESENT["history"].text([run.to_json() for run in state.runs])
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -436,7 +436,7 @@ def test_configs(text: str) -> None:
 
 HOOKED = odd(matcher=TEXTS, hooks=st.lists(odd(type=st.just("command"), command=TEXTS), max_size=2))
 SETTINGS = odd(
-    hooks=st.dictionaries(st.sampled_from([*merging.events(), "Other"]), st.lists(HOOKED, max_size=2) | VALUES, max_size=3),
+    hooks=st.dictionaries(st.sampled_from([*sorted({handler.event for handler in merging.HANDLERS}), "Other"]), st.lists(HOOKED, max_size=2) | VALUES, max_size=3),
     permissions=odd(allow=st.lists(TEXTS, max_size=3), deny=VALUES), model=VALUES,
 )  # fmt: skip
 
@@ -460,7 +460,7 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     for event, groups in before.get("hooks", {}).items():
         there = merged["hooks"][event]
         assert json.dumps(there[: len(groups)] if isinstance(groups, list) else there) == json.dumps(groups)
-    gone = merging.remove_rules(merging.remove_hooks(merged, before), new, before)
+    gone = merging.remove(merged, new, before)
     assert json.dumps(gone) == json.dumps(before)
     assert merging.render(gone, text) == text
 

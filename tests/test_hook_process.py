@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -21,8 +22,7 @@ import pytest
 from stepper.ground import meeting, wire
 from stepper.ground.meeting import fnv1a
 from stepper.ground.paths import Paths
-from stepper.hook import client, process
-from stepper.hook import payload as hookio
+from stepper.hook import client, payload, process
 from stepper.setup import install
 from tests.conftest import CLIENT, CLIENTS, ONE_CLIENT, ROOT, STATE, Project, bare_env, code, scratch, some_nightly
 
@@ -155,7 +155,7 @@ def test_the_socket_fits_and_is_derived_from_the_project_alone(tmp_path: Path, m
     assert fnv1a(b"") == "cbf29ce484222325" and fnv1a(b"a") == "af63dc4c8601ec8c"  # the published test vectors
 
 
-def payload(**more: object) -> bytes:
+def sent(**more: object) -> bytes:
     answered = {
         "new_source": "x",
         "cell_id": "ab",
@@ -174,22 +174,22 @@ def payload(**more: object) -> bytes:
 
 
 def test_the_copies_of_the_notebook_are_left_out() -> None:
-    lean = hookio.lean(payload())
-    assert len(lean) < len(payload()) - 99
-    assert hookio.change(json.loads(lean)) == hookio.change(json.loads(payload()))
+    lean = payload.lean(sent())
+    assert len(lean) < len(sent()) - 99
+    assert payload.Event(json.loads(lean)).change == payload.Event(json.loads(sent())).change
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"[]", b'{"tool_response":{', payload().replace(b'"cell_id":"ab",', b""), payload()[:-20],
-     payload(new_source='"original_file":"', old_source='"},"tool_use_id":"'), json.dumps(json.loads(payload())).encode()],
+    [b"", b"{}", b"[]", b'{"tool_response":{', sent().replace(b'"cell_id":"ab",', b""), sent()[:-20],
+     sent(new_source='"original_file":"', old_source='"},"tool_use_id":"'), json.dumps(json.loads(sent())).encode()],
 )  # fmt: skip
 def test_a_payload_of_another_shape_keeps_its_meaning(data: bytes) -> None:
     try:
         whole = json.loads(data)
     except ValueError:
         return  # what is no JSON stays none; the daemon says so
-    lean = json.loads(hookio.lean(data))
+    lean = json.loads(payload.lean(data))
     for each in (whole, lean):
         if isinstance(each, dict) and "tool_response" in each:
             each["tool_response"].pop("updated_file", None)
@@ -307,6 +307,28 @@ def test_a_connection_that_a_dying_daemon_took_is_made_anew(project: Project) ->
         answer = project.hook("PostToolUse", payload)
         thread.join()
     assert "| ran once" in answer.text
+
+
+def test_where_many_ask_at_once_a_hook_waits_for_its_turn(project: Project) -> None:
+    project.paths.make_runtime()
+    with contextlib.ExitStack() as links:
+        listener = links.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(project.paths.socket)
+        listener.listen(0)
+        with pytest.raises(BlockingIOError):  # as many as the system lets wait without being taken
+            for _ in range(10):
+                links.enter_context(other := socket.socket(socket.AF_UNIX)).setblocking(False)
+                other.connect(project.paths.socket)
+        with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hook:
+            hook.stdin.write(b"{}")
+            hook.stdin.close()
+            with pytest.raises(subprocess.TimeoutExpired):
+                hook.wait(0.5)
+            links.enter_context(listener.accept()[0])
+            with listener.accept()[0] as taken:
+                assert taken.recv(1000).startswith(wire.MAGIC)
+                taken.sendall(wire.pack(wire.OK, b"its turn"))
+                assert hook.stdout.read() == b"its turn"
 
 
 def test_what_stands_in_the_way_of_reading_and_printing_is_no_failure(project: Project) -> None:

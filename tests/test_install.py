@@ -327,7 +327,7 @@ def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, c
 
 def call(monkeypatch, verb, *arguments):
     monkeypatch.setattr(sys, "argv", ["stepper.setup.install", verb, *arguments])
-    return uninstall.main()
+    return install.main()
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -628,7 +628,7 @@ def test_a_daemon_of_the_old_environment_makes_way(repo, kernel, capsys):
 
 def test_output_that_nobody_reads_stops_nothing(checkout, repo, kernel):
     text = f'exec {shlex.quote(sys.executable)} -I -B -c "$1" "$2" apply "$3" --python "$4" | true'
-    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.uninstall import main; main()"
+    code = "import sys, time; time.sleep(0.3); sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.install import main; main()"
     subprocess.run(["sh", "-c", text, "sh", code, checkout, repo, kernel], check=True)
     assert (repo / skills.SKILLS / "new-notebook/SKILL.md").is_file()
 

@@ -75,12 +75,12 @@ EMPTIES = [
 
 @pytest.mark.parametrize("before", EMPTIES)
 def test_removing_hooks_is_the_inverse_of_adding_them(before):
-    assert settings.remove_hooks(settings.add_hooks(before, "notebooks"), before) == before
+    assert settings.remove(settings.add_hooks(before, "notebooks"), [], before) == before
 
 
 def test_without_a_record_what_became_empty_through_us_goes():
     merged = settings.add_hooks({"hooks": {"Stop": []}, "a": 1}, "notebooks")
-    assert settings.remove_hooks(merged, {}) == {"a": 1}
+    assert settings.remove(merged, [], {}) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_without_a_record_what_became_empty_through_us_goes():
 def test_later_edits_are_kept(hooks, left):
     data = {"b": 2, "hooks": hooks}
     expected = data if left == "same" else {"b": 2, **({"hooks": left} if left else {})}
-    assert settings.remove_hooks(data, {}) == expected
+    assert settings.remove(data, [], {}) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_rules_come_and_go(before):
     after, new = settings.add_rules(before, wanted)
     assert set(wanted) <= set(after["permissions"]["allow"])
     assert settings.add_rules(after, wanted) == (after, [])
-    assert settings.remove_rules(after, new, before) == before
+    assert settings.remove(after, new, before) == before
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_diff_shows_only_what_was_added(old):
     assert new.count("\n") == new.count("\r\n") or "\r" not in new
     # and the way back
     before = settings.parse(old)
-    assert settings.render(settings.remove_hooks(merged, before), new) == old
+    assert settings.render(settings.remove(merged, [], before), new) == old
 
 
 def test_text_on_one_line_is_laid_out():
@@ -244,6 +244,6 @@ def test_a_skill_is_known_by_its_mark(change, whose):
 def test_stamping_twice_is_stamping_once():
     once = skills.stamped(SKILL)
     assert skills.stamped(once) == once
-    assert skills.whose({}) == "none"
+    assert skills.whose({}) == "missing"
     plain = {**SKILL, "SKILL.md": SKILL["SKILL.md"] + b"\n<!-- notebook-stepper -->\n"}
     assert skills.stamped(plain) == once

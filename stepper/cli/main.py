@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from typing import IO, Any
 
@@ -15,27 +15,17 @@ from stepper.cli.present import PRESENT, RunProgress, say, show
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, find_project, project_of
 from stepper.hook import client
-from stepper.hook.client import current_folder
 from stepper.policy.commands import COMMANDS, Command, kind
 
-
-def project() -> Paths:
-    """Return the project that a command given here is for."""
-    found = project_of(current_folder(), sys.prefix)
-    if found is None:
-        raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
-    return Paths(found)
-
-
-def ask(verb: str, arguments: dict[str, Any], progress: Callable[[Any], None], launch: bool = True) -> Any:
-    """Ask the daemon; return what its JSON holds, None where none runs and `launch` is off."""
-
-    def told(body: bytes) -> None:
-        if body:
-            progress(json.loads(body))
-
-    body = client.ask(project(), verb.encode(), json.dumps(arguments).encode(), told, launch)
-    return None if body is None else json.loads(body)
+# What does more than to ask the daemon, or something else; loaded where it is asked for.
+HERE = {
+    "shutdown": "stepper.cli.stop:shutdown",
+    "doctor": "stepper.setup.doctor:checks",
+    "trust": "stepper.setup.trust:trust",
+}
+PLAN_FILE = click.Option(
+    ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind."
+)
 
 
 class Commands(click.Group):
@@ -48,14 +38,12 @@ class Commands(click.Group):
         except StepperError as error:
             from stepper.words.report import words
 
-            say(f"stepper: {words(error.message)}", err=True)
-            if error.hint:
-                say(f"         {error.hint}", err=True)
+            say(f"stepper: {words(error.message)}" + (f"\n         {error.hint}" if error.hint else ""), err=True)
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # wrong usage (2), the end of a command, Ctrl-C
         except Exception as error:
-            found = find_project(current_folder())
+            found = find_project(client.current_folder())
             say(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
             click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)
@@ -92,34 +80,6 @@ def plan_items(stream: IO[str]) -> list[Any]:
     return items
 
 
-def shutdown(paths: Paths) -> Any:
-    """End the daemon and the kernels, by force where they hang."""
-    from stepper.cli import stop
-
-    return stop.shutdown(paths, lambda launch: ask("shutdown", {}, lambda told: None, launch))
-
-
-def doctor(paths: Paths) -> Any:
-    """Return the checks of the installation."""
-    from stepper.setup.doctor import checks
-
-    return checks(paths)
-
-
-def trust(paths: Paths) -> Any:
-    """Record what this checkout names to run as accepted."""
-    from stepper.setup.trust import trust
-
-    return trust(paths)
-
-
-# What more there is to a command than to ask the daemon.
-HERE: dict[str, Callable[[Paths], Any]] = {"shutdown": shutdown, "doctor": doctor, "trust": trust}
-PLAN_FILE = click.Option(
-    ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind."
-)
-
-
 def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **given: Any) -> None:
     """Do what a command is for and show its answer; exit 1 where that came out badly."""
     for argument in fields(row.arguments):
@@ -131,11 +91,17 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
         given[argument.name] = value
     if plan is not None:
         given["steps"] += plan_items(plan)
+    project = project_of(client.current_folder(), sys.prefix)
+    if project is None:
+        raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
     if row.name in HERE:
-        answer = HERE[row.name](project())
+        import pkgutil
+
+        answer = pkgutil.resolve_name(HERE[row.name])(Paths(project))
     else:
         with RunProgress(quiet=as_json) as progress:
-            answer = ask(row.name, given, progress)
+            body = client.ask(Paths(project), row.name.encode(), json.dumps(given).encode(), progress)
+        answer = json.loads(body or b"null")
     if not show(row.name, answer, as_json):
         sys.exit(1)
 
@@ -163,7 +129,7 @@ def made(row: Command, name: str, hidden: bool = False) -> click.Command:
     if PRESENT[row.name].has_json:
         about = "Print one JSON document and nothing else."
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
-    callback = lambda **given: perform(row, **given)  # noqa: E731
+    callback = functools.partial(perform, row)
     return click.Command(name, params=parameters, callback=callback, help=row.about, hidden=hidden)
 
 

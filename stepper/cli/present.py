@@ -5,11 +5,11 @@ A command of the table has a row in `PRESENT`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import click
@@ -24,6 +24,16 @@ def say(text: str, err: bool = False) -> None:
     click.echo(clean(text), err=err)
 
 
+@dataclass(frozen=True)
+class Rendering:
+    """How a command's answer is shown: as text, with `--json` (where it has that), by the exit code (0 or 1)."""
+
+    text: Callable[[Any], str] = lambda answer: str(answer["text"])
+    has_json: bool = True
+    document: Callable[[Any], Any] = lambda answer: answer
+    well: Callable[[Any], bool] = lambda answer: True
+
+
 def show(command: str, answer: Any, as_json: bool) -> bool:
     """Print a command's answer as one JSON document, or as text; return whether what was asked for came out well."""
     rendering = PRESENT[command]
@@ -35,8 +45,7 @@ def show(command: str, answer: Any, as_json: bool) -> bool:
     return rendering.well(answer)
 
 
-def new_text(made: dict[str, Any]) -> str:
-    """Return `stepper new` for people."""
+def _new(made: dict[str, Any]) -> str:
     lines = [f"Made {made['notebook']}; it is the current notebook."]
     lines += [f"  {step['id']}. {step['title']}" for step in made["steps"]]
     if made["unfinished"]:
@@ -45,103 +54,87 @@ def new_text(made: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Its kernel will run in {where}: paths in cells are relative to that."])
 
 
-def status_text(found: dict[str, Any]) -> str:
-    """Return `stepper status` for people."""
+def _step(step: dict[str, Any], more: list[str]) -> str:
+    told = f"  ({'; '.join(more)})" if more else ""
+    return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
+
+
+def _status(found: dict[str, Any]) -> str:
     steps, kernel, daemon = found["steps"], found["kernel"], found["daemon"]
     if found["notebook"] is None:
         return 'No notebook was made here yet: stepper new "PROBLEM"'
-    name, done = one_line(found["notebook"]), sum(step["status"] in ("done", "skipped") for step in steps)
-    lines = [f"{name}: {found['state']}" + (f", {done} of {len(steps)} steps done" if steps else "")]
-    for step in steps:
-        retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{retries}")
+    done = sum(step["status"] in ("done", "skipped") for step in steps)
+    head = f"{one_line(found['notebook'])}: {found['state']}" + (
+        f", {done} of {len(steps)} steps done" if steps else ""
+    )
+    lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
-    lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
-    return "\n".join(lines)
+    return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
 
 
-def plan_text(found: dict[str, Any]) -> str:
-    """Return `stepper plan` for people."""
-    lines = [one_line(found["notebook"]), *([] if found["steps"] else ["  no plan"])]
+def _plan(found: dict[str, Any]) -> str:
+    lines = [one_line(found["notebook"])]
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
         more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
-        told = f"  ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}")
-    return "\n".join(lines)
+        lines.append(_step(step, more))
+    return "\n".join(lines if found["steps"] else [*lines, "  no plan"])
 
 
-def history_text(runs: list[dict[str, Any]]) -> str:
-    """Return `stepper history` for people."""
+def _history(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "No cell has run here yet."
     rows = [("run", "started (UTC)", "cell", "step", "took", "outcome")]
-    rows += [
-        (
-            str(run["run"]),
-            one_line(run["started_at"])[:19].replace("T", " "),
-            one_line(run["cell_id"], 100),
-            str(run["step"] or "–"),
-            f"{run['duration_s']:.2f} s",
-            run["outcome"],
-        )
-        for run in runs
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    for run in runs:
+        started, cell = one_line(run["started_at"])[:19].replace("T", " "), one_line(run["cell_id"], 100)
+        took = f"{run['duration_s']:.2f} s"
+        rows.append((str(run["run"]), started, cell, str(run["step"] or "–"), took, run["outcome"]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def trust_text(found: dict[str, Any]) -> str:
-    """Return what `stepper trust` accepted, for a person."""
+def _trust(found: dict[str, Any]) -> str:
     lines = [f"Accepted, for you alone, in {found['project']}:"]
     for name in ("interpreter", "environment"):
-        about = found[name]
-        is_link = about and about["is"] != about["path"]
-        lines.append(f"  {name:<12}{about['path'] if about else 'none'}{' → ' + about['is'] if is_link else ''}")
+        about = found[name] or {"path": "none", "is": "none"}
+        is_link = about["is"] != about["path"]
+        lines.append(f"  {name:<12}{about['path']}{' → ' + about['is'] if is_link else ''}")
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
 
 
-def ran_text(nothing: str) -> Callable[[dict[str, Any]], str]:
+def _ran(nothing: str) -> Rendering:
     """Return the rendering of cells that ran; `nothing` is what it says where there were none to run."""
 
     def text(ended: dict[str, Any]) -> str:
         summary = f"{ended['ran']} of {ended['cells']} cells ran ok" if ended["cells"] else nothing
         return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}"]))
 
-    return text
+    return Rendering(text, well=lambda ended: bool(ended["ok"]))
 
 
-def output_text(page: dict[str, Any]) -> str:
-    """Return `stepper output` for people."""
+def _output(page: dict[str, Any]) -> str:
     more = f"page {page['page']} of {page['pages']}" if page["pages"] > 1 else ""
     return "\n".join(filter(None, [page["text"], more]))
 
 
-def interrupt_text(answer: dict[str, Any]) -> str:
-    """Return `stepper interrupt` for people."""
+def _interrupt(answer: dict[str, Any]) -> str:
     return f"{answer['notebook']}: {'interrupted' if answer['interrupted'] else 'no cell is running'}"
 
 
-def restart_text(answer: dict[str, Any]) -> str:
-    """Return `stepper restart` for people."""
+def _restart(answer: dict[str, Any]) -> str:
     lost = "all variables of the old one are lost" if answer["had_kernel"] else "there was none before"
     return f"{answer['notebook']}: a fresh kernel runs; {lost}."
 
 
-def shutdown_text(ended: dict[str, Any] | None) -> str:
-    """Return `stepper shutdown` for people."""
-    if ended is None:
-        return "Nothing of stepper's runs in this project."
-    return f"Ended: the daemon and {ended['kernels']} kernel(s) of this project."
+def _shutdown(ended: dict[str, Any] | None) -> str:
+    done = f"Ended: the daemon and {ended['kernels']} kernel(s) of this project." if ended else ""
+    return done or "Nothing of stepper's runs in this project."
 
 
-def doctor_text(checks: list[Any]) -> str:
-    """Return `stepper doctor` for people."""
+def _doctor(checks: list[Any]) -> str:
     lines = []
     for check in checks:
         lines.append(f"{'ok  ' if check.ok else 'BAD '} {check.name}: {check.detail}")
@@ -149,84 +142,53 @@ def doctor_text(checks: list[Any]) -> str:
     return "\n".join(lines)
 
 
-def text_of(answer: dict[str, Any]) -> str:
-    """Return the text that an answer holds."""
-    return str(answer["text"])
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """How a command's answer is shown: as text, with `--json` (where it has that), by the exit code (0 or 1)."""
-
-    text: Callable[[Any], str]
-    has_json: bool = True
-    document: Callable[[Any], Any] = lambda answer: answer
-    well: Callable[[Any], bool] = lambda answer: True
-
-
 PRESENT = {
-    "new": Rendering(new_text, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
-    "status": Rendering(status_text),
-    "run": Rendering(
-        ran_text("nothing to run; every cell ran here already (--all runs them again)"), well=lambda ended: ended["ok"]
-    ),
-    "restore": Rendering(ran_text("nothing to restore; no cell of it had ended well"), well=lambda ended: ended["ok"]),
-    "history": Rendering(history_text),
-    "report": Rendering(text_of),
-    "eval": Rendering(text_of, well=lambda answer: answer["outcome"] == "ok"),
-    "output": Rendering(output_text),
-    "interrupt": Rendering(interrupt_text, has_json=False),
-    "restart": Rendering(restart_text, has_json=False),
-    "continue": Rendering(text_of, has_json=False),
-    "fix": Rendering(text_of, has_json=False),
-    "skip": Rendering(text_of, has_json=False),
-    "context": Rendering(text_of, document=lambda told: {name: told[name] for name in told if name != "text"}),
-    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(plan_text)),
-    "shutdown": Rendering(shutdown_text, has_json=False),
-    "doctor": Rendering(doctor_text, has_json=False, well=lambda checks: all(check.ok for check in checks)),
-    "trust": Rendering(trust_text),
+    "new": Rendering(_new, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
+    "status": Rendering(_status),
+    "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
+    "restore": _ran("nothing to restore; no cell of it had ended well"),
+    "history": Rendering(_history),
+    "report": Rendering(),
+    "eval": Rendering(well=lambda answer: answer["outcome"] == "ok"),
+    "output": Rendering(_output),
+    "interrupt": Rendering(_interrupt, has_json=False),
+    "restart": Rendering(_restart, has_json=False),
+    **dict.fromkeys(("continue", "fix", "skip"), Rendering(has_json=False)),
+    "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
+    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
+    "shutdown": Rendering(_shutdown, has_json=False),
+    "doctor": Rendering(_doctor, has_json=False, well=lambda checks: all(check.ok for check in checks)),
+    "trust": Rendering(_trust),
 }
 
 
-class RunProgress:
+class RunProgress(contextlib.ExitStack):
     """A progress bar on a terminal, plain lines elsewhere, nothing with `--json`."""
 
     def __init__(self, quiet: bool) -> None:
+        super().__init__()
         self.quiet = quiet
         self.bar: Any = None
-        self.task: Any = None
 
-    def __enter__(self) -> RunProgress:
-        """Begin; there is nothing to see until the daemon tells of a cell."""
-        return self
-
-    def __call__(self, told: dict[str, Any]) -> None:
-        """Show one message of the daemon's."""
-        if self.quiet:
+    def __call__(self, message: bytes) -> None:
+        """Show one message of the daemon's; a mere beat holds nothing."""
+        if self.quiet or not message:
             return
+        told = json.loads(message)
+        line = clean(told["line"]) if told["what"] == "ran" else None
         if not sys.stdout.isatty():
-            if told["what"] == "ran":
-                click.echo(clean(told["line"]))
+            if line is not None:
+                click.echo(line)
             return
         if self.bar is None:
-            self.begin(told["of"])
-        if told["what"] == "running":
-            self.bar.update(self.task, description=f"cell {told['cell']}")
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            self.bar = self.enter_context(Progress(*columns))
+            self.bar.add_task("", total=told["of"])
+        (task,) = self.bar.task_ids
+        if line is None:
+            self.bar.update(task, description=f"cell {told['cell']}")
         else:
-            self.bar.console.print(clean(told["line"]), markup=False, highlight=False)
-            self.bar.update(self.task, completed=told["position"])
-
-    def begin(self, cells: int) -> None:
-        """Show the bar; rich is loaded only where a terminal shows it."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar.start()
-        self.task = self.bar.add_task("", total=cells)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the bar."""
-        if self.bar is not None:
-            self.bar.stop()
+            self.bar.console.print(line, markup=False, highlight=False)
+            self.bar.update(task, completed=told["position"])

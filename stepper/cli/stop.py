@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,67 +14,26 @@ from stepper.cli.present import say
 from stepper.ground import private
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
+from stepper.hook import client
+from stepper.hook.start import locked
 
 WAIT_SECONDS = 10.0  # for the daemon's process to be gone
 
 
-def shutdown(paths: Paths, ask: Callable[[bool], Any]) -> Any:
-    """End daemon and kernels; return what was ended, None where nothing ran.
-
-    `ask` asks the daemon, one that is started for it where it is given True.
-    """
-    pid = daemon_pid(paths)
+def shutdown(paths: Paths) -> Any:
+    """End daemon and kernels; return what was ended, None where nothing ran."""
     try:
-        ended = ask(False)
-        if ended is None:
-            pid = None  # of one that is gone: another process may have it now
-            ended = ask(True) if kernels_on_record(paths) else None
+        ended = client.ask(paths, b"shutdown", b"{}", launch=False)
+        if ended is None and any(Path(paths.kernels).rglob("*.json")):  # kernels may live although no daemon does
+            ended = client.ask(paths, b"shutdown", b"{}")
+        answer = json.loads(ended or b"null")
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
         say(f"stepper: {error.message}; ending it by force", err=True)
-        ended = {"kernels": end_by_force(paths)}
-    wait_gone(paths, pid)
-    return ended
-
-
-def daemon_pid(paths: Paths) -> int | None:
-    """Return the pid that the daemon wrote down, or None."""
-    try:
-        with open(paths.daemon_json, encoding="utf-8") as stream:
-            return int(json.load(stream)["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def kernels_on_record(paths: Paths) -> bool:
-    """Whether kernels may live although no daemon does."""
-    return any(name.endswith(".json") for _, _, names in os.walk(paths.kernels) for name in names)
-
-
-def wait_gone(paths: Paths, pid: int | None) -> None:
-    """Return when the daemon's process is gone, or the time is over."""
-    if not os.path.isdir(paths.home):
-        return  # a worktree in which nothing ran yet
-    until = time.monotonic() + WAIT_SECONDS
-    lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
-    try:
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.02)
-    finally:
-        os.close(lock)
-    while pid and _runs(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits for its parent does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+        answer = {"kernels": end_by_force(paths)}
+    if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
+        with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
+            locked(lock.fileno(), WAIT_SECONDS)  # the daemon lets go of it when its process ends
+    return answer
 
 
 def end_by_force(paths: Paths) -> int:

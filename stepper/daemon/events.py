@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from stepper.daemon.workspace import Workspace
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.ground.text import one_line
-from stepper.hook import payload as hookio
+from stepper.hook import payload
+from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
@@ -20,49 +20,49 @@ from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 
 
-async def hook(workspace: Workspace, event: str, data: bytes, caller: Caller) -> bytes:
+async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
 
     `PostToolUse again` is asked by a client whose daemon ended before it could answer.
     """
-    event, _, again = event.partition(" ")
+    name, _, again = name.partition(" ")
     try:
-        payload = hookio.payload(load_json(hookio.lean(data)))
+        event = Event(load_json(payload.lean(data)))
     except ValueError as error:
         problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
-        return hookio.failed(event, StepperError(problem), accepted=False)
-    handler = EVENTS.get(event)
+        return payload.failed(name, StepperError(problem))
+    handler = EVENTS.get(name)
     try:
-        if again and event == "PostToolUse":
-            return await after_tool(workspace, payload, caller, again=True)
-        return await handler(workspace, payload, caller) if handler else hookio.SILENT
-    except (hookio.PayloadError, StepperError) as error:
-        return hookio.failed(event, error, accepted=False)
+        if again and name == "PostToolUse":
+            return await after_tool(workspace, event, caller, again=True)
+        return await handler(workspace, event, caller) if handler else payload.SILENT
+    except (payload.PayloadError, StepperError) as error:
+        return payload.failed(name, error)
 
 
-async def before_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def before_tool(workspace: Workspace, event: Event, caller: Caller) -> bytes:
     """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
-    if hookio.is_shell(payload):
-        return shell_call(workspace, hookio.shell_command(payload), hookio.consent(payload))
-    change = hookio.change(payload)
+    if event.is_shell:
+        return shell_call(workspace, event.shell_command, event.consent)
+    change = event.change
     path = workspace.resolve(change.notebook)
     try:
         why_not = refused(workspace.session(path), change)
     except StepperError:
-        return hookio.SILENT  # PostToolUse says what is wrong
-    return hookio.decided("deny", f"stepper: {why_not}") if why_not else hookio.SILENT
+        return payload.SILENT  # PostToolUse says what is wrong
+    return payload.decided("deny", f"stepper: {why_not}") if why_not else payload.SILENT
 
 
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
     runs, verb = gate.runs_code(command), gate.asks_person(command)
     if runs and consent is Consent.WITHHELD:
-        return hookio.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
+        return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:
         why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
-        return hookio.decided("ask", why)
+        return payload.decided("ask", why)
     why_not = gate.unaccepted(consent, workspace.config.limits()) if runs else None
-    return hookio.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else hookio.SILENT
+    return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
 
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
@@ -92,9 +92,9 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     return gate.stopped(state)
 
 
-async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Caller, again: bool = False) -> bytes:
+async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool = False) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
-    change = hookio.change(payload)
+    change = event.change
     path = workspace.resolve(change.notebook)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
@@ -111,43 +111,43 @@ async def after_tool(workspace: Workspace, payload: dict[str, Any], caller: Call
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
             session.file.touch()
     workspace.mark()
-    return hookio.answer("PostToolUse", found)
+    return payload.answer("PostToolUse", found)
 
 
-async def after_batch(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def after_batch(workspace: Workspace, event: Event, caller: Caller) -> bytes:
     """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
-    edited = {os.path.realpath(path) for path in hookio.last_edits(payload)}
-    for path in workspace.release(session=hookio.session(payload)):
+    edited = {os.path.realpath(path) for path in event.last_edits}
+    for path in workspace.release(session=event.session):
         if path in edited:
             with contextlib.suppress(StepperError):
                 workspace.session(workspace.resolve(path)).file.touch()
-    return hookio.SILENT
+    return payload.SILENT
 
 
-async def session_start(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def session_start(workspace: Workspace, event: Event, caller: Caller) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
-    session = workspace.under_way(hookio.session(payload))
+    session = workspace.under_way(event.session)
     if session is None:
-        return hookio.SILENT
+        return payload.SILENT
     return _context("SessionStart", (await standing.context(session)).text)
 
 
-async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def prompt(workspace: Workspace, event: Event, caller: Caller) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
-    owner, text = hookio.session(payload), hookio.prompt(payload).strip()
+    owner, text = event.session, event.prompt
     workspace.turns.worked.discard(owner)
     workspace.turns.sent_on.pop(owner, None)
     workspace.release(session=owner)  # of a message that was broken off
-    new = hookio.new_notebook(payload)
+    new = payload.new_notebook(event)
     if new:
         workspace.turns.worked.add(owner)
         return new
-    if hookio.is_command(payload):  # 2.1.197 sends this event after the injected command, 2.1.330 before it
+    if event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
         workspace.turns.worked.add(owner)
     command = PLAIN_WORDS.get(text.lower())
     session = workspace.under_way(owner)
     if command is None or session is None:
-        return hookio.SILENT
+        return payload.SILENT
     if command is not _status:  # who asks how far it is gets an answer and nothing else
         workspace.turns.worked.add(owner)
     said = await command(session)
@@ -155,25 +155,25 @@ async def prompt(workspace: Workspace, payload: dict[str, Any], caller: Caller) 
     return _context("UserPromptSubmit", said)
 
 
-async def turn_end(workspace: Workspace, payload: dict[str, Any], caller: Caller) -> bytes:
+async def turn_end(workspace: Workspace, event: Event, caller: Caller) -> bytes:
     """The agent ends its turn: with steps pending it is sent on, once without progress."""
-    owner = hookio.session(payload)
+    owner = event.session
     session = workspace.under_way(owner)
     turns = workspace.turns
     if session is None or owner not in turns.worked or session.state.stop:
-        return hookio.SILENT
-    if gate.unaccepted(hookio.consent(payload), session.limits()):  # the next step would wait for the person
-        return hookio.SILENT
+        return payload.SILENT
+    if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
+        return payload.SILENT
     waiting = session.state.open_step()
     statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
     over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
-    if waiting is None or turns.sent_on.get(owner) == over or asks(hookio.last_message(payload)):
-        return hookio.SILENT
+    if waiting is None or turns.sent_on.get(owner) == over or asks(event.last_message):
+        return payload.SILENT
     turns.sent_on[owner] = over
     left = len(statuses) - over
     name = one_line(session.name)
     said = f"stepper: {left} of {len(statuses)} steps of {name} are not done. {brief.next_line(session.state)}"
-    return hookio.go_on(f"{said} If something stands in the way of it, the person can be told what.")
+    return payload.go_on(f"{said} If something stands in the way of it, the person can be told what.")
 
 
 def asks(message: str) -> bool:
@@ -183,7 +183,7 @@ def asks(message: str) -> bool:
 
 
 def _context(event: str, text: str) -> bytes:
-    return hookio.answer(event, report.Report(report.bounded(text)))
+    return payload.answer(event, report.Report(report.bounded(text)))
 
 
 async def _status(session: Session) -> str:
@@ -199,7 +199,7 @@ PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
     "show status": _status,
 }
 
-EVENTS: dict[str, Callable[[Workspace, dict[str, Any], Caller], Awaitable[bytes]]] = {
+EVENTS: dict[str, Callable[[Workspace, Event, Caller], Awaitable[bytes]]] = {
     "PreToolUse": before_tool,
     "PostToolUse": after_tool,
     "PostToolBatch": after_batch,

@@ -272,7 +272,10 @@ int main(int count, char **given) {
     sock = socket(AF_UNIX, SOCK_STREAM, 0);
     setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (connect(sock, (struct sockaddr *)&address, sizeof address) != 0 || !same_user(sock))
+    /* Where many ask at once it waits here for its turn, up to the limit for sending. */
+    if (connect(sock, (struct sockaddr *)&address, sizeof address) != 0)
+        hand_over(errno == EAGAIN ? "silent" : NULL, NULL, 0);
+    if (!same_user(sock))
         hand_over(NULL, NULL, 0);
     ask(event, project);
     follow();

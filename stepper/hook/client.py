@@ -6,6 +6,7 @@ alone saves 10 ms of every cell, `posix` 2. What only a failure needs, and the d
 
 import _socket
 import posix
+import sys
 
 from stepper import __version__
 from stepper.ground import wire
@@ -13,90 +14,91 @@ from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.meeting import Meeting, encoded
 
 if False:  # for the type checker alone: typing is not loaded
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs. client.c's, too.
-SILENCE_SECONDS = 7.0
+SILENCE_SECONDS = 7
+PATIENCE = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
 
 
 class GoneError(DaemonError):
     """The daemon ended while it was asked."""
 
 
-class Connection:
-    """One request to the daemon on a connected socket."""
+def exchange(paths: Meeting, sock: _socket.socket, *parts: bytes) -> "Iterator[tuple[bytes, bytes]]":
+    """Send a request and yield each answer as (kind, payload) up to the last, then close the socket.
 
-    def __init__(self, paths: Meeting, sock: _socket.socket) -> None:
-        self.paths, self.sock = paths, sock
-        self.accepted = False
-
-    def send(self, *parts: bytes) -> None:
-        """Send one message; raise DaemonError where the daemon does not take it."""
+    Raise DaemonError where the daemon hangs, went away or says what is no answer.
+    """
+    accepted, kind = False, wire.PROGRESS
+    try:
         try:
-            self.sock.sendall(wire.head(*parts))
+            sock.sendall(wire.head(*parts))
             for part in parts:  # not joined: the payload may hold the notebook twice
-                self.sock.sendall(part)
-        except TimeoutError:
-            raise silent(self.paths) from None
+                sock.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may have answered before it had read all
+        while kind == wire.PROGRESS:
+            sizes = wire.lengths(take(sock, 8 * wire.count(take(sock, wire.PREFIX))))
+            kind, payload = wire.split(take(sock, sum(sizes)), sizes)
+            accepted = True
+            yield kind, payload
+        return
+    except TimeoutError:
+        error: DaemonError = silent(paths)
+    except (EOFError, ConnectionResetError):
+        error = gone(paths, accepted)
+    except (wire.FrameError, ValueError) as broken:
+        error = DaemonError(f"what the daemon says is no answer: {broken}")
+    finally:
+        sock.close()
+    error.accepted = accepted
+    raise error
 
-    def answer(self) -> tuple[bytes, bytes]:
-        """Return the next answer as (kind, payload); raise DaemonError where the daemon hangs or went away."""
-        sizes = wire.lengths(self.take(8 * wire.count(self.take(wire.PREFIX))))
-        kind, payload = wire.split(self.take(sum(sizes)), sizes)
-        self.accepted = self.accepted or kind == wire.PROGRESS
-        return kind, payload
 
-    def take(self, size: int) -> bytes:
-        """Return the next `size` bytes."""
-        buffer = bytearray()
-        while len(buffer) < size:
-            try:
-                data = self.sock.recv(min(size - len(buffer), 1 << 20))
-            except TimeoutError:
-                raise silent(self.paths) from None
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                raise gone(self.paths, self.accepted)
-            buffer += data
-        return bytes(buffer)
+def take(sock: _socket.socket, size: int) -> bytes:
+    """Return the next `size` bytes; raise EOFError where there are no more."""
+    buffer = bytearray()
+    while len(buffer) < size:
+        data = sock.recv(min(size - len(buffer), 1 << 20))
+        if not data:
+            raise EOFError
+        buffer += data
+    return bytes(buffer)
 
 
 def silent(paths: Meeting) -> DaemonError:
     """Return the error of a daemon that hangs."""
-    return DaemonError(
-        f"the stepper daemon does not answer (silent for {SILENCE_SECONDS:.0f} s)",
-        f"stepper shutdown  # ends it; see {paths.log}",
-    )
+    why = f"the stepper daemon does not answer (silent for {SILENCE_SECONDS} s)"
+    return DaemonError(why, f"stepper shutdown  # ends it; see {paths.log}")
 
 
 def gone(paths: Meeting, accepted: bool) -> GoneError:
     """Return the error of a daemon that ended, after it had taken the request or before."""
-    return GoneError(
-        "the stepper daemon went away" + (" while the cell ran" if accepted else ""),
-        f"see {paths.log}; the next call starts it again",
-    )
+    why = "the stepper daemon went away" + (" while the cell ran" if accepted else "")
+    return GoneError(why, f"see {paths.log}; the next call starts it again")
 
 
-def connect(paths: Meeting) -> "Connection | None":
-    """Return a Connection to the running daemon, or None where none listens."""
+def connect(paths: Meeting) -> _socket.socket | None:
+    """Return a socket to the running daemon, or None where none listens; raise DaemonError, OSError."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    sock.settimeout(SILENCE_SECONDS)
     try:
+        # The system's own limit: where many ask at once it waits for its turn, with `settimeout` it would fail at once.
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)
         sock.connect(paths.socket)
-    except (FileNotFoundError, ConnectionRefusedError):
+        sock.settimeout(SILENCE_SECONDS)
+        uid = wire.peer_uid(sock)
+        if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
+            why = f"{paths.socket} is of another user (uid {uid})"
+            raise DaemonError(why, f"ls -la {paths.runtime}  # who made it?")
+        return sock
+    except Exception as error:
         sock.close()
-        return None
-    except OSError:
-        sock.close()
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return None
+        if isinstance(error, BlockingIOError):
+            raise silent(paths) from None
         raise
-    uid = wire.peer_uid(sock)
-    if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
-        sock.close()
-        raise DaemonError(f"{paths.socket} is of another user (uid {uid})", f"ls -la {paths.runtime}  # who made it?")
-    return Connection(paths, sock)
 
 
 def ask(
@@ -117,34 +119,24 @@ def ask(
         import os
 
         environ = os.environb
-    for left in (2, 1, 0):
-        connection = connect(paths)
-        if connection is None:
+    for last in (False, False, True):
+        sock = connect(paths)
+        if sock is None:
             if not launch:
                 return None
             from stepper.hook.start import start
 
-            connection = start(paths, connect)
-        about = (verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder()))
-        connection.send(*about, payload)
+            sock = start(paths, connect)
+        about = verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder())
+        kind = body = b""
         try:
-            kind, body = connection.answer()
-            while kind == wire.PROGRESS:
-                if progress:
+            for kind, body in exchange(paths, sock, *about, payload):
+                if kind == wire.PROGRESS and progress:
                     progress(body)
-                kind, body = connection.answer()
-        except (DaemonError, wire.FrameError, ValueError) as broken:
-            error = (
-                broken
-                if isinstance(broken, DaemonError)
-                else DaemonError(f"what the daemon says is no answer: {broken}")
-            )
-            error.accepted = connection.accepted
-            if left and isinstance(error, GoneError) and not error.accepted:
-                continue  # one that dies may still take a connection, and had not begun
-            raise error from None
-        finally:
-            connection.sock.close()
+        except GoneError as error:
+            if last or error.accepted:
+                raise
+            continue  # one that dies may still take a connection, and had not begun
         if kind == wire.OK:
             return body
         if kind == wire.FAILED:

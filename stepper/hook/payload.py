@@ -7,6 +7,7 @@ import posixpath
 import re
 from typing import Any
 
+from stepper.ground.errors import StepperError
 from stepper.ground.text import clean
 from stepper.policy.model import CellEdit, Consent, FileWrite
 from stepper.words.report import Report, not_run
@@ -14,9 +15,7 @@ from stepper.words.report import Report, not_run
 SILENT = b""
 # The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.
 CONSENTS = {
-    "acceptEdits": Consent.GIVEN,
-    "bypassPermissions": Consent.GIVEN,
-    "auto": Consent.GIVEN,
+    **dict.fromkeys(("acceptEdits", "bypassPermissions", "auto"), Consent.GIVEN),
     "plan": Consent.WITHHELD,
 }
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
@@ -27,31 +26,101 @@ class PayloadError(ValueError):
     """The payload is not what Claude Code sends."""
 
 
-Change = CellEdit | FileWrite
+class Event:
+    """What Claude Code tells of an event. What must be there for the event to mean anything raises PayloadError."""
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, dict):
+            raise PayloadError("the hook's payload is not a JSON object")
+        self.data = data
+        self.session = _word(data, "session_id")
+        self.consent = CONSENTS.get(_word(data, "permission_mode"), Consent.ASKED)
+        self.last_message = _word(data, "last_assistant_message", limit=None)
+        self.is_shell = data.get("tool_name") == "Bash"
+
+    @property
+    def prompt(self) -> str:
+        """What the person wrote."""
+        return _text(self.data, "prompt").strip()
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the person's prompt is one of the slash commands that give work to do."""
+        return bool(COMMAND.match(self.prompt))
+
+    @property
+    def shell_command(self) -> str:
+        """The command of a Bash call."""
+        return _text(self.tool_input, "command")
+
+    @property
+    def tool_input(self) -> dict[str, Any]:
+        """What a tool is told."""
+        if not isinstance(self.data.get("tool_input"), dict):
+            raise PayloadError("the hook's payload has no object in `tool_input`")
+        return _object(self.data, "tool_input")
+
+    @property
+    def change(self) -> CellEdit | FileWrite:
+        """What a PreToolUse or PostToolUse of NotebookEdit or Write tells.
+
+        After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
+        """
+        given, answered = self.tool_input, _object(self.data, "tool_response")
+        used = _word(self.data, "tool_use_id") or None
+        common: dict[str, Any] = {"tool_use_id": used, "session": self.session, "consent": self.consent}
+        tool = _text(self.data, "tool_name")
+        if tool == "Write":
+            return FileWrite(_path(given, "file_path"), _word(given, "content", limit=None), **common)
+        if tool != "NotebookEdit":
+            raise PayloadError(f"the hook's payload is about the tool {tool[:100]!r}")
+        how, named = _word(given, "edit_mode") or "replace", _word(given, "cell_id", limit=None) or None
+        own = _word(answered, "cell_id", limit=None) or (None if how == "insert" else named)
+        above = named if how == "insert" else None
+        kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
+        source = _word(given, "new_source", limit=None)
+        return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
+
+    @property
+    def last_edits(self) -> set[str]:
+        """The notebooks whose last call in a message was an edit, from a PostToolBatch; paths are absolute.
+
+        The client accepts a new time from outside after an edit alone: after a Read it takes the file for changed by
+        somebody else and refuses the next edit.
+        """
+        calls = self.data.get("tool_calls")
+        edited: set[str] = set()
+        for call in calls if isinstance(calls, list) else []:
+            given = _object(call, "tool_input")
+            named = _word(given, "notebook_path", limit=None) or _word(given, "file_path", limit=None)
+            path = posixpath.join(_word(self.data, "cwd", 4096) or "/", named)
+            if named and _possible(path) and call.get("tool_name") in ("NotebookEdit", "Write"):
+                edited.add(path)
+            elif named and call.get("tool_name") == "Read":
+                edited.discard(path)
+        return edited
 
 
-def _text(data: dict[str, Any], key: str, default: str | None = None) -> str:
-    value = data.get(key, default)
+def _object(data: Any, key: str) -> dict[str, Any]:
+    """Return an object in an object, an empty one for anything else."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _text(data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
     if not isinstance(value, str):
         raise PayloadError(f"the hook's payload has no text in `{key}`")
     return value
 
 
-def _object(data: dict[str, Any], key: str, default: Any = None) -> dict[str, Any]:
-    value = data.get(key, default)
-    if not isinstance(value, dict):
-        raise PayloadError(f"the hook's payload has no object in `{key}`")
-    return value
-
-
-def _word(data: dict[str, Any], key: str, default: str = "", limit: int | None = 200) -> str:
-    """Return a text's beginning, the default for anything else."""
+def _word(data: dict[str, Any], key: str, limit: int | None = 200) -> str:
+    """Return a text's beginning, nothing for anything else."""
     value = data.get(key)
-    return value[:limit] if isinstance(value, str) and value else default
+    return value[:limit] if isinstance(value, str) else ""
 
 
 def _path(data: dict[str, Any], key: str) -> str:
-    """Return a path that a file can have; raise PayloadError."""
     value = _text(data, key)
     if not _possible(value):
         raise PayloadError(f"the hook's payload has a path in `{key}` that no file can have")
@@ -63,13 +132,6 @@ def _possible(path: str) -> bool:
         return b"\0" not in path.encode("utf-8", "surrogateescape") and len(path) < 4096
     except UnicodeEncodeError:
         return False
-
-
-def payload(data: Any) -> dict[str, Any]:
-    """Return the payload as a dict; raise PayloadError for anything else."""
-    if not isinstance(data, dict):
-        raise PayloadError("the hook's payload is not a JSON object")
-    return data
 
 
 def lean(data: bytes) -> bytes:
@@ -85,101 +147,6 @@ def lean(data: bytes) -> bytes:
     if not 0 <= answer < known < start < end or data[end - 1 : end] == b"\\":
         return data
     return data[:start] + b'"original_file":"' + data[end:]
-
-
-def change(data: dict[str, Any]) -> Change:
-    """Return what a PreToolUse or PostToolUse of NotebookEdit or Write tells; raise PayloadError.
-
-    After an insert the new cell's id stands in `tool_response` alone; before it, `cell_id` names the cell above.
-    """
-    given, answered = _object(data, "tool_input"), data.get("tool_response")
-    answered = answered if isinstance(answered, dict) else {}
-    common: dict[str, Any] = {
-        "tool_use_id": _word(data, "tool_use_id") or None,
-        "session": _word(data, "session_id"),
-        "consent": consent(data),
-    }
-    tool = _text(data, "tool_name")
-    if tool == "Write":
-        return FileWrite(_path(given, "file_path"), _word(given, "content", limit=None), **common)
-    if tool != "NotebookEdit":
-        raise PayloadError(f"the hook's payload is about the tool {tool[:100]!r}")
-    how = _word(given, "edit_mode", "replace")
-    named, own = given.get("cell_id"), answered.get("cell_id")
-    cell_id = own or (None if how == "insert" else named)
-    cell_type = answered.get("cell_type") or given.get("cell_type")
-    return CellEdit(
-        _path(given, "notebook_path"),
-        cell_id if isinstance(cell_id, str) else None,
-        named if how == "insert" and isinstance(named, str) else None,
-        cell_type if isinstance(cell_type, str) else None,
-        how,
-        _word(given, "new_source", limit=None),
-        **common,
-    )
-
-
-def last_edits(data: dict[str, Any]) -> set[str]:
-    """Return the notebooks whose last call in a message was an edit, from a PostToolBatch; paths are absolute.
-
-    The client accepts a new time from outside after an edit alone: after a Read it takes the file for changed by
-    somebody else and refuses the next edit.
-    """
-    calls = data.get("tool_calls")
-    edited: set[str] = set()
-    for call in calls if isinstance(calls, list) else []:
-        given = call.get("tool_input") if isinstance(call, dict) else None
-        path = (given.get("notebook_path") or given.get("file_path")) if isinstance(given, dict) else None
-        if not isinstance(path, str):
-            continue
-        path = posixpath.join(_word(data, "cwd", "/", 4096), path)
-        if not _possible(path):
-            continue
-        if call.get("tool_name") in ("NotebookEdit", "Write"):
-            edited.add(path)
-        elif call.get("tool_name") == "Read":
-            edited.discard(path)
-    return edited
-
-
-def session(data: dict[str, Any]) -> str:
-    """Return the id of the session that the event belongs to."""
-    return _word(data, "session_id")
-
-
-def shell_command(data: dict[str, Any]) -> str:
-    """Return the command of a Bash call; raise PayloadError."""
-    return _text(_object(data, "tool_input"), "command")
-
-
-def is_shell(data: dict[str, Any]) -> bool:
-    """Whether the event is about a Bash call."""
-    return data.get("tool_name") == "Bash"
-
-
-def prompt(data: dict[str, Any]) -> str:
-    """Return what the person wrote; raise PayloadError."""
-    return _text(data, "prompt")
-
-
-def is_command(data: dict[str, Any]) -> bool:
-    """Whether the person's prompt is one of the slash commands that give work to do."""
-    return bool(COMMAND.match(prompt(data).strip()))
-
-
-def mode(data: dict[str, Any]) -> str:
-    """Return the permission mode: default, plan, acceptEdits, bypassPermissions …"""
-    return _word(data, "permission_mode", "default")
-
-
-def consent(data: dict[str, Any]) -> Consent:
-    """Return what the person said of edits, by the permission mode."""
-    return CONSENTS.get(mode(data), Consent.ASKED)
-
-
-def last_message(data: dict[str, Any]) -> str:
-    """Return the agent's last message of a turn."""
-    return _word(data, "last_assistant_message", limit=None)
 
 
 def answer(event: str, report: Report | None) -> bytes:
@@ -200,9 +167,9 @@ def decided(decision: str, reason: str) -> bytes:
     return _dump({"hookSpecificOutput": told})
 
 
-def new_notebook(data: dict[str, Any]) -> bytes:
+def new_notebook(event: Event) -> bytes:
     """Return what a UserPromptSubmit hook prints for the plain words `new notebook PROBLEM`; else nothing."""
-    found = NEW_NOTEBOOK.fullmatch(prompt(data).strip())
+    found = NEW_NOTEBOOK.fullmatch(event.prompt)
     if not found:
         return SILENT
     said = (
@@ -212,12 +179,10 @@ def new_notebook(data: dict[str, Any]) -> bytes:
     return answer("UserPromptSubmit", Report(said))
 
 
-def alone(event: str, payload_bytes: bytes) -> bytes:
+def alone(event: str, data: bytes) -> bytes:
     """Return what the hook process answers where no daemon runs and none is to be started."""
-    if event != "UserPromptSubmit":
-        return SILENT
     try:
-        return new_notebook(payload(json.loads(payload_bytes)))
+        return new_notebook(Event(json.loads(data))) if event == "UserPromptSubmit" else SILENT
     except ValueError:
         return SILENT
 
@@ -227,22 +192,17 @@ def go_on(reason: str) -> bytes:
     return _dump({"decision": "block", "reason": reason})
 
 
-def _dump(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def failed(event: str, error: Exception, accepted: bool) -> bytes:
-    """Return what the hook process prints where no answer came from the daemon.
-
-    Only an event that concerns a cell speaks. `accepted` says that the daemon had taken the request, so that the
-    cell may have run.
-    """
+def failed(event: str, error: Exception) -> bytes:
+    """Return what is printed where an event could not be dealt with: only one that concerns a cell speaks."""
     if event != "PostToolUse":
         return SILENT
-    hint = getattr(error, "hint", "") or ".stepper/env/bin/stepper doctor"
-    reason = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
-    report = not_run(reason, hint)
-    if accepted:
+    told = error if isinstance(error, StepperError) else StepperError(f"{type(error).__name__}: {error}")
+    report = not_run(told.message, told.hint or ".stepper/env/bin/stepper doctor")
+    if told.accepted:  # the daemon had taken the request, so that the cell may have run
         text = report.text.replace("was NOT run", "may or may not have run (`stepper history` tells)", 1)
-        report = Report(text, f"✗ stepper failed: {reason}", ok=False)
+        report = Report(text, f"✗ stepper failed: {told.message}", ok=False)
     return answer(event, report)
+
+
+def _dump(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")

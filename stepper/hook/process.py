@@ -19,28 +19,28 @@ NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
 
 
 def hook() -> None:
-    """The hook process: forward standard input, print the answer. It never fails the person's edit.
+    """Forward standard input, print the answer; exit code 0 whatever happens: it never fails the person's edit.
 
     Arguments: where this package lies, how the compiled client fared where it has asked, the project's folder and the
-    event's name. Exit code 0 whatever happens.
+    event's name.
     """
     *how, root, event = sys.argv[2:]
     try:
         with open(0, "rb", 0, closefd=False) as stdin:
-            payload = stdin.readall()
+            given = stdin.readall()
         posix.chdir(root)
         paths = Meeting(posix.getcwd())
         answer: bytes | None = b""
-        if event not in ONLY_UNDER_WAY or there(paths.active):
-            answer = forward(paths, event, payload, fared(how[0], paths) if how else None)
-        if not answer and event in NEVER_LAUNCH and b"notebook" in payload.lower():
-            from stepper.hook import payload as hookio
+        if event not in ONLY_UNDER_WAY or posix.access(paths.active, posix.F_OK):
+            answer = forward(paths, event, given, fared(how[0], paths) if how else None)
+        if not answer and event in NEVER_LAUNCH and b"notebook" in given.lower():
+            from stepper.hook import payload
 
-            answer = hookio.alone(event, payload)
+            answer = payload.alone(event, given)
     except Exception as error:
-        from stepper.hook import payload as hookio
+        from stepper.hook import payload
 
-        answer = hookio.failed(event, error, getattr(error, "accepted", False))
+        answer = payload.failed(event, error)
     try:
         while answer:
             answer = answer[posix.write(1, answer) :]
@@ -49,11 +49,10 @@ def hook() -> None:
     posix._exit(0)  # nothing is buffered, and taking the interpreter down costs 3 ms
 
 
-def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | None" = None) -> "bytes | None":
-    """Return the daemon's answer to an event; raise as `ask` does.
+def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | None") -> "bytes | None":
+    """Return the daemon's answer to an event; raise as `ask` does. `before` is how the compiled client fared.
 
     Where the daemon ended while a cell ran, the next one is asked `again`: it knows from the journal what ran.
-    `before` is how the compiled client fared, which has asked.
     """
     verb, look = b"hook " + event.encode(), leaving()
     try:
@@ -67,9 +66,8 @@ def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | 
     try:
         answer = ask(paths, verb + b" again", payload, look, environ=posix.environ)
     except Exception as error:
-        accepted = getattr(error, "accepted", False) or lost.accepted
         told = error if isinstance(error, StepperError) else DaemonError(f"{type(error).__name__}: {error}")
-        told.accepted = accepted
+        told.accepted = told.accepted or lost.accepted
         raise told from None
     if not answer:
         raise lost
@@ -77,10 +75,7 @@ def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | 
 
 
 def leaving() -> "Callable[[bytes], None]":
-    """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell.
-
-    A client that is killed closes nothing politely: only its end of our standard output is gone, or our parent.
-    """
+    """Return what to do at each beat: end this process where nobody waits for its answer, which cancels the cell."""
     parent, first = posix.getppid(), [True]
 
     def look(_: bytes) -> None:
@@ -91,19 +86,11 @@ def leaving() -> "Callable[[bytes], None]":
 
         poll = select.poll()
         poll.register(1, 0)  # POLLERR and POLLHUP come unasked
+        # Claude Code, killed, closes nothing politely: only its end of our standard output is gone, or our parent.
         if posix.getppid() != parent or any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0)):
             posix._exit(0)
 
     return look
-
-
-def there(path: str) -> bool:
-    """Whether there is a file of that name."""
-    try:
-        posix.stat(path)
-    except OSError:
-        return False
-    return True
 
 
 def fared(how: str, paths: Meeting) -> StepperError:

@@ -1,19 +1,18 @@
 """Start the project's daemon under its lock, and wait for one that makes way. Loaded only where that is needed."""
 
+import _socket
 import fcntl
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from stepper.ground import private
 from stepper.ground.errors import DaemonError
 from stepper.ground.meeting import Meeting
 from stepper.ground.paths import Paths
 
-Connected = TypeVar("Connected")
 START_SECONDS = 8.5
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
 DAEMON_ENVIRON = (
@@ -23,8 +22,8 @@ DAEMON_ENVIRON = (
 )
 
 
-def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Connected:
-    """Start the daemon, or wait for the one that another caller is starting; return what `connect` makes of it.
+def start(place: Meeting, connect: Callable[[Meeting], _socket.socket | None]) -> _socket.socket:
+    """Start the daemon, or wait for the one that another caller is starting; return a socket to it.
 
     Raise DaemonError, with the end of what it wrote, where it ends at once or does not listen in time.
     """
@@ -32,10 +31,11 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
     lock, log = opened(paths)
     try:
         # Two hooks may start at once: the second one waits here, then finds the first one's daemon.
-        locked(lock, paths, deadline)
-        connection = connect(paths)
-        if connection:
-            return connection
+        if not locked(lock, START_SECONDS):
+            why = "another process has been starting the stepper daemon for too long"
+            raise DaemonError(why, f"see {paths.log}")
+        if sock := connect(paths):
+            return sock
         size = os.fstat(log).st_size
         child = subprocess.Popen(
             [sys.executable, "-I", "-m", "stepper.daemon", paths.project],
@@ -46,11 +46,7 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
             start_new_session=True,
             env={name: os.environ[name] for name in DAEMON_ENVIRON if name in os.environ},
         )
-        while True:
-            connection = connect(paths)
-            if connection:
-                child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
-                return connection
+        while not (sock := connect(paths)):
             ended = child.poll() is not None
             if ended or time.monotonic() > deadline:
                 with open(paths.log, "rb") as stream:
@@ -60,6 +56,8 @@ def start(place: Meeting, connect: Callable[[Meeting], Connected | None]) -> Con
                 child.returncode = child.returncode or 0
                 raise DaemonError(f"the stepper daemon {why}: {last_words or 'it said nothing'}", f"see {paths.log}")
             time.sleep(0.005)
+        child.returncode = 0  # it outlives this process on purpose: no ResourceWarning
+        return sock
     finally:
         os.close(log)
         os.close(lock)
@@ -78,18 +76,18 @@ def opened(paths: Paths) -> tuple[int, int]:
         raise DaemonError(f"{paths.home} can't be written: {error.strerror}", hint) from error
 
 
-def locked(lock: int, paths: Paths, deadline: float) -> None:
-    """Take the lock of starts; raise DaemonError where another process has it up to the deadline."""
+def locked(file: int, seconds: float) -> bool:
+    """Take a file's lock; return whether it was free within so many seconds."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise DaemonError(
-                    "another process has been starting the stepper daemon for too long",
-                    f"see {paths.log}",
-                ) from None
+                return False
             time.sleep(0.01)
+        else:
+            return True
 
 
 def retired(paths: Meeting) -> None:

@@ -1,10 +1,15 @@
-"""Files as install writes and uninstall removes them, and those that came with this package. Stdlib only."""
+"""Files as install writes, uninstall removes and the doctor reads them; those of this package. Stdlib only."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import stat
 from pathlib import Path
+
+from stepper.ground.errors import StepperError
+from stepper.setup import settings
 
 PACKAGE = Path(__file__).resolve().parent.parent  # stepper/, in site-packages or in the checkout
 
@@ -20,26 +25,42 @@ def read(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
+def read_settings(path: Path) -> tuple[str | None, settings.Data]:
+    """Return the text (None: no file) and the data of settings; raise StepperError where merging is impossible."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+        data = settings.parse(text)
+    except FileNotFoundError:
+        return None, {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise StepperError(f"{path} can't be read: {error}", f"{editor(path)}  # then run this again") from None
+    if wrong := settings.problem(data):
+        raise StepperError(f"{path}: {wrong}", f"{editor(path)}  # then run this again")
+    return text, data
+
+
+def editor(path: str | Path) -> str:
+    """Return the command that opens a file for the person."""
+    return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
+
+
 def write(path: Path, content: bytes, mode: int | None = None) -> str:
     """Write a file whole or not at all, through a link, its mode kept; return made, updated or unchanged."""
     path = Path(os.path.realpath(path))
-    old = path.stat() if path.exists() else None
-    wanted = mode if mode is not None else (old.st_mode & 0o7777 if old else None)
-    if old and path.read_bytes() == content:
-        if wanted != old.st_mode & 0o7777:
-            path.chmod(wanted or 0)
-            return "updated"
+    old = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    mode = old if mode is None else mode
+    if old is not None and old == mode and path.read_bytes() == content:
         return "unchanged"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
-        if wanted is not None:
-            temporary.chmod(wanted)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return "updated" if old else "made"
+    return "made" if old is None else "updated"
 
 
 def link(path: Path, target: Path) -> None:
@@ -60,7 +81,8 @@ def remove(path: Path) -> None:
 
 def remove_empty(folder: Path) -> bool:
     """Remove an empty folder; tell whether it was one."""
-    if not folder.is_dir() or folder.is_symlink() or any(folder.iterdir()):
+    try:
+        folder.rmdir()
+    except OSError:
         return False
-    folder.rmdir()
     return True

@@ -1,4 +1,4 @@
-"""Set stepper up in any repository. install.sh calls it: `plan` (preflight.py), then `apply`.
+"""Set stepper up in any repository. install.sh calls it: `plan` (refuse.py), then `apply`.
 
 Stdlib only. Each step makes what is missing and leaves what is right, so a second run changes no byte;
 uninstall.py undoes all of them.
@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stepper import __version__
@@ -21,20 +20,11 @@ from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.setup import doctor, settings, trust
-from stepper.setup.files import PACKAGE, assets, link, read, remove, write
-from stepper.setup.interpreter import run
-from stepper.setup.refuse import (
-    SETTINGS,
-    Choice,
-    RefusedError,
-    check_interpreter,
-    parse,
-    plan,
-    read_settings,
-    refuse,
-    say,
-)
-from stepper.setup.skills import SKILLS, digest, files_in, our_skills, shipped_skills
+from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
+from stepper.setup.interpreter import run, tail
+from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
+from stepper.setup.skills import SKILLS, our_skills, shipped_skills, standing
+from stepper.setup.uninstall import uninstall
 
 
 def apply(options: argparse.Namespace) -> None:
@@ -43,48 +33,43 @@ def apply(options: argparse.Namespace) -> None:
     paths = Paths(options.target)
     project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
-    finish_env(paths)
-    if options.remade and not options.editable and compile_client(Path(paths.env, "bin/hook")):
-        say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
-    for each in (paths.project, *paths.borrowers()) if options.remade else ():
-        retire(Paths(each))
-    prepare_kernel(project, choice)
+    _finish_env(paths)
+    if options.remade:
+        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+        for folder in (paths.project, *paths.borrowers()):
+            _retire(Paths(folder))
+    _prepare_kernel(project, choice)
 
-    text, data = read_settings(project)
-    merged, new_rules = settings.add_rules(
-        settings.add_hooks(data, notebooks), settings.rules(notebooks) if options.allow else []
-    )
+    text, data = read_settings(project / SETTINGS)
+    wanted = settings.rules(notebooks) if options.allow else []
+    merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
     known = recorded(paths.project).get("script")
-    write_record(paths, options, choice, notebooks, new_rules)
+    _write_record(paths, options, choice, new_rules)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))
-    install_script(project, known)
+    _install_script(project, known)
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
     say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
     if options.allow:
         say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
-    install_skills(project)
+    _install_skills(project)
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
     if not options.demo:
-        farewell(paths, options.allow)
+        say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+        say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+        if not options.allow:
+            say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
 
 
-def farewell(paths: Paths, allowed: bool) -> None:
-    """Say what to do next."""
-    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-    if not allowed:
-        say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
-
-
-def finish_env(paths: Paths) -> None:
-    """Put into the environment what the hook script and the person's shell need, and its name into the project."""
+def _finish_env(paths: Paths) -> None:
+    """Put into the environment what the hook script and the person's shell need, its name into the project."""
     trust.make_folders(paths)
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
@@ -102,17 +87,16 @@ def finish_env(paths: Paths) -> None:
 
 
 def compile_client(target: Path) -> bool:
-    """Make the compiled client, a fallback of none: the hook script takes Python's where it is missing.
+    """Make the hook's compiled client; return whether it is there and works. Without it the script takes Python's.
 
-    Linked statically where that is possible, because a home folder may be on machines with other C libraries. Return
-    whether it is there and works.
+    Linked statically where that is possible, because a home folder may be on machines with other C libraries.
     """
     source, compiler = Path(client.__file__).with_name("client.c"), shutil.which("cc")
     for more in (["-static"], []) if compiler else ():
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         command = [str(compiler), "-O2", *more, f'-DVERSION="{__version__}"', "-o", str(temporary), str(source)]
         try:
-            if run(*command).code == 0 and run(str(temporary), "--version").code == 0:
+            if run(*command).returncode == 0 == run(str(temporary), "--version").returncode:
                 temporary.replace(target)
                 return True
         finally:
@@ -120,66 +104,51 @@ def compile_client(target: Path) -> bool:
     return False
 
 
-def retire(paths: Paths) -> None:
-    """End a daemon that runs on the old environment; its kernels stay for the next one.
-
-    A request of another version has it make way, as after every update.
-    """
+def _retire(paths: Paths) -> None:
+    """End a daemon of the old environment: a request of another version has it make way; its kernels stay."""
     try:
-        connection = client.connect(paths)
-        if connection:
-            try:
-                connection.send(b"status", b"reinstalled", b"", b"", b"")
-                connection.answer()
-            finally:
-                connection.sock.close()
+        sock = client.connect(paths)
+        if sock:
+            for _ in client.exchange(paths, sock, b"status", b"reinstalled", b"", b"", b""):
+                pass
             retired(paths)
             say("daemon", "ended, to start anew with the next cell; kernels stay")
     except (OSError, StepperError) as error:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
 
 
-def prepare_kernel(project: Path, choice: Choice) -> None:
-    """Make `.venv` where it is to be made, and add ipykernel where it is missing; raise RefusedError."""
+def _prepare_kernel(project: Path, choice: Choice) -> None:
     uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    half_made = project / ".venv" if choice.make else None
     if choice.make:
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
         command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
-        must(command, project, undo=project / ".venv")
+        _must(command, project, half_made)
         made.append("made")
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
-        how = [uv, "pip", "install", "--python"] if uv else []
-        command = [*how, choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
-        must([*command, "ipykernel"], project, undo=project / ".venv" if choice.make else None)
+        pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
+        _must([*pip, "ipykernel"], project, half_made)
         made.append("ipykernel added")
-    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.name})")
+    say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
     if "ipykernel added" in made and (project / "uv.lock").exists():
         say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
 
 
-def must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    """Run a command; where it fails remove `undo` and raise RefusedError with the end of what it said."""
+def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
     done = run(*command, cwd=str(cwd))
-    if done.code:
+    if done.returncode:
         if undo:
             remove(undo)
-        raise RefusedError(
-            f"{shlex.join(command)} failed: {done.tail()}",
-            "mend that and run this again, or name another interpreter: --python PATH",
-        )
+        mend = "mend that and run this again, or name another interpreter: --python PATH"
+        raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
-def write_record(
-    paths: Paths, options: argparse.Namespace, choice: Choice, notebooks: str, new_rules: list[str]
-) -> None:
-    """Note for this user what runs here, and what uninstall can't see: what was there before.
-
-    Written before anything else of the project is changed.
-    """
-    project, old = Path(paths.project), recorded(paths.project)
-    text, data = read_settings(project)
+def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str]) -> None:
+    """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
+    project, old, notebooks = Path(paths.project), recorded(paths.project), doctor.notebooks_dir(paths)
+    text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
     fresh = not (settings.has_ours(data) or script.exists() or our_skills(project))
@@ -189,73 +158,60 @@ def write_record(
         "settings": text if fresh else None,
         "allow": [] if fresh else [settings.RULES[-1]],
         "gitignore": not fresh or settings.ignore(ignored) != ignored,
-        **{name: old[name] for name in ("found", "settings", "allow", "gitignore") if name in old},
     }
+    before = {name: old.get(name, value) for name, value in before.items()}
     note = {
+        **{name: value for name, value in old.items() if name == "accepted"},
         "version": 1,
         "python": choice.python,
         "given": choice.given,
         "source": options.source,
         "notebooks": notebooks,
-        "script": hashlib.sha256(assets("hooks").joinpath("stepper").read_bytes()).hexdigest(),
+        "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],
-        **{name: old[name] for name in ("accepted",) if name in old},
     }
     trust.remember(paths, note)
 
 
-def install_script(project: Path, known: str | None) -> None:
+def _install_script(project: Path, known: str | None) -> None:
     """Copy the hook script; keep a copy of one that is not as install left it (`known` is that one's hash)."""
-    path, ours = project / settings.SCRIPT, assets("hooks").joinpath("stepper").read_bytes()
+    path, ours = project / settings.SCRIPT, read(assets("hooks") / "stepper")
     there = read(path)
     if there and there != ours and hashlib.sha256(there).hexdigest() != known:
-        copy = path.with_name("stepper.orig")
-        write(copy, there)
-        say("hook", f"the one that was here differs: kept as {copy.relative_to(project)}")
+        write(path.with_name("stepper.orig"), there)
+        say("hook", f"the one that was here differs: kept as {settings.SCRIPT}.orig")
     say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
 
 
-def install_skills(project: Path) -> None:
+def _install_skills(project: Path) -> None:
     """Copy the skills; leave those that the person edited; remove those that this version has no more."""
-    shipped, present = shipped_skills(), our_skills(project)
+    words = {"missing": "made", "outdated": "updated", "gone": "removed", "edited": "edited by you, kept"}
     done: dict[str, list[str]] = {}
-    for name, files in shipped.items():
-        folder = project / SKILLS / name
-        if present.get(name) == "edited":
-            word = "edited by you, kept"
-        elif name in present and digest(files_in(folder)) == digest(files):
-            word = "unchanged"
-        else:
-            word = "updated" if name in present else "made"
-            remove(folder)
-            for file, content in files.items():
-                write(folder / file, content)
-        done.setdefault(word, []).append(name)
-    for name in present.keys() - shipped.keys():
-        if present[name] == "ours":
+    for name, word in standing(project).items():
+        if word in ("missing", "outdated", "gone"):
             remove(project / SKILLS / name)
-            done.setdefault("removed", []).append(name)
-    for word, names in done.items():
-        say("skills", f"{word}: {', '.join(names)}")
-    if edited := done.get("edited by you, kept"):
+            for file, content in shipped_skills().get(name, {}).items():
+                write(project / SKILLS / name / file, content)
+        done.setdefault(words.get(word, "unchanged"), []).append(name)
+    for said, names in done.items():
+        say("skills", f"{said}: {', '.join(names)}")
+    if edited := done.get(words["edited"]):
         say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
 
 
-Verb = Callable[[argparse.Namespace], None]
-VERBS: dict[str, Verb] = {"plan": plan, "apply": apply}
+VERBS = {"plan": plan, "apply": apply, "uninstall": uninstall}
 
 
-def main(verbs: Mapping[str, Verb] = VERBS) -> int:
+def main() -> int:
     """Do the verb that the first argument names; return the exit code. Errors leave through here alone."""
+    verb, *arguments = sys.argv[1:]
     try:
-        verbs[sys.argv[1]](parse(sys.argv[2:]))
-    except StepperError as error:
-        sys.stderr.write(f"install.sh: {error}\n")
-        return error.exit_code
-    except OSError as error:
-        sys.stderr.write(f"install.sh: {error.filename or ''}: {error.strerror or error}\n")
-        return 1
+        VERBS[verb](parse(arguments))
+    except (StepperError, OSError) as error:
+        why = error if isinstance(error, StepperError) else f"{error.filename or ''}: {error.strerror or error}"
+        sys.stderr.write(f"install.sh: {why}\n")
+        return getattr(error, "exit_code", 1)
     return 0
 
 

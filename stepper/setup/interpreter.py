@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
+from subprocess import DEVNULL, CompletedProcess, TimeoutExpired
+from subprocess import run as run_process
 from typing import NamedTuple
+
+from stepper.ground.errors import StepperError
 
 # The kernel's helper runs on it (stepper/kernel/helper.py).
 OLDEST_KERNEL_PYTHON = (3, 9)
@@ -22,49 +25,43 @@ sys.stdout.write("\\n{PROBE_MARK} %d.%d.%d %s\\n" % (tuple(sys.version_info[:3])
 """
 
 
-class Result(NamedTuple):
-    """What a process left: exit code (-1: could not run or did not end), output, errors."""
-
-    code: int
-    out: str
-    err: str
-
-    def tail(self) -> str:
-        """Return the end of what it said, for a message (at most 1,000 characters)."""
-        return (self.err.strip() or self.out.strip())[-1000:] or f"exit code {self.code}, no message"
-
-
 class Interpreter(NamedTuple):
-    """What a Python said of itself; `error` tells why it said nothing."""
+    """What a Python said of itself: its version, and which of ipykernel and pip it has."""
 
-    version: tuple[int, ...] = ()
-    modules: tuple[str, ...] = ()
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        """Return its version as people write it."""
-        return ".".join(map(str, self.version))
+    version: str
+    modules: tuple[str, ...]
 
 
-def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> Result:
-    """Run a command without input, to its end or `seconds`."""
+def run(*command: str, cwd: str = "/", seconds: float = 600.0) -> CompletedProcess[str]:
+    """Run a command without input, to its end or `seconds`. Exit code -1: it could not run, or did not end."""
     try:
-        done = subprocess.run(
-            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Result(-1, "", f"no answer within {seconds:.0f} s")
+        return run_process(
+            command, cwd=cwd, stdin=DEVNULL, capture_output=True, timeout=seconds,
+            check=False, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except TimeoutExpired:
+        return CompletedProcess(command, -1, "", f"no answer within {seconds:.0f} s")
     except (OSError, ValueError) as error:
-        return Result(-1, "", getattr(error, "strerror", None) or str(error))
-    return Result(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+        return CompletedProcess(command, -1, "", getattr(error, "strerror", None) or str(error))
 
 
-def probe(python: str) -> Interpreter:
-    """Ask an interpreter for its version and whether it has ipykernel and pip. It writes no bytecode."""
+def tail(done: CompletedProcess[str]) -> str:
+    """Return the end of what a process said, for a message (at most 1,000 characters)."""
+    return (done.stderr.strip() or done.stdout.strip())[-1000:] or f"exit code {done.returncode}, no message"
+
+
+def probe(python: str, name: str = "", mend: str = "") -> Interpreter:
+    """Ask an interpreter what it is; it writes no bytecode. Raise StepperError where it does not run."""
     told = run(python, "-B", "-c", PROBE, seconds=PROBE_SECONDS)
-    found = re.search(rf"^{PROBE_MARK} (\d+)\.(\d+)\.(\d+) ?(.*)$", told.out, re.MULTILINE)
+    found = re.search(rf"^{PROBE_MARK} (\d+\.\d+\.\d+) ?(.*)$", told.stdout, re.MULTILINE)
     if not found:
-        return Interpreter(error=told.tail())
-    *version, modules = found.groups()
-    return Interpreter(tuple(map(int, version)), tuple(modules.split()))
+        raise StepperError(f"{name or python} does not run: {tail(told)}", mend)
+    return Interpreter(found[1], tuple(found[2].split()))
+
+
+def usable(python: str, name: str, mend: str) -> Interpreter:
+    """Return what an interpreter says of itself; raise StepperError where no kernel can run on it."""
+    about = probe(python, name, mend)
+    if tuple(map(int, about.version.split("."))) < OLDEST_KERNEL_PYTHON:
+        raise StepperError(f"{name} is Python {about.version}: the kernel needs 3.9 or newer", mend)
+    return about

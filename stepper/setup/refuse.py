@@ -19,14 +19,16 @@ from typing import NamedTuple
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
 from stepper.setup import doctor, settings
-from stepper.setup.files import PACKAGE
-from stepper.setup.interpreter import OLDEST_KERNEL_PYTHON, Interpreter, probe, run
-from stepper.setup.skills import SKILLS, files_in, shipped_skills, whose
+from stepper.setup.files import PACKAGE, read, read_settings
+from stepper.setup.interpreter import Interpreter, run, usable
+from stepper.setup.skills import SKILLS, shipped_skills, standing
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
-# Where install and uninstall write or remove things, besides `.claude/`.
-PLACES = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels", ".gitignore")
+# Where install and uninstall write or remove things, besides the notebooks' folder and the skills.
+FOLDERS = (".stepper", ".claude", ".claude/hooks", SKILLS)
+FILES = (SETTINGS, ".gitignore", settings.SCRIPT)
+INSIDE = (ENV, ".stepper/install.json", ".stepper/journal", ".stepper/figures", ".stepper/kernels")
 # In the third line of every version of the hook script: how it is known as ours.
 SCRIPT_MARK = b"notebook-stepper"
 
@@ -40,10 +42,6 @@ class Choice(NamedTuple):
     make: bool = False
 
 
-class RefusedError(StepperError):
-    """Install can't do its work here; nothing was changed."""
-
-
 def say(name: str, what: str) -> None:
     """Tell the person what was done. That nobody listens any more (`| head`) is no reason to stop half way."""
     try:
@@ -51,9 +49,6 @@ def say(name: str, what: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-# --- what is asked, and what must be refused ---------------------------------------------------------------
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -92,8 +87,8 @@ def check_target(target: str) -> None:
     if not Path(target).is_dir():
         raise UsageError(f"{shown} is not a folder")
     if set(os.pathsep + "\n") & set(record_folder(target)):
-        where = shlex.quote(record_folder(target))
-        raise UsageError(f"{where}: a colon or a line end can't stand on the PATH", "rename the folder")
+        shown = shlex.quote(record_folder(target))
+        raise UsageError(f"{shown}: a colon or a line end can't stand on the PATH", "rename the folder")
     if target == os.path.realpath(Path.home()):
         raise UsageError(f"{shown} is your home folder: its settings hold for all projects", "name a repository")
     try:
@@ -102,71 +97,46 @@ def check_target(target: str) -> None:
         raise UsageError(f"{shown} can't be written: {error.strerror}", f"ls -ld {shown}") from None
 
 
-def read_settings(project: Path) -> tuple[str | None, settings.Data]:
-    """Return the settings' text (None: no file) and data; raise RefusedError where merging is impossible."""
-    path = project / SETTINGS
-    try:
-        text = path.read_bytes().decode("utf-8")
-        data = settings.parse(text)
-    except FileNotFoundError:
-        return None, {}
-    except (OSError, ValueError, RecursionError) as error:
-        kind = "can't be read" if isinstance(error, OSError) else "is not valid JSON"
-        raise RefusedError(f"{path} {kind}: {error}", f"{doctor.editor(str(path))}  # then run this again") from None
-    if wrong := settings.problem(data):
-        raise RefusedError(f"{path}: {wrong}", f"{doctor.editor(str(path))}  # then run this again")
-    return text, data
-
-
 def check_links(project: Path, *more: str) -> None:
-    """Raise RefusedError where a link in a place of ours leads out of the project: nothing is written elsewhere.
+    """Raise StepperError where a link in a place of ours leads out of the project: nothing is written elsewhere.
 
     `.stepper/env` is a link of ours where it leads to an environment of this user's, maybe of a moved checkout.
     """
-    skills = [f"{SKILLS}/{name}" for name in shipped_skills()]
-    places = (".stepper", *PLACES, ".claude", ".claude/hooks", SETTINGS, settings.SCRIPT, SKILLS, *skills, *more)
-    for name in places:
+    skills = (f"{SKILLS}/{name}" for name in shipped_skills())
+    for name in (*FOLDERS, *FILES, *INSIDE, *skills, *more):
         place, real = project / name, os.path.realpath(project / name)
         inside = (project, os.path.realpath(record_root())) if name == ENV else (project,)
-        if not any(Path(real).is_relative_to(each) for each in inside) or (name == ".stepper" and place.is_symlink()):
-            word = shlex.quote(str(place))
-            raise RefusedError(
-                f"{place} is or lies behind a link, to {real}", f"ls -ld {word}; rm the link, not {real}"
-            )
+        if not any(Path(real).is_relative_to(folder) for folder in inside) or (
+            name == ".stepper" and place.is_symlink()
+        ):
+            hint = f"ls -ld {shlex.quote(str(place))}; rm the link, not {real}"
+            raise StepperError(f"{place} is or lies behind a link, to {real}", hint)
 
 
-def check_folders(project: Path, *names: str) -> None:
-    """Raise RefusedError where a folder that we need is none, or can't be written."""
+def check_places(project: Path, *names: str) -> None:
+    """Raise StepperError where something else than a file or folder of ours is in a place, or it can't be written."""
     for name in names:
-        place = project / name
-        if os.path.lexists(place) and not place.is_dir():
-            raise RefusedError(f"{place} is not a folder", "move it away, then run this again")
-        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
-            raise RefusedError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
+        place, kind = project / name, "file" if name in FILES else "folder"
+        if os.path.lexists(place) and not (place.is_file() if kind == "file" else place.is_dir()):
+            raise StepperError(f"{place} is not a {kind}", "move it away, then run this again")
+        if place.exists() and not os.access(place, os.W_OK | (os.R_OK if kind == "file" else os.X_OK)):
+            raise StepperError(f"{place} can't be written", f"ls -ld {shlex.quote(str(place))}")
 
 
-def check_files(project: Path) -> None:
-    """Raise RefusedError where something foreign stands in a place of ours."""
-    for name in (SETTINGS, ".gitignore", settings.SCRIPT):
-        place = project / name
-        if place.exists() and not (place.is_file() and os.access(place, os.R_OK | os.W_OK)):
-            raise RefusedError(f"{place} is no file that can be read and written", f"ls -ld {shlex.quote(str(place))}")
+def check_owners(project: Path) -> None:
+    """Raise StepperError where the hook script or a skill of ours would replace another one."""
     script = project / settings.SCRIPT
-    if script.is_file() and SCRIPT_MARK not in script.read_bytes():
-        raise RefusedError(f"{script} is not stepper's", "move it away, then run this again")
-    found = {name: project / SKILLS / name for name in shipped_skills()}
-    foreign = [str(place) for place in found.values() if whose(files_in(place)) == "foreign"]
+    if script.is_file() and SCRIPT_MARK not in read(script):
+        raise StepperError(f"{script} is not stepper's", "move it away, then run this again")
+    foreign = [str(project / SKILLS / name) for name, word in standing(project).items() if word == "foreign"]
     if foreign:
-        raise RefusedError(
-            f"another skill has the name of one of ours: {', '.join(foreign)}",
-            "rename it, then run this again",
-        )
+        why = f"another skill has the name of one of ours: {', '.join(foreign)}"
+        raise StepperError(why, "rename it, then run this again")
 
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
     """Return the kernel's interpreter: given now or before, .venv's, an active one's, a new .venv's."""
-    noted = recorded(paths.project)
-    venv = Path(paths.project, ".venv")
+    noted, venv = recorded(paths.project), Path(paths.project, ".venv")
     if given:
         return Choice(given, "--python", given=True)
     if noted.get("given") and Path(str(noted.get("python"))).exists():
@@ -179,29 +149,18 @@ def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choic
         if environ.get(name) and python.exists() and not any(map(real.is_relative_to, ours)):
             return Choice(str(python), f"the active {name}")
     if os.path.lexists(venv):
-        raise RefusedError(f"{venv} has no bin/python", "remove it, or name an interpreter: --python PATH")
+        raise StepperError(f"{venv} has no bin/python", "remove it, or name an interpreter: --python PATH")
     return Choice(str(venv / "bin/python"), "a new .venv", make=True)
 
 
 def check_interpreter(choice: Choice) -> Interpreter:
-    """Return what the interpreter said of itself; raise RefusedError where no kernel can be made of it."""
-    about = probe(choice.python)
-    if about.error:
-        raise RefusedError(f"{choice.python} ({choice.why}) does not run: {about.error}", "name another: --python PATH")
-    if about.version < OLDEST_KERNEL_PYTHON:
-        raise RefusedError(
-            f"{choice.python} ({choice.why}) is Python {about.name}: the kernel needs 3.9 or newer",
-            "name another: --python PATH",
-        )
-    if not {"ipykernel", "pip"} & set(about.modules) and not shutil.which("uv"):
-        raise RefusedError(
-            f"{choice.python} ({choice.why}) has neither ipykernel nor pip, and uv is not on the PATH",
-            f"{shlex.quote(choice.python)} -m ensurepip  # then run this again",
-        )
+    """Return what the interpreter said of itself; raise StepperError where no kernel can be made of it."""
+    name = f"{choice.python} ({choice.why})"
+    about = usable(choice.python, name, "name another: --python PATH")
+    if not about.modules and not shutil.which("uv"):
+        why = f"{name} has neither ipykernel nor pip, and uv is not on the PATH"
+        raise StepperError(why, f"{shlex.quote(choice.python)} -m ensurepip  # then run this again")
     return about
-
-
-# --- plan: refuse or say what is to be made; nothing changes ------------------------------------------------
 
 
 def stamp(options: argparse.Namespace) -> str:
@@ -223,26 +182,26 @@ def env_ready(paths: Paths, wanted: str) -> bool:
     """Tell whether the environment is this user's, complete, works and carries the stamp `wanted`."""
     if not recorded(paths.project) or os.path.islink(paths.env):  # `stepper trust` made that link
         return False
-    try:
-        there = Path(paths.env, "stamp").read_text().strip()
-    except OSError:
-        return False
     code = "import stepper.setup.install"
-    return there == wanted and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).code == 0
+    return (
+        read(Path(paths.env, "stamp")).strip() == wanted.encode()
+        and run(f"{paths.env}/bin/python", "-I", "-B", "-c", code).returncode == 0
+    )
 
 
 def refuse(options: argparse.Namespace) -> Choice:
     """Return the kernel's interpreter; raise a StepperError where anything stands against installing."""
     check_target(options.target)
     paths = Paths(options.target)
-    check_links(Path(paths.project))
-    check_folders(Path(paths.project), ".stepper", ".claude", ".claude/hooks", SKILLS)
-    read_settings(Path(paths.project))
-    check_links(Path(paths.project), doctor.notebooks_dir(paths))
-    check_folders(Path(paths.project), doctor.notebooks_dir(paths))
-    check_files(Path(paths.project))
-    environ = {} if options.scratch else os.environ
-    choice = choose(paths, options.python, environ)
+    project = Path(paths.project)
+    check_links(project)
+    check_places(project, *FOLDERS)
+    notebooks = doctor.notebooks_dir(paths)
+    check_links(project, notebooks)
+    check_places(project, notebooks, *FILES)
+    check_owners(project)
+    read_settings(project / SETTINGS)
+    choice = choose(paths, options.python, {} if options.scratch else os.environ)
     if not choice.make:
         check_interpreter(choice)
     return choice

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stepper.ground import paths
@@ -17,8 +16,8 @@ SCRIPT = paths.SCRIPT
 # A cell ends by our rules, never by the client's: its handler may take a day (seconds).
 CELL_TIMEOUT = 86_400
 GITIGNORE_LINE = b".stepper/"
-COVERING_LINES = (b".stepper", b".stepper/", b"/.stepper", b"/.stepper/")
 
+MARK = "kept text of notebook-stepper "
 Json = Any  # a value of any JSON type
 Data = dict[str, Json]
 
@@ -59,18 +58,12 @@ def group(handler: Handler, notebooks_dir: str) -> Data:
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
         "args": [handler.event],
+        "if": handler.rule and handler.rule.replace("{}", notebooks_dir),
+        "timeout": handler.timeout,
+        "statusMessage": handler.status,
     }
-    if handler.rule:
-        spec["if"] = handler.rule.replace("{}", notebooks_dir)
-    spec["timeout"] = handler.timeout
-    if handler.status:
-        spec["statusMessage"] = handler.status
+    spec = {name: value for name, value in spec.items() if value is not None}
     return {"matcher": handler.matcher, "hooks": [spec]} if handler.matcher else {"hooks": [spec]}
-
-
-def is_ours(spec: object) -> bool:
-    """Tell whether a handler of the settings calls our hook script."""
-    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
 
 
 def problem(data: object) -> str:
@@ -81,14 +74,9 @@ def problem(data: object) -> str:
     for name, value in (("hooks", hooks), ("permissions", permissions)):
         if not isinstance(value, dict):
             return f"{name} is not an object"
-    lists = {f"hooks.{event}": hooks.get(event, []) for event in events()}
+    lists = {f"hooks.{handler.event}": hooks.get(handler.event, []) for handler in HANDLERS}
     lists["permissions.allow"] = permissions.get("allow", [])
     return next((f"{name} is not a list" for name, value in lists.items() if not isinstance(value, list)), "")
-
-
-def events() -> list[str]:
-    """Return the events that have a handler of ours, each once, in order."""
-    return list(dict.fromkeys(handler.event for handler in HANDLERS))
 
 
 def missing(data: Data, notebooks_dir: str) -> list[str]:
@@ -100,34 +88,20 @@ def missing(data: Data, notebooks_dir: str) -> list[str]:
 
 def has_ours(data: Data) -> bool:
     """Tell whether any handler of `data` is ours."""
-    return bool(remove_hooks(data, {}) != data)
+    return remove(data, [], {}) != data
 
 
 def add_hooks(data: Data, notebooks_dir: str) -> Data:
     """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
-    ours = sum(is_ours(spec) for groups in data.get("hooks", {}).values() for spec in _specs(groups))
-    if ours == len(HANDLERS) and not missing(data, notebooks_dir):
+    lists = [groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)]
+    ours = [spec for groups in lists for item in groups for spec in _specs(item) if _is_ours(spec)]
+    if len(ours) == len(HANDLERS) and not missing(data, notebooks_dir):
         return data
-    clean = remove_hooks(data, data)
+    clean = remove(data, [], data)
     hooks = dict(clean.get("hooks", {}))
     for handler in HANDLERS:
         hooks[handler.event] = [*hooks.get(handler.event, []), group(handler, notebooks_dir)]
     return {**clean, "hooks": hooks}
-
-
-def remove_hooks(data: Data, before: Mapping[str, Json]) -> Data:
-    """Return `data` without our handlers and without what became empty by that and is not in `before`."""
-    if not isinstance(data.get("hooks"), dict):
-        return data
-    kept = before.get("hooks")
-    hooks = {}
-    for event, groups in data["hooks"].items():
-        rest = _without(groups)
-        if rest or rest == groups or (isinstance(kept, dict) and event in kept):
-            hooks[event] = rest
-    if hooks or hooks == data["hooks"] or kept is not None:
-        return {**data, "hooks": hooks}
-    return {name: value for name, value in data.items() if name != "hooks"}
 
 
 def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
@@ -135,48 +109,50 @@ def add_rules(data: Data, wanted: list[str]) -> tuple[Data, list[str]]:
     permissions = data.get("permissions", {})
     allow = permissions.get("allow", [])
     new = [rule for rule in wanted if rule not in allow]
-    if not new:
-        return data, []
-    return {**data, "permissions": {**permissions, "allow": [*allow, *new]}}, new
+    return ({**data, "permissions": {**permissions, "allow": [*allow, *new]}} if new else data), new
 
 
-def remove_rules(data: Data, ours: list[str], before: Mapping[str, Json]) -> Data:
-    """Return `data` without the rules `ours` and without what became empty by that and is not in `before`."""
-    permissions = data.get("permissions")
-    if not isinstance(permissions, dict) or not isinstance(permissions.get("allow"), list):
+def remove(data: Data, rules: list[str], before: Data) -> Data:
+    """Return `data` without our handlers and `rules`, and without what became empty by that and is not in `before`."""
+    for name, part in data.items():
+        rest = part
+        for key, items in part.items() if isinstance(part, dict) else ():
+            if name == "hooks":
+                rest = _put(rest, key, _without(items), before.get(name, {}))
+            elif (name, key) == ("permissions", "allow") and isinstance(items, list):
+                rest = _put(rest, key, [rule for rule in items if rule not in rules], before.get(name, {}))
+        data = _put(data, name, rest, before)
+    return data
+
+
+def _put(data: Data, name: str, rest: Json, before: Data) -> Data:
+    """Return `data` with what is left under a name, without the name where that is new: empty, and not in `before`."""
+    if rest == data.get(name):
         return data
-    allow = [rule for rule in permissions["allow"] if rule not in ours]
-    if allow == permissions["allow"]:
-        return data
-    kept = before.get("permissions")
-    rest = {**permissions, "allow": allow}
-    if not allow and not (isinstance(kept, dict) and "allow" in kept):
-        del rest["allow"]
-    if rest or kept is not None:
-        return {**data, "permissions": rest}
-    return {name: value for name, value in data.items() if name != "permissions"}
+    return {key: rest if key == name else value for key, value in data.items() if key != name or rest or name in before}
 
 
-def _specs(groups: object) -> list[Json]:
-    """Return the handlers of an event's groups; whatever is of another shape is passed over."""
-    items = groups if isinstance(groups, list) else []
-    found = [item.get("hooks") for item in items if isinstance(item, dict)]
-    return [spec for specs in found if isinstance(specs, list) for spec in specs]
+def _is_ours(spec: object) -> bool:
+    return isinstance(spec, dict) and str(spec.get("command", "")).endswith("/" + SCRIPT)
+
+
+def _specs(item: object) -> list[Json]:
+    """Return the handlers of a group; whatever is of another shape is passed over."""
+    specs = item.get("hooks") if isinstance(item, dict) else None
+    return specs if isinstance(specs, list) else []
 
 
 def _without(groups: Json) -> Json:
     """Return an event's groups without our handlers, and without the groups that held only those."""
-    if not any(map(is_ours, _specs(groups))):
-        return groups
     rest = []
-    for item in groups:
-        specs = _specs([item])
-        others = [spec for spec in specs if not is_ours(spec)]
+    for item in groups if isinstance(groups, list) else ():
+        specs = _specs(item)
+        others = [spec for spec in specs if not _is_ours(spec)]
         if len(others) == len(specs):
             rest.append(item)
         elif others:
             rest.append({**item, "hooks": others})
-    return rest
+    return rest if isinstance(groups, list) else groups
 
 
 # --- the settings as text: a diff shows only what was added ------------------------------------------------
@@ -188,70 +164,55 @@ def parse(text: str) -> Json:
 
 
 def _object(pairs: list[tuple[str, Json]]) -> Data:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the key {twice!r} twice")
-    return data
+    names = [name for name, _ in pairs]
+    if len({*names}) < len(names):
+        raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
+    return dict(pairs)
 
 
 def render(data: Data, old: str = "{}\n") -> str:
     """Return `data` as text. What is equal in `old` keeps its text; the rest takes its indent."""
-    found = re.search(r'\n([ \t]+)"', old)
-    eol = "\r\n" if "\r\n" in old else "\n"
-    start = len(old) - len(old.lstrip())
-    end = len(old.rstrip())
-    body = _render(data, old[start:end], eol, found[1] if found else "  ")
-    return old[:start] + body + old[end:]
+    indent, body, texts = re.search(r'\n([ \t]+)"', old), old.strip(), list[str]()
+    before, after = old.split(body) if body else ("", "")
+    new = json.dumps(_marked(data, body, texts), indent=indent[1] if indent else 2, ensure_ascii=False)
+    new = new.replace("\n", "\r\n") if "\r\n" in old else new
+    return before + re.sub(rf'"{MARK}(\d+)"', lambda found: texts[int(found[1])], new) + after
 
 
-def _render(new: Json, source: str, eol: str, indent: str, depth: int = 1) -> str:
-    """Return `new`, `depth` levels deep, as text; `source` is the text of what stood in its place."""
+def _marked(new: Json, source: str, texts: list[str]) -> Json:
+    """Return `new` with a mark for each part that is equal in `source`; its text is added to `texts`."""
     old = json.loads(source) if source else None
     if source and json.dumps(old) == json.dumps(new):  # == takes True for 1, and dicts in any order
-        return source
-    if not isinstance(new, (dict, list)):
-        return json.dumps(new, ensure_ascii=False)
-    if not new:
-        return "{}" if isinstance(new, dict) else "[]"
-    texts = _parts(source) if isinstance(old, type(new)) else {}
-    edge = eol + indent * depth
+        texts.append(source)
+        return f"{MARK}{len(texts) - 1}"
+    parts = _parts(source) if isinstance(old, (dict, list)) and isinstance(old, type(new)) else {}
     if isinstance(new, dict):
-        lines = [
-            f"{json.dumps(name, ensure_ascii=False)}: " + _render(value, texts.get(name, ""), eol, indent, depth + 1)
-            for name, value in new.items()
-        ]
-    else:
-        # an item keeps its text wherever it moved to
-        known = {json.dumps(json.loads(text)): text for text in texts.values()}
-        lines = [_render(item, known.get(json.dumps(item), ""), eol, indent, depth + 1) for item in new]
-    inner = ("," + edge).join(lines)
-    opening, closing = "{}" if isinstance(new, dict) else "[]"
-    return f"{opening}{edge}{inner}{eol}{indent * (depth - 1)}{closing}"
+        return {name: _marked(value, parts.get(name, ""), texts) for name, value in new.items()}
+    if isinstance(new, list):  # an item keeps its text wherever it moved to
+        known = {json.dumps(json.loads(text)): text for text in parts.values()}
+        return [_marked(item, known.get(json.dumps(item), ""), texts) for item in new]
+    return new
 
 
 def _parts(source: str) -> dict[Json, str]:
     """Return the text of each member of the JSON object or array in `source`, by key or index."""
     decoder = json.JSONDecoder()
     parts: dict[Json, str] = {}
-    at = _skip(source, 1)
+    at = _next(source, 1)
     while source[at] not in "]}":
         name: Json = len(parts)
         if source[0] == "{":
             name, at = decoder.raw_decode(source, at)
-            at = _skip(source, _skip(source, at) + 1)  # the colon
+            at = _next(source, at)
         _, end = decoder.raw_decode(source, at)
         parts[name] = source[at:end]
-        at = _skip(source, end)
-        if source[at] == ",":
-            at = _skip(source, at + 1)
+        at = _next(source, end)
     return parts
 
 
-def _skip(source: str, at: int) -> int:
-    """Return the index of the first character from `at` on that is not white space."""
-    while source[at] in " \t\r\n":
+def _next(source: str, at: int) -> int:
+    """Return where the next name, value or end begins, from `at` on."""
+    while source[at] in " \t\r\n,:":
         at += 1
     return at
 
@@ -261,7 +222,7 @@ def _skip(source: str, at: int) -> int:
 
 def ignore(content: bytes) -> bytes:
     """Return a .gitignore that covers `.stepper/`; a missing last line end stays missing (see `unignore`)."""
-    if any(line.strip() in COVERING_LINES for line in content.split(b"\n")):
+    if any(line.strip().strip(b"/") == b".stepper" for line in content.split(b"\n")):
         return content
     eol = b"\r\n" if b"\r\n" in content else b"\n"
     if not content or content.endswith(b"\n"):

@@ -31,19 +31,36 @@ def stamped(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def whose(files: Mapping[str, bytes]) -> str:
-    """Return whose a skill is: `none` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
+    """Return whose a skill is: `missing` (no files), `foreign`, `ours`, or `edited` (ours, changed since)."""
     if not files:
-        return "none"
+        return "missing"
     mark = MARK.search(files.get("SKILL.md", b""))
     if not mark:
         return "foreign"
     return "ours" if (mark[1] or b"").decode() == digest(files) else "edited"
 
 
+def standing(project: Path) -> dict[str, str]:
+    """Return how the skills of a project stand that are ours or have the name of one of ours: name → word.
+
+    missing, foreign, edited, current, outdated, or gone (ours, but of an older version that had it).
+    """
+    shipped, found = shipped_skills(), {}
+    there = (folder.name for folder in sorted(project.glob(f"{SKILLS}/*")))
+    for name in dict.fromkeys((*shipped, *there)):
+        files = files_in(project / SKILLS / name)
+        word = whose(files)
+        if word == "ours":
+            same = name in shipped and digest(files) == digest(shipped[name])
+            word = "current" if same else "outdated" if name in shipped else "gone"
+        if name in shipped or word in ("edited", "gone"):
+            found[name] = word
+    return found
+
+
 def our_skills(project: Path) -> dict[str, str]:
-    """Return the skills of the project that bear our mark: name → `ours` or `edited`."""
-    found = {folder.name: whose(files_in(folder)) for folder in sorted(project.glob(f"{SKILLS}/*"))}
-    return {name: whose for name, whose in found.items() if whose in ("ours", "edited")}
+    """Return the skills of the project that bear our mark, as they stand."""
+    return {name: word for name, word in standing(project).items() if word not in ("missing", "foreign")}
 
 
 def shipped_skills() -> dict[str, dict[str, bytes]]:

@@ -13,12 +13,14 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.names import quoted, shown
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
+from stepper.setup.files import link
 
 
 @contextlib.contextmanager
@@ -41,38 +43,27 @@ def make_folders(paths: Paths) -> None:
 
 def remember(paths: Paths, note: dict[str, Any]) -> None:
     """Record a project for this user; a note that is there already is left as it is. Raise StepperError."""
-    folder, known = record_folder(paths.project), recorded(paths.project)
+    folder, known = os.path.realpath(record_folder(paths.project)), recorded(paths.project)
     make_folders(paths)
     with writing(folder):
         if not known:
-            told = secrets.token_hex(16) + "\n"
-            for each in (folder, paths.home):
-                write(os.path.join(each, "token"), told)
+            token = secrets.token_hex(16).encode() + b"\n"
+            for place in (folder, paths.home):
+                private.replace(os.path.join(place, "token"), token)
         if known != note:
-            write(paths.record, json.dumps(note, indent=1) + "\n")
+            private.replace(os.path.join(folder, "install.json"), json.dumps(note, indent=1).encode() + b"\n")
 
 
 def forget(paths: Paths) -> None:
     """Remove the record with the environment, and the folders that held nothing else; raise OSError."""
-    folder = record_folder(paths.project)
-    if os.path.isdir(paths.env) and not os.path.islink(paths.env):
-        shutil.rmtree(paths.env)
-    for name in ("env", "install.json", "token"):
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, name))
+    folder, top = Path(record_folder(paths.project)), Path(record_root()).parent
+    if folder.is_dir():
+        shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # the first that is not empty ends it
-        top = os.path.dirname(record_root())
-        while folder.startswith(top):  # an empty home stays
-            os.rmdir(folder)
-            folder = os.path.dirname(folder)
-
-
-def write(path: str, text: str) -> None:
-    """Replace a file, or a link in its place, by one of the user's alone."""
-    temporary = f"{path}.{secrets.token_hex(4)}.new"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.replace(temporary, path)
+        for above in folder.parents:
+            if not above.is_relative_to(top):  # an empty home stays
+                break
+            above.rmdir()
 
 
 def trust(paths: Paths) -> dict[str, Any]:
@@ -86,13 +77,13 @@ def trust(paths: Paths) -> dict[str, Any]:
     asked = config.load(paths).python
     python, known = paths.python(asked), recorded(paths.project)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
-    env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else None
+    env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else ""
     if not os.path.exists(python):
         if asked or not env:
             raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
         python = ""
-    inside = ("", "bin/python", "packages", "session.sh") if env else ()
-    for path in (python, *(os.path.join(env or "", name).rstrip(os.sep) for name in inside)):
+    inside = [os.path.join(env, name) for name in ("bin/python", "packages", "session.sh")] if env else []
+    for path in (python, env, *inside):
         if path and os.path.lexists(path):
             check(path)
     note: dict[str, Any] = {**known}
@@ -102,11 +93,8 @@ def trust(paths: Paths) -> dict[str, Any]:
         note["accepted"] = [*note.get("accepted", ()), python]
     remember(paths, note or {"accepted": []})
     if env == paths.link:
-        real = os.path.realpath(env)
         with writing(paths.env):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(paths.env)  # what was accepted before
-            os.symlink(real, paths.env)
+            link(Path(paths.env), Path(os.path.realpath(env)))
     return {
         "project": paths.project,
         "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
@@ -117,18 +105,13 @@ def trust(paths: Paths) -> dict[str, Any]:
 
 def check(path: str) -> None:
     """Raise StepperError where another user owns a path, or anybody could put something else in its place."""
-    for place in {path, os.path.realpath(path)}:
-        about = os.lstat(place)
-        if about.st_uid not in (0, os.getuid()):
-            raise StepperError(f"{shown(place)} belongs to another user: it is not accepted", f"ls -ld {quoted(place)}")
-        above = place
-        while True:
-            mode = os.lstat(above).st_mode
+    for place in map(Path, {path, os.path.realpath(path)}):
+        if place.lstat().st_uid not in (0, os.getuid()):
+            why = f"{shown(str(place))} belongs to another user: it is not accepted"
+            raise StepperError(why, f"ls -ld {quoted(str(place))}")
+        for above in (place, *place.parents):
+            mode = above.lstat().st_mode
             sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and above != place
             if mode & 0o002 and not stat.S_ISLNK(mode) and not sticky:
-                raise StepperError(
-                    f"anybody can write {shown(above)}: {shown(path)} is not accepted", f"chmod o-w {quoted(above)}"
-                )
-            if above == os.path.dirname(above):
-                break
-            above = os.path.dirname(above)
+                why = f"anybody can write {shown(str(above))}: {shown(path)} is not accepted"
+                raise StepperError(why, f"chmod o-w {quoted(str(above))}")

@@ -10,14 +10,14 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 
+from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import doctor, install, settings, trust
-from stepper.setup.files import assets, read, remove, remove_empty, write
-from stepper.setup.interpreter import run
-from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, read_settings, say
+from stepper.setup import doctor, settings, trust
+from stepper.setup.files import assets, read, read_settings, remove, remove_empty, write
+from stepper.setup.interpreter import run, tail
+from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, say
 from stepper.setup.skills import SKILLS, our_skills
 
 SHUTDOWN_SECONDS = 60.0
@@ -25,15 +25,7 @@ SHUTDOWN_SECONDS = 60.0
 OWN = (
     "env",  # the link
     "install.json",  # of older versions
-    "token",
-    "daemon.json",
-    "daemon.log",
-    "start.lock",
-    "daemon.lock",
-    "state.json",
-    "active",
-    "batch",
-    "kernels",
+    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "kernels"),
 )
 
 
@@ -41,23 +33,22 @@ def uninstall(options: argparse.Namespace) -> None:
     """Undo an installation; raise a StepperError, with nothing changed, where the settings can't be read."""
     check_target(options.target)
     paths = Paths(options.target)
-    check_links(Path(paths.project))
     project, note = Path(paths.project), recorded(paths.project)
-    text, data = read_settings(project)
-    script = SCRIPT_MARK in read(project / settings.SCRIPT)
-    traces = settings.has_ours(data) or our_skills(project)
-    if not (script or traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
-        say("nothing", f"of stepper's is in {paths.project}")
+    check_links(project)
+    text, data = read_settings(project / SETTINGS)
+    traces = SCRIPT_MARK in read(project / settings.SCRIPT) or settings.has_ours(data) or our_skills(project)
+    if not (traces or any(map(os.path.lexists, (paths.home, paths.env, paths.record)))):
+        say("nothing", f"of stepper's is in {project}")
         return
     borrowers = [Paths(folder) for folder in paths.borrowers()]
     for each in (paths, *borrowers):
-        stop(each)
-    remove_settings(project, note, text, data)
-    remove_script(project, note)
-    remove_skills(project)
+        _stop(each)
+    _remove_settings(project, note, text, data)
+    _remove_script(project / settings.SCRIPT, note)
+    _remove_skills(project)
     if note.get("gitignore", True):
-        remove_line(project / ".gitignore", keep=".gitignore" in note.get("found", ()))
-    remove_home(paths)
+        _remove_line(project, keep=".gitignore" in note.get("found", ()))
+    _remove_home(paths)
     trust.forget(paths)  # the environment too
     for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
         if name not in note.get("found", ()) and remove_empty(project / name):
@@ -67,12 +58,11 @@ def uninstall(options: argparse.Namespace) -> None:
     say("kept", "notebooks, .venv and ipykernel in it")
 
 
-def stop(paths: Paths) -> None:
-    """End daemon and kernels; say where that fails, because processes may be left."""
+def _stop(paths: Paths) -> None:
     command = Path(paths.used_env, "bin/stepper")
     try:
         running = doctor.listening(paths)
-    except OSError:
+    except (OSError, StepperError):
         running = True  # something is there: let `stepper shutdown` look
     if not running and not any(Path(paths.kernels).rglob("*.json")):
         return
@@ -80,50 +70,47 @@ def stop(paths: Paths) -> None:
         say("warning", f"{command} is not of an install of yours, and was not run: daemon and kernels may still run")
         return
     done = run(str(command), "shutdown", cwd=paths.project, seconds=SHUTDOWN_SECONDS)
-    if done.code == 0:
+    if done.returncode:
+        say("warning", f"daemon and kernels may still run: `stepper shutdown` failed ({tail(done)})")
+    else:
         say("stopped", f"daemon and kernels of {paths.project}")
-        return
-    say("warning", f"daemon and kernels may still run: `stepper shutdown` failed ({done.tail()})")
-    try:
-        pid = int(json.loads(Path(paths.daemon_json).read_text("utf-8"))["pid"])
-        say("", f"look, then end it: ps -p {pid}; kill {pid}")
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
 
 
-def remove_settings(project: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
-    """Take our handlers and rules out of the settings; remove a file that holds nothing else."""
-    if text is None:
-        return
+def _remove_settings(project: Path, note: settings.Data, text: str | None, data: settings.Data) -> None:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
     rules = note.get("allow", [settings.RULES[-1]])
-    rest = settings.remove_rules(settings.remove_hooks(data, before), rules, before)
-    if rest == data:
-        return
-    path = project / SETTINGS
-    if not rest and first is None:
-        remove(path)
-        say("removed", SETTINGS)
+    rest = settings.remove(data, rules, before)
+    if text is None or rest == data:
         return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)
-    write(path, str(first if same else settings.render(rest, text)).encode())
-    say("removed", f"our hooks from {SETTINGS}")
-    doubtful = [rule for rule in rest.get("permissions", {}).get("allow", []) if rule in settings.rules("notebooks")]
-    if doubtful and "allow" not in note:
-        say("kept", f"permission rule {doubtful[0]}: no record tells who added it")
+    left = str(first) if same else settings.render(rest, text)
+    _leave(project, SETTINGS, left.encode() if rest or first is not None else None, "our hooks")
 
 
-def remove_script(project: Path, note: settings.Data) -> None:
-    """Remove the hook script; keep a copy of one that the person edited."""
-    path = project / settings.SCRIPT
-    there = read(path)
+def _remove_line(project: Path, keep: bool) -> None:
+    old = read(project / ".gitignore")
+    rest = settings.unignore(old)
+    if rest != old:
+        _leave(project, ".gitignore", rest if rest or keep else None, "our line")
+
+
+def _leave(project: Path, name: str, rest: bytes | None, ours: str) -> None:
+    """Replace a file by what is left of it, None where that is nothing."""
+    if rest is None:
+        remove(project / name)
+    else:
+        write(project / name, rest)
+    say("removed", name if rest is None else f"{ours} from {name}")
+
+
+def _remove_script(path: Path, note: settings.Data) -> None:
+    there, ours = read(path), read(assets("hooks") / "stepper")
+    hashed = hashlib.sha256(there).hexdigest()
     if SCRIPT_MARK not in there:
         return
-    known = {note.get("script", hashlib.sha256(there).hexdigest())}
-    known.add(hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest())
-    if hashlib.sha256(there).hexdigest() in known:
+    if there == ours or hashed == note.get("script", hashed):
         remove(path)
         say("removed", settings.SCRIPT)
     else:
@@ -131,38 +118,22 @@ def remove_script(project: Path, note: settings.Data) -> None:
         say("kept", f"{settings.SCRIPT} was edited: it is {settings.SCRIPT}.orig now")
 
 
-def remove_skills(project: Path) -> None:
-    """Remove our skills, save those that the person edited."""
+def _remove_skills(project: Path) -> None:
     found = our_skills(project)
-    for name, whose in found.items():
-        if whose == "ours":
-            remove(project / SKILLS / name)
-    for whose, word in (("ours", "removed"), ("edited", "kept")):
-        names = [name for name in found if found[name] == whose]
-        note = "" if whose == "ours" else f" (edited by you; rm -r {SKILLS}/{names[0] if names else ''})"
-        if names:
-            say(word, f"skills {', '.join(names)}{note}")
+    edited = [name for name in found if found[name] == "edited"]
+    ours = [name for name in found if found[name] != "edited"]
+    for name in ours:
+        remove(project / SKILLS / name)
+    if ours:
+        say("removed", f"skills {', '.join(ours)}")
+    if edited:
+        say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
 
 
-def remove_line(path: Path, keep: bool) -> None:
-    """Take our line out of .gitignore; remove a file that holds nothing else, unless it is to be kept."""
-    old = read(path)
-    new = settings.unignore(old)
-    if new == old:
-        return
-    if new or keep:
-        write(path, new)
-    else:
-        remove(path)
-    say("removed", f"our line from {path.name}" if new or keep else path.name)
-
-
-def remove_home(paths: Paths) -> None:
-    """Remove what stepper keeps in `.stepper/` and the socket's folder; journals, figures and config stay."""
+def _remove_home(paths: Paths) -> None:
     home = Path(paths.home)
-    for name in OWN:
-        for path in home.glob("daemon.log*") if name == "daemon.log" else [home / name]:
-            remove(path)
+    for path in (*home.glob("daemon.log*"), *(home / name for name in OWN)):
+        remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
     runtime = Path(paths.runtime)
@@ -175,12 +146,3 @@ def remove_home(paths: Paths) -> None:
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
         say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")
-
-
-def main() -> int:
-    """Do any of install's verbs, or `uninstall`; return the exit code."""
-    return install.main({**install.VERBS, "uninstall": uninstall})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
