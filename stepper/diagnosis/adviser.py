@@ -18,14 +18,16 @@ from typing import Any
 
 from stepper.diagnosis import before, doubts, pictures, syntax
 from stepper.diagnosis.facts import Changed, Look
+from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
+from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.reading import read
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Fault, Run
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
-from stepper.session.ports import Execution, Pictures, Surroundings
+from stepper.session.ports import Execution
 from stepper.words import brief
 
 log = logging.getLogger("stepper")
@@ -57,7 +59,7 @@ class Adviser:
 
     path: str
     surroundings: Surroundings
-    pictures: Pictures
+    pictures: Figures
     transform: Callable[[str], str]
 
     @harmless(lambda cell, namespace: None)

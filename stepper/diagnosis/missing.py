@@ -16,13 +16,13 @@ from pathlib import Path
 from stepper.diagnosis import distributions
 from stepper.diagnosis.facts import Look
 from stepper.diagnosis.inside.near import bare, closest, listed, quoted
+from stepper.diagnosis.surroundings import Surroundings
 from stepper.diagnosis.tree import ENTRIES, LONGEST, entries
 from stepper.ground.text import one_line
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell, Fault
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
-from stepper.session.ports import Surroundings
 from stepper.words import brief
 
 # What JSON and JavaScript write, and what Python writes for it.

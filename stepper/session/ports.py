@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -272,41 +272,6 @@ class Journal(Protocol):
 
     def flush(self, sync: bool | None = True) -> None:
         """Write the events that wait, all or none; raise OSError."""
-
-
-class Surroundings(Protocol):
-    """The project's files and the kernel's environment, each answer bounded in time and number."""
-
-    def named(self, folder: str) -> str:
-        """Return a folder as reports name it: relative to the project where it lies inside."""
-
-    def paths_like(self, asked: str, cwd: str) -> list[str]:
-        """Return the existing paths nearest to one, as written from `cwd`."""
-
-    def modules_like(self, name: str, cwd: str) -> list[tuple[str, str]]:
-        """Return modules of that name below the project: path, and the folder that must be on sys.path."""
-
-    def defining(self, names: Sequence[str]) -> list[tuple[str, int, str]]:
-        """Return which of the project's source files define one of the names: path, line, name."""
-
-    def findable(self, name: str, path: Sequence[str], cwd: str) -> bool:
-        """Whether a kernel with that sys.path may find a module; True in doubt."""
-
-    def install_command(self, python: str, distribution: str) -> str:
-        """Return the command that adds a distribution to the environment of `python`."""
-
-    def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
-        """Return the project's files that were written since: path, size in bytes."""
-
-    def changed_since(self, when_ns: int, leave_out: Collection[str], folders: Sequence[str]) -> bool:
-        """Whether a file of the project, or one of the folders, was changed since."""
-
-
-class Pictures(Protocol):
-    """The folder of pictures that an agent can look at."""
-
-    def save(self, outputs: Sequence[dict[str, Any]], run: int) -> Sequence[Any]:
-        """Save the pictures of a run's outputs; return what became of each, in order."""
 
 
 class Diagnosis(Protocol):
