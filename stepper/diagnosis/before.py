@@ -145,21 +145,23 @@ def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
     bound = {*_bound(tree)}
     if not known.names or ANYTHING.search(code) or "*" in bound:
         return
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    uncalled = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == "input" and id(n) not in called]
-    asks = not (known.own_input or "input" in bound or uncalled)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     defined = {*known.names, *bound, *vars(builtins)}
+    absent = {node.id for node in names if node.id not in defined and not AUTOMATIC.fullmatch(node.id)}
+    absent = absent if MAGIC not in code else set()
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    asks = not known.own_input and "input" not in bound
+    asks = asks and all(id(node) in called for node in names if node.id == "input")
     end = ENDS.search(code)
     ends = code.count("\n", 0, end.start()) + 1 if end else sys.maxsize
-    for statement, name in _loaded(tree):
-        absent = MAGIC not in code and name not in defined and not AUTOMATIC.fullmatch(name)
-        if absent or (asks and name == "input"):
+    for statement, name in _loaded(tree) if absent or "input" in code else ():
+        if name in absent or (asks and name == "input"):
             own = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id == name]
             node = min(own, key=lambda node: (node.lineno, node.col_offset))
             said = "raw_input was called, but this frontend does not support input requests."
             asked = Fault("StdinNotImplementedError", said, NO_INPUT)
             if node.lineno < ends:
-                yield node, _fault(NameError, f"name {name!r} is not defined", name=name) if absent else asked
+                yield node, _fault(NameError, f"name {name!r} is not defined", name=name) if name in absent else asked
             return
 
 
@@ -179,7 +181,7 @@ def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 break
             if step.opname == "RAISE_VARARGS":
                 return
-            if step.opname == "LOAD_NAME" and step.argval != "__annotations__":
+            if step.opname == "LOAD_NAME":
                 yield statement, step.argval
 
 
