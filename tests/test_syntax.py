@@ -174,7 +174,8 @@ def test_what_this_python_reads_is_not_changed() -> None:
     "source",
     ["(,\n" * 6_000, "[a b\n" * 4_000, "try:\n " * 3_000, "'''\n" * 5_001, "%x\n" * 6_000 + "(", "else:\n" * 3_000,
      "x = (\n" + "  a b,\n" * 2_500 + ")", "\0(", "\ud800 x", "-" * 19_000 + "1", "(" * 19_000, "x" * 200_000 + " y",
-     "a\n b\n" * 2_000, "\"\"\"a\"\"\" b\n" * 1_500, "“" * 9_000, "f'{a" * 5_000],
+     "a\n b\n" * 2_000, "\"\"\"a\"\"\" b\n" * 1_500, "“" * 9_000, "f'{a" * 5_000,
+     "x" + " \t" * 990 + "y (", ("(" + "#" * 1_990 + "'\n") * 9, "a.b" * 660 + "++ ("],
 )  # fmt: skip
 def test_no_source_takes_long(source: str) -> None:
     began = time.monotonic()

@@ -17,7 +17,7 @@ from stepper.policy.model import Fault
 EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
 # What IPython reads as its own is no Python: `%x`, `!x`, `a = !x`, `x?`.
 MAGIC = re.compile(r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)", re.MULTILINE)
-LONGEST = 20_000  # characters of a source that is looked at
+LONGEST, WIDEST = 20_000, 2_000  # characters of a source, of a line that is looked at: some patterns are quadratic
 EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
 NEAR = 50  # lines around the place where Python stopped that are changed
 ROUNDS = 8  # changes of one source
@@ -91,7 +91,8 @@ def _place(line: int, column: int, text: str, of: str = "") -> str:
 def _repaired(source: str) -> str:
     """Return the changes with which a source reads, in words; '' where there are none."""
     left, made = EFFORT, list[str]()
-    stopped = _stopped(source) if len(source) <= LONGEST else None  # None: another Python refused it
+    long = len(source) > LONGEST or max(map(len, source.split("\n"))) > WIDEST
+    stopped = None if long else _stopped(source)  # None: another Python refused it
     while stopped and len(made) < ROUNDS:
         line, unread = stopped
         lines, at, further = source.split("\n"), line - 1, None
