@@ -3,9 +3,17 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
+.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz clean
 
-test: lint pytest
+# Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The types take as long as all other checks and one core: they are checked beside the tests, and what is said of them stands
+# below those.
+test: env
+	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory types >"$$said" 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory checks pytest; failed=$$?; \
+	wait $$types || failed=1; cat "$$said"; exit $$failed
 
 env: $(ENV)/.made
 
@@ -17,18 +25,20 @@ $(ENV)/.made: pyproject.toml
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
-lint: env
+lint: checks types
+
+types: env
+	$(BIN)/mypy
+
+checks: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck install.sh hooks/stepper .ci/run
 
-# Workers who take tests from each other when they have none left. What failed is run once more, alone, and must pass then: the
-# tests share the machine's time and memory with each other. Both runs are shown; what needs the second is to be mended.
+# Workers who take tests from each other when they have none left.
 pytest: env
-	$(BIN)/python -m pytest -n 3 --dist worksteal \
-	  || { [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # All tests, those that are slow by nature too: hangs, floods, memory to the last, the soak, versions, Python 3.9, the whole
 # corpus, all of the real client and of JupyterLab, every cell of the notebooks three times beside nbclient, for races.

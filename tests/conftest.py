@@ -29,6 +29,7 @@ from tests import forked
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each daemon and each kernel compiles all that it imports
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ("python", "compiled")
 CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()"
@@ -41,6 +42,7 @@ class Project:
         self.folder = folder
         self.paths = Paths(str(folder))
         self.compiled = ""  # the compiled client, where that is to be the hook process
+        self.daemons = True  # … as forks, where a command starts them
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.remember(self.paths, {"python": sys.executable})
@@ -52,7 +54,7 @@ class Project:
         self, *arguments: str, check: int | None = 0, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the CLI."""
-        done = forked.run(list(arguments), cwd or self.folder, timeout=120)
+        done = forked.run(list(arguments), cwd or self.folder, timeout=120, daemons=self.daemons)
         assert check is None or done.returncode == check, done.stdout + done.stderr
         return done
 

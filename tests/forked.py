@@ -1,8 +1,9 @@
 """The command line without its start: one process has imported it, and each call is a fork of that one.
 
 What runs is the same `main`, in a process of its own with the caller's folder, environment, umask and arguments; only the
-0.2 s in which Python starts and imports are saved, some thousand times. That the command starts by itself is shown
-by what takes no shortcut: test_costs.py, test_install.py, test_processes.py, the real client.
+0.2 s in which Python starts and imports are saved, some thousand times. A daemon that such a command starts is a fork too,
+of that one. That command and daemon start by themselves is shown by what takes no shortcut: test_costs.py, test_install.py,
+test_processes.py, whatever a hook starts, the real client.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 Done = subprocess.CompletedProcess[str]
 IMPORTED = (
-    "stepper.cli.main",
-    "stepper.cli.present",
-    "stepper.words.report",
-    "stepper.cli.stop",
-)  # what most commands load
+    *("stepper.cli.main", "stepper.cli.present", "stepper.words.report", "stepper.cli.stop"),  # what most commands load
+    *("stepper.hook.start", "stepper.daemon.server", "nbformat", "jsonschema", "jupyter_client"),  # … and each daemon
+)
 
 
 class Nursery:
@@ -62,13 +63,17 @@ def nursery(pid: int) -> Nursery:
     return made
 
 
-def run(arguments: list[str], cwd: Path, timeout: float) -> Done:
-    """Run `stepper` with these arguments in that folder, as `subprocess.run(…, capture_output=True, text=True)` would."""
+def run(arguments: list[str], cwd: Path, timeout: float, daemons: bool = True) -> Done:
+    """Run `stepper` with these arguments in that folder, as `subprocess.run(…, capture_output=True, text=True)` would.
+
+    With `daemons=False` a daemon that it starts is a Python of its own: its command line is that of a daemon.
+    """
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(nursery(os.getpid()).path)
         pipes = [os.pipe(), os.pipe()]
         os.umask(umask := os.umask(0o077))
-        about = json.dumps({"argv": arguments, "cwd": str(cwd), "environ": dict(os.environ), "umask": umask})
+        about = json.dumps({"argv": arguments, "cwd": str(cwd), "environ": dict(os.environ), "umask": umask,
+                            "daemons": daemons})  # fmt: skip
         try:
             socket.send_fds(link, [len(about).to_bytes(8, "big")], [write for _, write in pipes])
             link.sendall(about.encode("utf-8", "surrogateescape"))
@@ -103,6 +108,7 @@ def serve(listener: int) -> None:
     """Fork for each that asks, until the one that was asked for ends this process."""
     for each in IMPORTED:
         importlib.import_module(each)
+    importlib.import_module("nbformat").validate({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
     gc.collect()
     gc.freeze()  # a fork that collects would copy what all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -156,13 +162,55 @@ def become(told: dict[str, Any], outputs: list[int]) -> None:
         del os.environ[name]
     os.environ.update(told["environ"])
     sys.argv = ["-c", *told["argv"]]
+    if told["daemons"]:
+        from stepper.hook import start
+
+        start.subprocess = SimpleNamespace(Popen=Daemon, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    end(main)
+
+
+def end(main: Callable[[], None]) -> None:
+    """Do that as a process's whole work: end as the interpreter would."""
     code = 1
     try:
         main()
+        code = 0
     except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - whatever it is, it is told as the interpreter would
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking the interpreter down takes as long as the command
+
+
+class Daemon:
+    """A fork that does what `python -I -m stepper.daemon PROJECT` does, as the Popen that it stands for."""
+
+    def __init__(self, command: list[str], *, stdin: int, stdout: int, stderr: int, cwd: str,
+                 start_new_session: bool, env: dict[str, str]) -> None:  # fmt: skip
+        assert command[1:4] == ["-I", "-m", "stepper.daemon"] and start_new_session
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        with open(os.devnull) as nothing:
+            for number, file in enumerate((nothing.fileno(), stdout, stderr)):
+                os.dup2(file, number)
+        os.closerange(3, 1024)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - nothing of the command's own
+        sys.argv = command[3:]
+        from stepper.daemon.server import main
+
+        end(main)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.returncode = 1  # which, its log tells
+        return self.returncode

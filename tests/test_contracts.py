@@ -53,7 +53,7 @@ def test_the_contracts_hold(package: Path) -> None:
         ("daemon/verbs.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
         ("cli/main.py", "from stepper.diagnosis import adviser", {DIAGNOSIS}),
         ("daemon/server.py", "from stepper.kernel.local.kernels import LocalKernels", {PLACES}),
-        ("kernel/execution.py", "from stepper.kernel.local.memory import Guard", {PLACES, CIRCLES}),
+        ("kernel/execution.py", "from stepper.kernel.local.memory import OomKills", {PLACES, CIRCLES}),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
         ("notebook/afterwards.py", "from stepper.notebook import file", {CIRCLES}),
     ],

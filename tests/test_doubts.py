@@ -218,7 +218,7 @@ def test_a_function_works_where_no_helper_is(clean: Lab) -> None:
 
 
 def test_swallowing_is_cheap_and_can_be_interrupted(clean: Lab) -> None:
-    loop = "import time\nbegan = time.perf_counter()\nfor i in range(10_000):\n    try: int('x')\n    except %s: pass\ntook = time.perf_counter() - began"
+    loop = "import time\nbegan = time.thread_time()\nfor i in range(10_000):\n    try: int('x')\n    except %s: pass\ntook = time.thread_time() - began"
     clean.ok(loop % "ValueError")
     plain = clean.value("took")
     clean.ok(loop % "Exception")
@@ -453,7 +453,7 @@ def test_frames_of_others_and_odd_ones_are_let_alone(clean: Lab) -> None:
     began = time.monotonic()
     assert facts(clean, "mine2 = mine\nodd = pd.DataFrame({Label(): [None, None], 1: [2, 3]})\nodd2 = odd.copy()") == []
     assert facts(clean, "same = pd.concat([people, people], axis=1)\nsame['id'] = np.nan\nsame['age'] = None") == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25  # each would sleep for 30
     clean.ok("del mine, mine2, odd, odd2")
 
 
@@ -466,11 +466,10 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
         "huge['z'] = np.nan",
         "m = big.merge(people, left_on='x', right_on='id', how='left')",
     ):
-        began = time.monotonic()
-        timed = f"import time\n_began = time.monotonic()\n{code}\n_took = time.monotonic() - _began"
+        clean.ok("import time\n_before = time.process_time()")
+        timed = f"_began = time.process_time()\n{code}\n_took = time.process_time() - _began"
         assert told(clean, timed) == []
-        spent = time.monotonic() - began
-        assert spent - clean.value("_took") < 1.5  # pandas takes its own
+        assert clean.value("time.process_time() - _before - _took") < 1.5  # pandas takes its own
     clean.ok("del big, wide, huge, m")
 
 

@@ -28,9 +28,12 @@ def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped()
         assert "Doubt: " not in found.report.text
 
 
+DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
+
+
 def sample(size: int = 60) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
-    whole = load()
+    whole = {name: [case for case in cases if case.name not in DEAR] for name, cases in load().items()}
     total = sum(map(len, whole.values()))
     parts = {name: max(2, round(size * len(cases) / total)) for name, cases in whole.items()}
     return [cases[n * len(cases) // parts[name]] for name, cases in whole.items() for n in range(parts[name])]

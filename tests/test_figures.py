@@ -111,8 +111,8 @@ def test_titles_limits_lines_and_legend(plots: Lab) -> None:
         ("plt.plot([1, 2]); plt.xlim(1, 0)", {"xlim": [1, 0]}),
         ("plt.plot(pd.date_range('2020-01-01', periods=9), range(9)); plt.margins(0)", {"xlim": ["2020-01-01", "2020-01-09"]}),
         ("plt.plot(pd.date_range('2020-01-01', periods=9, freq='h'), range(9)); plt.margins(0)",
-         {"xlim": ["2020-01-01 00:00", "2020-01-01 08:00"]}),
-        ("pd.Series(range(9), pd.date_range('2020-01-01', periods=9)).plot()", {"xlim": ["2020-01-01", "2020-01-09"]}),
+         {"xlim": ["01-01 00", "01-01 08"]}),
+        ("pd.Series(range(9), pd.date_range('2020-01-01', periods=9)).plot()", {"xlim": ["01 Jan 2020", "09"]}),
         ("pd.DataFrame({'a': [1, 2], 'b': 3}, ['one', 'two']).plot.bar()",
          {"artists": [["bar", 4, 0]], "xlim": ["one", "two"], "legend": ["a", "b"]}),
         ("plt.plot([1, 2], label='l'); plt.legend().set_visible(False)", {"legend": None}),
@@ -255,7 +255,7 @@ def test_it_takes_no_time(plots: Lab, code: str) -> None:
     done = plots.ok(
         f"{code}\nfigure = plt.gcf(); result = held(figure); spent = []\n"
         "for _ in range(5):\n"
-        "    began = time.perf_counter(); note(figure, result); spent.append(time.perf_counter() - began)\n"
+        "    began = time.thread_time(); note(figure, result); spent.append(time.thread_time() - began)\n"
         "plt.close(); print(min(spent))"
     )
     assert float(text(done)) < 0.05
@@ -622,6 +622,6 @@ def test_rich_outputs_are_at_most_eight() -> None:
     outputs = [{"data": {"video/mp4": "xy"}}] * 20
     assert pictures.rich(outputs) == ["video, 2 bytes"] * 8 + ["… and 12 more"]
     assert pictures.rich(outputs[:8]) == ["video, 2 bytes"] * 8
-    began = time.monotonic()
+    began = time.process_time()
     pictures.rich([{"data": {"text/html": "x" * 10**7, "text/plain": "<" * 10**6}}])
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1

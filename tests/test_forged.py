@@ -320,8 +320,8 @@ def test_long_lines_are_cut_where_a_line_ends() -> None:
     "namespace",
     ["{'lasting': {'a': 1, 'b': 2}}", "{'lasting': {'mark': 'm', 'b': 2}, 'names': 5}", "{'lasting': 5}", "[1]", "5"],
 )
-def test_a_message_in_the_helpers_name_stops_no_notebook(project: Project, namespace: str) -> None:
-    notebook = project.notebook("a.ipynb")
+def test_a_message_in_the_helpers_name_stops_no_notebook(place: Project, namespace: str) -> None:
+    notebook = place.new()
     forged = f"""
 import os, sys
 kernel = get_ipython().kernel

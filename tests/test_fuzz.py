@@ -30,6 +30,7 @@ from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, events, firstline, gate, ledger, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
+from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.setup import settings as merging
 from stepper.words import brief, report
@@ -344,7 +345,7 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     assert document.language is not None and document.figures >= 0
     made = plan.from_json(document.plan) or plan.Plan()
     state = State(plan=made)
-    assert brief.context("n", state, {}, False)
+    assert brief.context("n", state, Namespace(), False)
     for cell in runnable(document.cells):
         firstline.parse(cell.source)
         assert cell.label
@@ -393,7 +394,7 @@ def test_journals(tmp_path: Path, lines: list[bytes]) -> None:
     for key in (*state.progress, None):
         assert brief.after_fix("n", state, key, None, 3)
         assert brief.after_skip("n", state, key, "because")
-    assert brief.context("n", state, {}, True)
+    assert brief.context("n", state, Namespace(), True)
     assert brief.built(state) is not None and state.name and state.under_way in (True, False)
     for run in state.runs:
         assert brief.of_journaled(run, state.reports.get(run.run), state.stop).text

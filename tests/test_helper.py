@@ -263,7 +263,7 @@ fine = 1
 def test_hostile_objects(clean: Lab, act: str) -> None:
     began = time.monotonic()
     names = clean.names(HOSTILE.format(act=act))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 25  # each would sleep for 30
     variables = names["variables"]
     assert variables["fine"]["type"] == "int"
     assert variables["hostile"] == {"type": "__main__.Hostile"}
@@ -464,8 +464,8 @@ def test_what_an_error_tells(live: Lab, code: str, ename: str, facts: dict[str, 
 )  # fmt: skip
 def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     began = time.monotonic()
-    done = live.run(f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=10)
-    assert time.monotonic() - began < 8
+    done = live.run(f"class Odd(Exception):\n    {body}\n\nraise Odd('a')", timeout=30)
+    assert time.monotonic() - began < 25  # one would sleep for 30
     assert done.outcome is Outcome.ERROR and done.fault is not None and "namespace" in done.told
     if message is not None:
         assert (done.fault.ename, done.fault.evalue, done.fault.line) == ("Odd", message, 4)

@@ -202,7 +202,7 @@ def wait_until(come: Callable[[], bool], seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not come():
         assert time.monotonic() < until, "it never came"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def sleeping(project: Project) -> bytes:

@@ -200,12 +200,13 @@ def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
 
 
 def test_late_output_of_a_cell_that_was_changed_is_said_to_be_left_out(notebook: Notebook) -> None:
-    cell, _ = notebook.insert("import asyncio\nasync def late():\n    await asyncio.sleep(1)\n    print('LATE')\n"
-                              "task = asyncio.get_running_loop().create_task(late())")  # fmt: skip
+    cell, _ = notebook.insert("import asyncio, os\nasync def late():\n    while not os.path.exists('edited'): await asyncio.sleep(0.01)\n"
+                              "    print('LATE')\ntask = asyncio.get_running_loop().create_task(late())")  # fmt: skip
     notebook.edited("replace", "other = 1", cell)
-    time.sleep(2)
-    _, answer = notebook.insert("1")
-    assert "5 characters came for cell 1" in answer.text and "so they are left out" in answer.text
+    (notebook.path.parent / "edited").touch()
+    texts: list[str] = []
+    until(lambda: texts.append(notebook.insert("await asyncio.sleep(0.1)")[1].text) or "came for cell 1" in texts[-1])
+    assert "5 characters came for cell 1" in texts[-1] and "so they are left out" in texts[-1]
     assert "LATE" not in notebook.path.read_text()
 
 
@@ -227,7 +228,7 @@ def test_displays_are_updated_wherever_they_show(notebook: Notebook) -> None:
 
 
 def test_a_display_in_the_cell_that_runs_is_updated_by_an_earlier_ones_task(notebook: Notebook) -> None:
-    notebook.insert("import asyncio\nasync def late():\n    await asyncio.sleep(0.5)\n    h.update('two')\n"
+    notebook.insert("import asyncio\nasync def late():\n    while 'h' not in globals(): await asyncio.sleep(0.01)\n    h.update('two')\n"
                     "task = asyncio.get_running_loop().create_task(late())")  # fmt: skip
     cell, _ = notebook.insert("h = display('one', display_id=True)\nawait task")
     assert shown(notebook, cell) == "'two'"

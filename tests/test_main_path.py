@@ -22,7 +22,7 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -93,6 +93,7 @@ def test_long_output_is_cut_in_the_report_and_whole_in_the_notebook(project: Pro
     assert len(answer.text) < 6000
 
 
+@pytest.mark.nightly
 def test_escapes_and_control_characters_never_reach_a_report(project: Project) -> None:
     notebook = project.new("A \x1b[31mred\x1b[0m title")
     _, answer = notebook.insert(
@@ -138,6 +139,7 @@ def test_the_batch_of_another_session_leaves_the_time_alone(project: Project) ->
     assert (project.folder / ".stepper" / "batch").exists()
 
 
+@pytest.mark.nightly
 def test_the_same_call_never_runs_twice(project: Project) -> None:
     notebook = project.new()
     payload = notebook.edited("insert", "print('once')")
@@ -160,6 +162,7 @@ def test_write_runs_new_and_changed_cells_and_stops_at_the_first_failure(project
     assert [run["cell_id"] for run in project.json("history")] == ["a", "b", "c", "b", "c", "d"]
 
 
+@pytest.mark.nightly
 def test_nbformat_4_4_without_cell_ids(project: Project) -> None:
     notebook = project.notebook("old.ipynb", [code("x = 5")], minor=4)
     payload = notebook.edited("insert", "print('below', 3)", "cell-0")
@@ -289,6 +292,7 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Proje
     assert sorted(len(text.split("[")[-1].split(",")) for text in answers.values()) == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_an_edit_made_while_the_cell_ran_is_kept(project: Project) -> None:
     notebook = project.new()
     first, _ = notebook.insert("a = 1")
@@ -466,6 +470,7 @@ def test_a_tag_without_a_list_is_a_tag(project: Project) -> None:
     assert "1 of 1 cells ran ok" in project.stepper("run", "tag").stdout
 
 
+@pytest.mark.nightly
 def test_a_journal_that_can_not_be_written_is_said(untouched: Project) -> None:
     notebook = untouched.new()
     notebook.insert("1")

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.kernel.local.memory import Guard, Usage, cgroups, usage
+from stepper.kernel.local.memory import cgroups, usage
+from stepper.kernel.place import Guard, Usage
 from stepper.policy.model import Outcome
 from stepper.session.ports import Execution
 from tests.test_helper import Lab

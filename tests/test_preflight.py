@@ -1056,10 +1056,10 @@ def test_sources_that_break_a_parser_prove_nothing_or_are_syntax_errors(source: 
     "source", [" " * 19_000, "\n" * 19_000, "a " * 9_000, "(" * 19_000, "f'{" * 6_000, "f'{(" + "''" * 9_000]
 )
 def test_no_source_takes_long(source: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     fault = check(source) or Fault("SyntaxError", "invalid syntax", ("SyntaxError",), 1)
     syntax.suggestion(source, fault)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_transformer_that_fails_proves_nothing() -> None:

@@ -46,7 +46,7 @@ def until(met: Callable[[], Any], what: str, seconds: float = 20) -> None:
     limit = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < limit, what
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 class Sleepers:
@@ -200,6 +200,7 @@ BY_OTHERS = [
 def test_what_cells_start_ends_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:
+    project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
     start = START.format(seconds=sleepers.seconds)
     if end in BY_OTHERS:  # nothing but its parent, which is gone, tells whose a process without an environment is

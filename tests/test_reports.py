@@ -91,6 +91,7 @@ def test_the_third_in_a_row_counts_as_an_attempt(project: Project) -> None:
     assert "Attempted Fixes: 3" in stopped.stop
 
 
+@pytest.mark.nightly
 def test_found_before_it_ran_then_run_ok(project: Project) -> None:
     notebook = project.new("One", "Two")
     cell, _ = notebook.insert("undefined_1")
@@ -100,6 +101,7 @@ def test_found_before_it_ran_then_run_ok(project: Project) -> None:
     assert [step["status"] for step in project.json("status")["steps"]] == ["done", "pending"]
 
 
+@pytest.mark.nightly
 def test_preflight_can_be_turned_off(project: Project) -> None:
     project.config("preflight: false")
     notebook = project.new("One")
@@ -116,6 +118,7 @@ def test_names_of_earlier_cells_are_known(project: Project) -> None:
     assert "FAILED before it ran: NameError" in notebook.insert("value + 1")[1].text
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
     notebook = project.new("One", "Two")
     notebook.insert("value = 1")
@@ -126,6 +129,7 @@ def test_a_daemon_that_starts_anew_knows_the_names(project: Project) -> None:
 # --- no progress ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_same_source_after_the_same_error_is_not_run_again(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
@@ -136,6 +140,7 @@ def test_the_same_source_after_the_same_error_is_not_run_again(project: Project)
     assert project.json("status")["steps"][0]["attempts"] == 0
 
 
+@pytest.mark.nightly
 def test_another_cell_in_between_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("# stepper: scratch\nd = {'a': 1}")
@@ -144,6 +149,7 @@ def test_another_cell_in_between_lets_it_run(project: Project) -> None:
     assert "ran ok" in notebook.replace(cell, "d['b']").text
 
 
+@pytest.mark.nightly
 def test_a_changed_file_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("text = open('later.txt').read()")
@@ -151,6 +157,7 @@ def test_a_changed_file_lets_it_run(project: Project) -> None:
     assert "ran ok" in notebook.replace(cell, "text = open('later.txt').read()").text
 
 
+@pytest.mark.nightly
 def test_a_look_that_changes_something_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = globals().get('e', {})\nd['b']")
@@ -158,6 +165,7 @@ def test_a_look_that_changes_something_lets_it_run(project: Project) -> None:
     assert "ran ok" in notebook.replace(cell, "d = globals().get('e', {})\nd['b']").text
 
 
+@pytest.mark.nightly
 def test_fix_lets_it_run(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("d = {}\nd['b']")
@@ -175,6 +183,7 @@ def test_the_same_error_from_other_sources_is_said(project: Project) -> None:
     assert "Note: third time KeyError: 'presure', same line, from 3 sources." in third.text
 
 
+@pytest.mark.nightly
 def test_a_return_to_an_earlier_source_is_named(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("{}['a']")
@@ -233,6 +242,7 @@ def test_the_line_that_ran_at_the_deadline(project: Project) -> None:
     assert "# stepper: timeout=" in answer.text
 
 
+@pytest.mark.nightly
 def test_the_line_that_ran_in_a_cell_deaf_to_the_interrupt(project: Project) -> None:
     project.config("cell_timeout_seconds: 1")
     notebook = project.new("One")
@@ -287,6 +297,7 @@ def test_eval_without_a_kernel_says_so(project: Project) -> None:
     assert "no live kernel" in done.stderr
 
 
+@pytest.mark.nightly
 def test_output_fetches_what_a_report_left_out(project: Project) -> None:
     notebook = project.new("One")
     cell, answer = notebook.insert("for n in range(3000): print('line', n)")
@@ -303,6 +314,7 @@ def test_output_fetches_what_a_report_left_out(project: Project) -> None:
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
     title = "Load the measurements of all the weather stations and look at the very first rows of each of them"
     criterion = (
@@ -319,12 +331,14 @@ def test_repeated_lines_are_folded() -> None:
     assert "more lines" not in report.quote("a\nb\n" * 100, 2000), "different lines are no repetition"
 
 
+@pytest.mark.nightly
 def test_progress_bars_are_collapsed(project: Project) -> None:
     notebook = project.new("One")
     _, answer = notebook.insert("for n in range(101): print(f'\\r{n} %', end='')")
     assert re.findall(r"^\| .*", answer.text, re.MULTILINE) == ["| 100 %"]
 
 
+@pytest.mark.nightly
 def test_a_written_notebook_is_looked_at_cell_by_cell(project: Project) -> None:
     notebook = project.notebook("w.ipynb", [code("pass", "a")])
     answer = notebook.write([code("x = 1", "a"), code("x + undefined_1", "b"), code("x", "c")])
@@ -346,6 +360,7 @@ def test_found_before_it_ran_begins_a_done_step_afresh(project: Project) -> None
     assert answer.stop == "" and "retries made 0, left 3" in answer.text
 
 
+@pytest.mark.nightly
 def test_a_refused_cell_keeps_its_outputs(project: Project) -> None:
     notebook = project.new("One")
     cell, _ = notebook.insert("print('hello')\n{}['b']")
@@ -370,6 +385,7 @@ def test_eval_names_its_own_lines(project: Project) -> None:
     assert "Line 3 of the cell:" in answer.text and "return x / 0" in answer.text
 
 
+@pytest.mark.nightly
 def test_eval_tells_what_happened_although_the_notebook_cannot_be_read(project: Project) -> None:
     notebook = project.new("One")
     notebook.insert("x = 1")

@@ -27,10 +27,11 @@ from stepper.daemon.workspace import Workspace
 from stepper.hook import client, process
 from stepper.session.fake import FakeKernel, FakeKernels
 from stepper.session.session import Session
-from tests import test_main_path, test_workflow
+from tests import test_main_path, test_recovery, test_reports, test_workflow
 from tests.conftest import Answer, Project, text_of
 from tests.test_main_path import wait_until
 
+UNCLOSED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning").mark  # files that cells open
 # What is a session's alone, by where it is shown with a real kernel, too.
 SAME = {
     test_workflow: """
@@ -55,8 +56,17 @@ SAME = {
         another_language_is_named_and_not_run an_edit_made_while_the_cell_ran_is_kept
         a_cell_changed_while_it_ran_gets_no_foreign_outputs the_file_mode_is_kept_and_no_temporary_is_left
         the_context_forgets_a_kernel_that_is_gone a_strangers_metadata_is_no_trouble a_tag_without_a_list_is_a_tag
-        a_journal_that_can_not_be_written_is_said
+        a_journal_that_can_not_be_written_is_said escapes_and_control_characters_never_reach_a_report
     """,
+    test_reports: """
+        a_daemon_that_starts_anew_knows_the_names a_look_that_changes_something_lets_it_run a_refused_cell_keeps_its_outputs
+        a_return_to_an_earlier_source_is_named a_trivial_success_costs_sixty_words a_written_notebook_is_looked_at_cell_by_cell
+        another_cell_in_between_lets_it_run eval_tells_what_happened_although_the_notebook_cannot_be_read fix_lets_it_run
+        found_before_it_ran_then_run_ok output_fetches_what_a_report_left_out preflight_can_be_turned_off
+        progress_bars_are_collapsed the_line_that_ran_in_a_cell_deaf_to_the_interrupt
+        the_same_source_after_the_same_error_is_not_run_again a_changed_file_lets_it_run
+    """,
+    test_recovery: "restore_runs_no_cell_that_was_changed",
 }
 
 
@@ -154,8 +164,9 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Quick]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     made = Quick(tmp_path / "repo")
+    monkeypatch.chdir(made.folder / "notebooks")  # where cells run
     try:
         yield made
     finally:
@@ -172,7 +183,8 @@ def here(test: Callable[..., None]) -> Callable[..., None]:
     """Return a test as one of this module, whose project it gets, by day."""
     made = types.FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
     made.__dict__.update(test.__dict__)
-    made.pytestmark = [mark for mark in getattr(test, "pytestmark", []) if mark.name != "nightly"]  # type: ignore[attr-defined]
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name != "nightly"]
+    made.pytestmark = [*marks, UNCLOSED]  # type: ignore[attr-defined]
     return made
 
 

@@ -178,7 +178,7 @@ def test_what_this_python_reads_is_not_changed() -> None:
      "x" + " \t" * 990 + "y (", ("(" + "#" * 1_990 + "'\n") * 9, "a.b" * 660 + "++ ("],
 )  # fmt: skip
 def test_no_source_takes_long(source: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for line in (1, source.count("\n") + 1):
         suggestion(source, Fault("SyntaxError", "invalid syntax", ("SyntaxError",), line))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

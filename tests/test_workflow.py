@@ -163,6 +163,7 @@ def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None
     assert "ran ok" in notebook.replace(cell_id, "1").text
 
 
+@pytest.mark.nightly
 def test_a_failed_cell_waits_for_its_fix(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
@@ -362,6 +363,7 @@ def test_lost_state_is_said_first_with_the_next_run(project: Project) -> None:
     assert "state lost" in answer.text and "| False" in answer.text
 
 
+@pytest.mark.nightly
 def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
     notebook = project.new("One")
     for verb in ("continue", "fix", "skip", "restart", "restore", "trust"):
@@ -421,6 +423,7 @@ def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
     assert end_turn(other) == {}
 
 
+@pytest.mark.nightly
 def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
     notebook = project.new("One :: it works", "Two")
     notebook.insert("import json as j\nvalues = {'a': 1}")
@@ -462,6 +465,7 @@ def test_nothing_under_way_is_silent_and_starts_nothing(untouched: Project) -> N
     assert not os.path.exists(untouched.paths.socket)
 
 
+@pytest.mark.nightly
 def test_context_for_other_agents(untouched: Project) -> None:
     assert untouched.json("context")["current_notebook"] is None
     notebook = untouched.new("One", "Two")

@@ -53,7 +53,7 @@ def end_by_force(paths: Paths) -> int:
             root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
             kernels += clear(str(told["kernel"]), root) > 0
         with contextlib.suppress(OSError):  # a link is on the way: what is there is not stepper's
-            Files.beside(str(record)).forget()
+            Files(str(record)).forget()
     for leftover in (paths.socket, paths.daemon_json, *map(str, Path(paths.runtime).glob("k*"))):
         if os.path.exists(leftover):
             os.unlink(leftover)

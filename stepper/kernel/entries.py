@@ -10,16 +10,13 @@ from typing import Any
 
 import orjson
 
-from stepper.kernel.pictures import picture_in
+from stepper.kernel.pictures import content_text, picture_in
 from stepper.session.ports import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
-LARGE = 8 << 20  # characters whose escapes are not counted
-RESULT = "execute_result"
 WHY = "left out by stepper (max_output_bytes) …"
 GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
-GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 
 
 class Text:
@@ -34,7 +31,7 @@ class Text:
         self.left_out = 0
 
     @classmethod
-    def of(cls, value: str, limit: int, cut: bool = False) -> Text:
+    def of(cls, value: str, limit: int, cut: bool) -> Text:
         """Return a text as the notebook holds it; where it was `cut`, a line in it says how much was left out."""
         made, gap = cls(limit), GAP.search(value) if cut else None
         if gap is None:
@@ -42,7 +39,7 @@ class Text:
         else:
             head, tail = value[: gap.start()], value[gap.end() :]
             made.head, made.head_size, made.tail, made.tail_size = [head], len(head), deque([tail]), len(tail)
-            made.left_out = number(gap[1])
+            made.left_out = int(gap[1].replace(",", ""))
         return made
 
     def add(self, text: str) -> None:
@@ -92,6 +89,11 @@ class Entry:
     picture: dict[str, Any] | None = None
     cut: LeftOut = NOTHING  # of what is no stream
 
+    @classmethod
+    def of(cls, output: dict[str, Any], text: Text | None = None) -> Entry:
+        """Return an output, whole."""
+        return cls(output, size(output), text, output if picture_in(output) else None)
+
     @property
     def missing(self) -> LeftOut:
         """What was left out of it."""
@@ -102,29 +104,48 @@ class Entry:
         """What is left out with it."""
         if self.cut.outputs:
             return self.cut
-        texts = [self.text] if self.text is not None else self.of_error()
-        return LeftOut(sum(text.left_out + text.head_size + text.tail_size for text in texts), 1, self.size)
-
-    def of_error(self) -> list[Text]:
-        """Return an error's message and traceback; nothing where it is none."""
-        said = [self.output.get("evalue"), self.output.get("traceback")]
-        texts = [text_of(part) for part in said] if self.output["output_type"] == "error" else []
-        return [Text.of(text, 2 * len(text), bool(self.cut)) for text in texts]
-
-    def within(self, limit: int) -> Entry:
-        """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
-        return _stream(self.output["name"], self.text, limit) if self.text is not None else shortened(self, limit)
-
-    @property
-    def result(self) -> bool:
-        """Whether it is what the cell's last line was worth."""
-        return bool(self.output["output_type"] == RESULT)
+        if self.text is not None:
+            shown = self.text.head_size + self.text.tail_size
+        else:
+            shown = sum(len(GAP.sub("", text)) for text in error_texts(self.output))
+        return LeftOut(self.missing.characters + shown, 1, self.size)
 
     @property
     def held(self) -> int:
         """How many bytes it takes here."""
-        apart = self.picture is not None and self.picture is not self.output
-        return self.size + (len(picture_in(self.picture or {})) if apart else 0)
+        apart = None if self.picture is self.output else self.picture
+        return self.size + len(picture_in(apart or {}))
+
+    def within(self, limit: int) -> Entry:
+        """Return it, or the next best, within `limit` bytes, rendered for the notebook."""
+        if self.text is not None:
+            return self._stream(self.text, limit)
+        if self.size <= limit or self.cut:  # which says already what was left out
+            return self
+        if "data" in self.output:
+            sizes = {mime: len(content_text(content)) for mime, content in self.output["data"].items()}
+            made = left_out(", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items()))
+            return Entry(made, size(made), None, self.picture, LeftOut(0, 1, sum(sizes.values())))
+        # characters of at most 6 bytes
+        rooms = zip(error_texts(self.output), (limit // 24, limit // 12), strict=False)
+        parts = [Text.of(text, room, cut=False) for text, room in rooms]
+        made = {**self.output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
+        return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
+
+    def _stream(self, text: Text, limit: int) -> Entry:
+        """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
+        output = {**self.output, "text": text.value()}
+        while (taken := size(output)) > limit and text.half > 1:
+            text = text.within(int(0.95 * (text.head_size + text.tail_size) * limit / taken))
+            output["text"] = text.value()
+        return Entry(output, taken, text)
+
+
+def error_texts(output: dict[str, Any]) -> list[str]:
+    """Return an error's message and traceback; nothing where it is none."""
+    if output["output_type"] != "error":
+        return []
+    return [content_text(output.get(part), "\n") for part in ("evalue", "traceback")]
 
 
 def size(output: dict[str, Any]) -> int:
@@ -133,54 +154,14 @@ def size(output: dict[str, Any]) -> int:
     return EACH + sum(_taken(content) for content in held if content)
 
 
+def _taken(content: Any) -> int:
+    lines = LINE * content.count("\n") if isinstance(content, str) else 0
+    try:
+        return len(orjson.dumps(content)) + lines
+    except TypeError:  # lone surrogates
+        return len(json.dumps(content)) + lines
+
+
 def left_out(what: str) -> dict[str, Any]:
     """Return an output that says what is not there."""
     return {"output_type": "stream", "name": "stderr", "text": f"… {what} {WHY}\n"}
-
-
-def number(text: str) -> int:
-    """Return a number that was written for people."""
-    return int(text.replace(",", ""))
-
-
-def _stream(name: str, text: Text, limit: int) -> Entry:
-    """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
-    output = {"output_type": "stream", "name": name, "text": text.value()}
-    while (taken := size(output)) > limit and text.half > 1:
-        text = text.within(int(0.95 * (text.head_size + text.tail_size) * limit / taken))
-        output["text"] = text.value()
-    return Entry(output, taken, text)
-
-
-def shortened(entry: Entry, limit: int) -> Entry:
-    """Return an output that is no stream, or the next best within `limit` bytes."""
-    output = entry.output
-    if entry.size <= limit or output["output_type"] == "stream":  # which says already what was left out
-        return entry
-    data = output.get("data")
-    if data is not None:
-        sizes = {mime: len(text_of(content)) for mime, content in data.items()}
-        made = left_out(", ".join(f"{mime} of {taken:,} bytes" for mime, taken in sizes.items()))
-        return Entry(made, size(made), None, entry.picture, LeftOut(0, 1, sum(sizes.values())))
-    # characters of at most 6 bytes
-    parts = [text.within(room) for text, room in zip(entry.of_error(), (limit // 24, limit // 12), strict=True)]
-    made = {**output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
-    return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
-
-
-def text_of(content: Any, between: str = "\n") -> str:
-    """Return what a mime bundle or an error holds as text."""
-    if isinstance(content, str):
-        return content
-    lines = isinstance(content, list) and all(isinstance(line, str) for line in content)
-    return between.join(content) if lines else json.dumps(content)
-
-
-def _taken(content: Any) -> int:
-    if isinstance(content, str) and len(content) > LARGE:
-        return len(content)
-    try:
-        lines = LINE * content.count("\n") if isinstance(content, str) else 0
-        return len(orjson.dumps(content)) + lines
-    except TypeError:  # lone surrogates
-        return len(json.dumps(content))

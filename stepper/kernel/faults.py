@@ -10,7 +10,7 @@ from stepper.ground import reading
 from stepper.policy.model import Fault, Frame
 
 TEXT_CHARACTERS = 20_000  # of a traceback or a message
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # terminal colours and the like
 CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 OF_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
 
@@ -30,11 +30,6 @@ def sampled(stack: str, count: int | None) -> Fault | None:
     return None
 
 
-def without_escapes(text: str) -> str:
-    """Return text without terminal colours."""
-    return ANSI.sub("", text)
-
-
 def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
     """Return a text with its middle left out where it is very long: the journal keeps it for each run."""
     half = limit // 2
@@ -43,16 +38,9 @@ def cut(text: str, limit: int = TEXT_CHARACTERS) -> str:
 
 def bounded(error: dict[str, Any]) -> dict[str, Any]:
     """Return an error's content without escapes, each part cut: escapes may be most of a text."""
-
-    def short(text: str) -> str:
-        return cut(without_escapes(cut(text, 20 * TEXT_CHARACTERS)))
-
-    trace = "\n".join(map(str, error.get("traceback") or []))
-    return {
-        "ename": short(str(error.get("ename"))),
-        "evalue": short(str(error.get("evalue"))),
-        "traceback": short(trace),
-    }
+    said = {**error, "traceback": "\n".join(map(str, error.get("traceback") or []))}
+    parts = {name: cut(str(said.get(name)), 20 * TEXT_CHARACTERS) for name in ("ename", "evalue", "traceback")}
+    return {name: cut(ESCAPES.sub("", text)) for name, text in parts.items()}
 
 
 def fault_of(told: dict[str, Any], error: dict[str, Any] | None, count: int | None) -> Fault | None:

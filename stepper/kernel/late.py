@@ -6,8 +6,8 @@ between two writes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stepper.kernel.outputs import UPDATE, OutputArea
@@ -15,27 +15,12 @@ from stepper.notebook.file import IpynbFile
 from stepper.session.ports import Arrived, LeftOut, Models, Target
 
 
-@dataclass
-class _Cell:
-    area: OutputArea
-    characters: int = 0
-    outputs: int = 0
-    updates: int = 0
-
-    def take(self, message: dict[str, Any]) -> None:
-        self.area.take(message)
-        kind = message["msg_type"]
-        self.characters += len(message["content"]["text"]) if kind == "stream" else 0
-        self.updates += kind == UPDATE
-        self.outputs += kind not in ("stream", "clear_output", UPDATE)
-
-
 class Late:
     """What came for one notebook's cells since it was put there last."""
 
     def __init__(self, file: IpynbFile) -> None:
         self.file = file
-        self.cells: dict[Target, _Cell] = {}
+        self.cells: dict[Target, tuple[OutputArea, Counter[str]]] = {}
         self.again: dict[Target, Sequence[dict[str, Any]]] = {}  # was put, and dropped by another's write
 
     @property
@@ -60,17 +45,19 @@ class Late:
         """
         if target not in self.cells:
             outputs = self.file.outputs_of(target) if waiting is None else waiting
-            self.cells[target] = _Cell(OutputArea.of(outputs, displays, missing, limit))
-        self.cells[target].take(message)
+            self.cells[target] = OutputArea.of(outputs, displays, missing, limit), Counter()
+        area, came = self.cells[target]
+        area.take(message)
+        kind = message["msg_type"]
+        came["characters"] += len(message["content"]["text"]) if kind == "stream" else 0
+        came["updates"] += kind == UPDATE
+        came["outputs"] += kind not in ("stream", "clear_output", UPDATE)
 
     def put(self, models: Models | None) -> list[Arrived]:
         """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
-        found = {**self.again, **{target: cell.area.outputs() for target, cell in self.cells.items()}}
+        found = {**self.again, **{target: area.outputs() for target, (area, _) in self.cells.items()}}
         gone = self.file.put_late(found, models)
-        arrived = [
-            Arrived(target, cell.characters, cell.outputs, cell.updates, cell.area.left_out, cell.area.placed,
-                    target not in gone)
-            for target, cell in self.cells.items()
-        ]  # fmt: skip
+        arrived = [Arrived(target, left_out=area.left_out, displays=area.placed, there=target not in gone, **came)
+                   for target, (area, came) in self.cells.items()]  # fmt: skip
         self.cells, self.again = {}, {}
         return arrived

@@ -14,8 +14,7 @@ LOOKED_AT = 8  # pictures of a run
 def picture_in(output: Mapping[str, Any]) -> str:
     """Return the base64 text of an output's picture, or ''."""
     data = output.get("data")
-    held = next((data[kind] for kind in RASTER if data.get(kind)), "") if isinstance(data, dict) else ""
-    return content_text(held)
+    return content_text(next((data[kind] for kind in RASTER if data.get(kind)), "")) if isinstance(data, dict) else ""
 
 
 def key(text: str) -> int:
@@ -23,8 +22,9 @@ def key(text: str) -> int:
     return zlib.crc32("".join(text.split()).encode("utf-8", "replace"))
 
 
-def content_text(content: Any) -> str:
-    """Return an output's content, which may be lines or JSON, as one text."""
+def content_text(content: Any, between: str = "") -> str:
+    """Return what a mime bundle or an error holds, which may be lines or JSON, as one text."""
     if isinstance(content, str):
         return content
-    return "".join(map(str, content)) if isinstance(content, list) else json.dumps(content, default=str)
+    lines = isinstance(content, list) and all(isinstance(line, str) for line in content)
+    return between.join(content) if lines else json.dumps(content, default=str)

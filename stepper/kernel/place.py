@@ -5,77 +5,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
+from stepper.kernel.channels import Channels
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
+GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 
 
-class Inbox(Protocol):
-    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
+@dataclass(frozen=True)
+class Usage:
+    """How much memory there is and how much is used, in bytes; `where` names whose."""
 
-    unread: int
-
-    async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
-
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Return the messages that are there, those of a burst at most."""
-
-
-class Transport(Protocol):
-    """The way to a kernel and back: Jupyter's messages, its channels `shell` and `iopub`."""
+    total: int
+    used: int
+    where: str
 
     @property
-    def iopub(self) -> Inbox:
-        """What the kernel publishes; only while it is open."""
-
-    @property
-    def shell(self) -> Inbox:
-        """What it replies; only while it is open."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages come and go."""
-
-    def open(self) -> None:
-        """Have messages come and go."""
-
-    def close(self) -> None:
-        """Have none come any more; whoever waits for one goes on."""
-
-    def send(
-        self,
-        kind: str,
-        content: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-        request: str = "",
-        parent: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
+    def percent(self) -> float:
+        """How full it is."""
+        return 100.0 * self.used / self.total
 
 
-class Guard(Protocol):
-    """Watches the memory of one run. `warning` is set where it was used up before the cell began."""
+class Guard:
+    """Watches one run. `warning` is set where the limit was passed before the cell began."""
 
-    warning: str
+    def __init__(self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]) -> None:
+        self.percent, self.look, self.tree = percent, look, tree
+        now = look()
+        self.above = now.percent >= percent
+        self.began = tree() if self.above else 0
+        self.warning = (
+            f"memory was at {now.percent:.0f} % of {now.where} before the cell began (the limit is {percent:g} %)"
+            if self.above
+            else ""
+        )
 
     def trip(self) -> str:
-        """Return what was seen where the cell must stop, else ''."""
+        """Return what was seen where the cell must stop, else ''. With 100 % that is the system's to decide."""
+        now = self.look()
+        if now.percent < self.percent or self.percent >= 100:
+            return ""
+        share = self.tree()
+        if self.above and share - self.began <= GROWTH * now.total * self.percent / 100:
+            return ""
+        return (
+            f"memory reached {now.percent:.0f} % of {now.where} (the limit is {self.percent:g} %);"
+            f" this kernel holds {share / 1e6:,.0f} MB of {now.total / 1e6:,.0f} MB"
+        )
 
 
 class Process(Protocol):
     """A kernel's process where it runs: signalled, watched, measured. `ended` is its death as far as it is known."""
 
     id: str
-    about: About
     ended: Death | None
-    transport: Transport
+    channels: Channels
     log: str  # where what it writes is kept
     stack: str  # the file, on its machine, into which the helper is to write samples
+
+    def about(self) -> About:
+        """Return what it is: its interpreter, and its process where that is of this machine."""
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group."""
@@ -98,11 +92,11 @@ class Process(Protocol):
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
 
-    def guard(self, percent: float) -> Guard:
-        """Watch a run that begins now, so that its place never uses more of its memory than that."""
+    def usage(self) -> Usage:
+        """Return how full the memory is that it may use."""
 
     def rest(self) -> None:
-        """A run is over: what was killed in it says nothing of a death to come."""
+        """A run begins or is over: what was killed before says nothing of a death to come."""
 
     def trim(self) -> None:
         """Keep small what is kept of what it writes: its children's output is there, too."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepper.kernel.outputs import OutputArea
 from stepper.notebook.plainjson import dump_json
+from stepper.policy.model import Limits
 from stepper.session.ports import LeftOut, Models
 
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
@@ -44,19 +45,18 @@ class Widgets:
         self.states: dict[str, dict[str, Any]] = {}
         self.buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
         self.captured: dict[str, Captured] = {}
-        self.taking: dict[str, list[Captured]] = {}  # request → the widgets that take its outputs, the last one does
+        self.taking: list[Captured] = []  # those that were given a request to take, the last one last
         self.let_go: dict[str, int] = {}  # model → bytes that are too many
         self.changed = False
+        self.limits = Limits()
         self.came = 0  # bytes since the states were measured
 
-    def comm(self, message: dict[str, Any], max_output_bytes: int, max_state_bytes: int) -> None:
+    def comm(self, message: dict[str, Any]) -> None:
         """Take a comm's message, whether it is a widget's or not."""
         content, data = message["content"], message["content"].get("data")
         comm = content.get("comm_id")
         state = data.get("state") if isinstance(data, dict) else None
-        if not isinstance(comm, str) or not isinstance(data, dict) or not isinstance(state, dict):
-            return
-        if comm in self.let_go:
+        if not isinstance(comm, str) or not isinstance(state, dict) or comm in self.let_go:
             return
         self.changed = True
         self.states.setdefault(comm, {}).update(state)
@@ -64,59 +64,50 @@ class Widgets:
             told = {"data": base64.b64encode(buffer).decode(), "encoding": "base64", "path": path}
             self.buffers.setdefault(comm, {})[tuple(path)] = told
         if message["msg_type"] == "comm_open" and (state.get("_model_module"), state.get("_model_name")) == OUTPUT:
-            self.captured[comm] = Captured(comm, max_output_bytes)
+            self.captured[comm] = Captured(comm, self.limits.max_output_bytes)
         if comm in self.captured:
             self._steer(self.captured[comm], state, data.get("method"))
         self.came += message["size"]
-        if self.came > ROOM * max_state_bytes:
-            self._thin(max_state_bytes)
+        if self.came > ROOM * self.limits.max_widget_state_bytes:
+            self._thin()
 
     def _steer(self, widget: Captured, state: dict[str, Any], method: Any) -> None:
         if isinstance(state.get("outputs"), list) and method != "echo_update":  # the kernel has set them
             widget.area = OutputArea.of(state["outputs"], {}, LeftOut(), widget.limit)
         if "msg_id" in state:
-            if widget in self.taking.get(widget.request, ()):
-                self.taking[widget.request].remove(widget)
             widget.request = str(state["msg_id"] or "")
-            if widget.request:
-                self.taking.setdefault(widget.request, []).append(widget)
+            self.taking = [*(other for other in self.taking if other is not widget), widget]
 
     def takes(self, request: str | None) -> Captured | None:
         """Return the widget into which goes what a request shows now; None where that is the cell."""
-        widgets = self.taking.get(request or "")
-        if widgets:
-            self.changed = True
-            return widgets[-1]
-        return None
+        widget = next((widget for widget in reversed(self.taking) if widget.request == request != ""), None)
+        self.changed = self.changed or widget is not None
+        return widget
 
-    def untold(self) -> list[Captured]:
-        """Return the Output widgets whose outputs the kernel does not know yet."""
-        return [widget for widget in self.captured.values() if not widget.told]
-
-    def models(self, limit: int) -> Models | None:
-        """Return the state for the notebook, at most `limit` bytes; None where nothing changed since."""
+    def models(self) -> Models | None:
+        """Return the state for the notebook, within its limit; None where nothing changed since."""
         if not self.changed:
             return None
         self.changed = False
         for comm, widget in self.captured.items():
             if comm in self.states:
                 self.states[comm]["outputs"] = widget.area.outputs()
-        self._thin(limit)
+        self._thin()
         states = {comm: self._serialized(comm) for comm in self.states}
-        return Models(states, limit, len(self.let_go), sum(self.let_go.values()))
+        return Models(states, self.limits.max_widget_state_bytes, len(self.let_go), sum(self.let_go.values()))
 
     def _serialized(self, comm: str) -> dict[str, Any]:
         state, buffers = self.states[comm], self.buffers.get(comm)
         names = {name: state.get(f"_{name}") for name in ("model_name", "model_module", "model_module_version")}
         return {**names, "state": state, **({"buffers": list(buffers.values())} if buffers else {})}
 
-    def _thin(self, limit: int) -> None:
+    def _thin(self) -> None:
         """Let the largest models go where all are more than the notebook gets."""
         self.came = 0
         sizes = {comm: len(dump_json(self._serialized(comm), 5)) for comm in self.states}
         total = sum(sizes.values())
         for comm in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if total <= limit:
+            if total <= self.limits.max_widget_state_bytes:
                 break
             total -= sizes[comm]
             self.let_go[comm] = sizes[comm]

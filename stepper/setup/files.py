@@ -33,7 +33,8 @@ def read_settings(path: Path) -> tuple[str | None, settings.Data]:
     except FileNotFoundError:
         return None, {}
     except (OSError, ValueError, RecursionError) as error:
-        raise StepperError(f"{path} can't be read: {error}", f"{editor(path)}  # then run this again") from None
+        why = error if isinstance(error, OSError) else f"it is not valid JSON: {error}"
+        raise StepperError(f"{path} can't be read: {why}", f"{editor(path)}  # then run this again") from None
     if wrong := settings.problem(data):
         raise StepperError(f"{path}: {wrong}", f"{editor(path)}  # then run this again")
     return text, data

@@ -45,7 +45,6 @@ def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         if (beside / "uv").exists():  # three times as fast as pip
             patch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         subprocess.run([ROOT / "install.sh", folder, "--allow"], check=True, capture_output=True)
     try:
         yield folder

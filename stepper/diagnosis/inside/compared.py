@@ -1,6 +1,8 @@
 """What became of the frames that a cell names: emptied, multiplied by a merge, columns that lost all their values.
 
 What the cell means to do is no doubt: where it asks for what is missing, fills a column with nothing, chooses rows.
+Assignments that the cell itself runs are read, as texts; nothing is evaluated. Of frames (pandas' own classes only, by
+their own methods) their size and texts are kept, never the object.
 """
 
 from __future__ import annotations
@@ -8,22 +10,11 @@ from __future__ import annotations
 import ast
 import math
 import re
-from typing import Any
+import sys
+from typing import Any, Iterator, NamedTuple
 
-from stepper.diagnosis.inside.frames import Seen, many_to_many
-from stepper.diagnosis.inside.statements import (
-    Binding,
-    Cell,
-    calls,
-    constants,
-    given,
-    inside,
-    joins,
-    name_of,
-    names_of,
-    uses,
-)
-from stepper.kernel.inside.base import guarded, shell
+from stepper.diagnosis.inside.swallowed import LOOPS, blocks
+from stepper.kernel.inside.base import clock, guarded, one_of, shell, short, top_module
 
 # Names of what one hopes to be empty: first how they begin, then whole words.
 PROBLEMS = re.compile(
@@ -36,120 +27,195 @@ PROBLEMS = re.compile(
 # What is missing or twice is sought, or what is not known: df[df.a.isna()], df[~df.a.isin(known)].
 SOUGHT = re.compile(r"(?:^|[\[(&|])\s*[^~&|]*\.(?:isna|isnull|duplicated)\(|~[^&|]*\.isin\(")
 NO_ROWS = re.compile(r"\bhead\(0\)|\[0?:0\]")
-GROWS = {"explode", "melt", "stack", "concat", "append", "reindex", "resample", "repeat", "wide_to_long", "asfreq"}
-TURNS = {"map", "to_numeric", "to_datetime", "to_timedelta"}  # each value into another one, or into none
-CHOICES = {"query", "head", "tail", "sample", "dropna", "drop", "nlargest", "nsmallest", "filter", "where", "mask"}
+MADE, MADE_OF = (
+    re.compile(r"\b(?:DataFrame|Series)\("),
+    re.compile(r"\b(?:DataFrame|Series)\((?:data=)?[^,)=]*[a-z]\w*[,)]"),
+)
+JOINS, HOW = re.compile(r"\bmerge\(|\.join\("), re.compile(r"'(left|right|outer|inner|cross)'")
+GROWS = re.compile(r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long|asfreq)\(|\bvalidate=")
+TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta)\(")  # each value into another one, or into none
+CHOICES = re.compile(r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|where|mask)\(|[<>]|[=!]=")
+QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[^\W\d]\w*")
+USES = re.compile(r"(?<![\w.])([^\W\d]\w*)(?:\.loc\[.*?, ?|\[)?(?:\[?'([^']*)'|\.([A-Za-z_]\w*)\b(?!\())")
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+CELLS, COLUMNS, ROWS, HEAD, LABEL = 5_000_000, 2000, 500_000, 50, 60
+PLAIN = (str, int, float, bool, type(None))
 Fact = dict[str, Any]
 
 
-def compare(before: dict[str, Seen], after: dict[str, Seen], cell: Cell) -> list[Fact]:
-    """The facts about frames after a run: as they were before it and after it, and the cell that ran."""
-    view = View(before, after, cell)
-    facts = [*view.multiplied(), *view.empties(), *view.blanks()]
-    return [*{(fact.pop("id", 0), fact["kind"]): fact for fact in reversed(facts)}.values()][::-1]
+class Seen:
+    def __init__(self, value: Any, deadline: float) -> None:
+        self.id, self.rows, self.framed = id(value), len(value), value.ndim == 2
+        self.labels: tuple[str, ...] = ()
+        self.blank: set[str] | None = None  # the labels without any value; None where that is not known
+        width = value.shape[1] if self.framed else 1
+        if width <= COLUMNS and width * self.rows <= CELLS and clock() < deadline:
+            guarded(self.read, value if self.framed else value.to_frame(), deadline)
+
+    def read(self, value: Any, deadline: float) -> None:
+        labels, kinds = value.columns.tolist(), value.dtypes.tolist()
+        known = all(top_module(type(kind)) in ("numpy", "pandas") for kind in kinds)  # else its `isna` may be anybody's
+        texts = tuple(short(str(label), LABEL) for label in labels) if known and all(map(plain, labels)) else ()
+        if len({*texts}) < len(labels):
+            return
+        self.labels = texts
+        filled = value.iloc[:HEAD].notna().to_numpy().any(axis=0).tolist()  # the first rows tell of nearly all columns
+        blank = set()
+        for index in [index for index, some in enumerate(filled) if not some and self.rows]:
+            if clock() > deadline:
+                return
+            if not value.iloc[:, index].notna().any():
+                blank.add(texts[index])
+        self.blank = blank
+
+
+def plain(label: Any) -> bool:
+    if type(label) is tuple:
+        return all(map(plain, label))
+    return one_of(type(label), PLAIN) or top_module(type(label)) in ("numpy", "pandas")
+
+
+def look(text: str, deadline: float) -> dict[str, Seen]:
+    pandas = vars(sys.modules["pandas"])
+    kinds = pandas.get("DataFrame"), pandas.get("Series")
+    bound = [(name, value) for name, value in list(shell.user_ns.items()) if one_of(type(value), kinds)]
+    bound = [(name, value) for name, value in bound if type(name) is str and name in text and name[:1] != "_"]
+    return {name: Seen(value, deadline) for name, value in bound if re.search(rf"\b{re.escape(name)}\b", text)}
+
+
+class Made(NamedTuple):
+    name: str
+    columns: list[str]
+    text: str  # of the value
+    looped: bool
+
+
+def assignments(body: list[ast.stmt], looped: bool = False) -> Iterator[Made]:
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                shown, text = ast.unparse(target), ast.unparse(node.value)
+                text = f"{shown} + {text}" if isinstance(node, ast.AugAssign) else text  # x += 1 is of x
+                if isinstance(target, (ast.Subscript, ast.Attribute)):
+                    columns = QUOTED.findall(shown) or [getattr(target, "attr", "")]
+                    yield from (Made(name, columns, text, looped) for name in NAMES.findall(shown)[:1])
+                else:  # of a, b = … it is not known which is made of what
+                    yield from (Made(name, [], text if shown == name else "", looped) for name in NAMES.findall(shown))
+        if not isinstance(node, SCOPES):
+            for block in blocks(node):
+                yield from assignments(block, looped or isinstance(node, LOOPS))
+
+
+def names_in(text: str) -> list[str]:
+    return list(dict.fromkeys(NAMES.findall(QUOTED.sub("''", text))))
+
+
+def compare(before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Module]) -> list[Fact]:
+    """The facts about frames after a run, one of a kind a frame: as they were before it, after it, what ran."""
+    view, facts = View(before, after, trees), dict[Any, Fact]()
+    for kind in (view.multiplied, view.empty, view.blank):
+        for name, seen in after.items():
+            fact = kind(name, seen)
+            if fact is not None:
+                facts.setdefault((seen.id, fact["kind"]), {"name": name, **fact})
+    return [*facts.values()]
 
 
 class View:
-    """A cell beside its frames as they were and as they are."""
+    def __init__(self, before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Module]) -> None:
+        self.before, self.after = before, after
+        self.text = "\n".join(map(ast.unparse, trees))
+        self.made = [made for tree in trees for made in assignments(tree.body)]
 
-    def __init__(self, before: dict[str, Seen], after: dict[str, Seen], cell: Cell) -> None:
-        self.before, self.after, self.cell = before, after, cell
+    def bound(self, name: str) -> list[Made]:
+        return [made for made in self.made if made.name == name and not made.columns]
 
-    def operands(self, value: ast.expr | None, order: int, target: str) -> dict[str, int | None]:
+    def operands(self, name: str, made: Made) -> dict[str, int | None]:
         """The frames that a statement names, in its order, and their rows as it met them; None: unknown."""
-        frames = {*self.before, *self.after}
-        names = [part for part in inside(value) if isinstance(part, ast.Name) and part.id in frames]
-        names.sort(key=lambda part: (part.lineno, part.col_offset))
-        return {part.id: self.rows(part.id, order, target) for part in names}
+        names = [one for one in names_in(made.text) if one in self.before or one in self.after]
+        return {one: self.rows(one, name, made) for one in names}
 
-    def rows(self, name: str, order: int, target: str) -> int | None:
-        bound = self.cell.bound.get(name, [])
+    def rows(self, name: str, target: str, made: Made) -> int | None:
+        bound = self.bound(name)
         if not bound:
             return max(seen[name].rows for seen in (self.before, self.after) if name in seen)
-        early = bound[0].order < order
+        early = self.made.index(bound[0]) < self.made.index(made)
         known = (self.after if early else self.before).get(name)
         return None if known is None or len(bound) > 1 or (name == target and early) else known.rows
 
-    def multiplied(self) -> list[Fact]:
-        """The merges that have more rows than either side."""
-        last = {name: bound[-1] for name, bound in self.cell.bound.items() if name in self.after}
-        facts = [self.merged(name, bound) for name, bound in last.items() if joins(bound.value) and not bound.looped]
-        return [fact for fact in facts if fact is not None]
+    def multiplied(self, name: str, seen: Seen) -> Fact | None:
+        made = next(reversed(self.bound(name)), None)
+        if made is None or made.looped or not JOINS.search(made.text) or GROWS.search(made.text):
+            return None
+        operands, hows = self.operands(name, made), {*HOW.findall(made.text)}
+        hows = hows or {"inner" if "merge(" in made.text else "left"}
+        counts = [count for count in operands.values() if count is not None]
+        if len(counts) < max(2, len(operands)) or seen.rows <= max(counts) or "cross" in hows:
+            return None
+        if seen.rows == math.prod(counts):  # all with all, by a key for that
+            return None
+        paired = hows == {"left"} and guarded(many, made, [*operands][1])
+        plainly = seen.rows > sum(counts) or hows == {"inner"} or paired
+        return {"kind": "multiplied", "rows": seen.rows, "operands": [*operands.items()]} if plainly else None
 
-    def merged(self, name: str, bound: Binding) -> Fact | None:
-        value, result = bound.value, shell.user_ns.get(name)
-        operands, made = self.operands(value, bound.order, name), joins(value)
-        counts, hows = [count for count in operands.values() if count is not None], {how for _, how in made}
-        if len(counts) < max(2, len(operands)) or len(result) <= max(counts) or "cross" in hows:
+    def empty(self, name: str, seen: Seen) -> Fact | None:
+        """A frame that has no rows now, and not on purpose."""
+        bound, old = self.bound(name), self.before.get(name)
+        in_place = old is not None and old.id == seen.id and old.rows > 0
+        if seen.rows or not (bound or in_place) or self.looks_at(name) or self.no_wonder(name, bound):
             return None
-        if {name for name, _ in calls(value)} & GROWS or any(given(call, "validate") for call, _ in made):
-            return None
-        if len(result) == math.prod(counts):  # all with all, by a key for that
-            return None
-        if len(result) <= sum(counts) and hows != {"inner"} and not (hows == {"left"} and many(result, *made[0])):
-            return None
-        return {
-            "kind": "multiplied",
-            "name": name,
-            "rows": len(result),
-            "operands": [*operands.items()],
-            "id": id(result),
-        }
+        counts = self.operands(name, bound[-1]) if bound else {name: old and old.rows}
+        merged = bound and JOINS.search(bound[-1].text) and len(counts) > 1 and all(counts.values())
+        operands = [(operand, count) for operand, count in counts.items() if count]
+        return {"kind": "emptied" if merged else "empty", "operands": operands}
 
-    def empties(self) -> list[Fact]:
-        """The frames that have no rows now, and not on purpose."""
-        facts, looked = [], self.cell.looked() | self.cell.targets
-        for name, seen in self.after.items():
-            bound, old = self.cell.bound.get(name, []), self.before.get(name)
-            in_place = old is not None and old.id == seen.id and old.rows > 0
-            if seen.rows or not (bound or in_place) or name in looked or self.no_wonder(name):
-                continue
-            counts = self.operands(bound[-1].value, bound[-1].order, name) if bound else {name: old and old.rows}
-            merged = bound and joins(bound[-1].value) and len(counts) > 1 and all(counts.values())
-            operands = [(operand, count) for operand, count in counts.items() if count]
-            facts.append({"kind": "emptied" if merged else "empty", "name": name, "operands": operands, "id": seen.id})
-        return facts
+    def looks_at(self, name: str) -> bool:
+        """Whether a cell looks itself at a frame's length, or has it from a loop."""
+        looks = rf"\b{name}\.(?:empty|shape|size)\b|\b(?:len|display|print|assert)\b.*\b{name}\b|^{name}\Z"
+        return bool(re.search(rf"{looks}|^\s*(?:async )?for .*\b{name}\b.* in ", self.text, re.MULTILINE))
 
-    def no_wonder(self, name: str) -> bool:
+    def no_wonder(self, name: str, bound: list[Made]) -> bool:
         """A frame of a loop's last turn; one made empty, to be filled; of what is empty already; hoped to be empty."""
-        if PROBLEMS.search(name):
-            return True
-        for value, looped, *_ in self.cell.bound.get(name, []):
-            sources = names_of(value)
-            empty = {source for source in sources if source in self.before and self.before[source].rows == 0}
-            empty |= {source for source in sources - {name} if source in self.after and self.after[source].rows == 0}
-            if empty or (looped and name not in sources) or made_empty(value):
+        for made in bound:
+            names = names_in(made.text)
+            if any(seen[one].rows == 0 for seen in (self.before, self.after) for one in names
+                   if one in seen and (one != name or seen is self.before)):  # fmt: skip
                 return True
-            if name not in sources and hoped_for(value):  # not df = df[~df.id.isin(bad)]
+            if NO_ROWS.search(made.text) or (MADE.search(made.text) and not MADE_OF.search(QUOTED.sub("", made.text))):
                 return True
-        return False
+            sought = SOUGHT.search(made.text) or any(map(PROBLEMS.search, (*names, *QUOTED.findall(made.text))))
+            if name not in names and (made.looped or sought):  # not df = df[~df.id.isin(bad)]
+                return True
+        return bool(PROBLEMS.search(name))
 
-    def blanks(self) -> list[Fact]:
-        """The columns that have no value now, and not on purpose."""
-        facts = []
-        for name, seen in self.after.items():
-            if seen.blank and seen.rows > 1 and name not in self.cell.targets:
-                lost = [label for label in seen.labels if label in seen.blank and self.lost(name, label)]
-                columns = lost if seen.framed else []
-                fact = {"kind": "blank", "name": name, "columns": columns[:3], "count": len(columns), "id": seen.id}
-                facts += [fact] if lost else []
-        return facts
+    def blank(self, name: str, seen: Seen) -> Fact | None:
+        if not seen.blank or seen.rows < 2 or re.search(rf"\bfor .*\b{name}\b.* in ", self.text):
+            return None
+        lost = [label for label in seen.labels if label in seen.blank and self.lost(name, label)]
+        columns = lost if seen.framed else []
+        return {"kind": "blank", "columns": columns[:3], "count": len(columns)} if lost else None
 
     def lost(self, name: str, label: str) -> bool:
         """Whether a column without a value was made of others that have some: by a statement, or with the frame."""
-        old, bound = self.before.get(name), self.cell.bound.get(name, [])
+        old, bound = self.before.get(name), self.bound(name)
         if old is not None and (old.blank is None or label in old.blank):
             return False
-        values = [column.value for column in self.cell.columns.get(name, []) if label in column.columns]
-        values += [value for binding in bound for _, call in calls(binding.value) for value in given(call, label)]
-        if not values and not (bound and fits(bound[-1].value)):
-            return False
-        value = values[-1] if values else bound[-1].value
-        whole = {(source, column) for source in names_of(value) for column in (label, re.sub("_[xy]$", "", label))}
-        filled = [self.filled(*source, own=(name, label)) for source in (uses(value) if values else whole)]
-        if (name, label) in uses(value) and old is None:  # else it may have been so in its file
-            return bool(TURNS & {call for call, _ in calls(value)})
-        return True in filled and not (values and False in filled)
+        texts = [made.text for made in self.made if made.name == name and label in made.columns]
+        texts += [made.text for made in bound if re.search(rf"\b{re.escape(label)}=", made.text)]
+        if texts:
+            uses = {(frame, column or attribute) for frame, column, attribute in USES.findall(texts[-1])}
+            if (name, label) in uses and old is None:  # else it may have been so in its file
+                return bool(TURNS.search(texts[-1]))
+            filled = [self.filled(*use, own=(name, label)) for use in uses]
+            return True in filled and False not in filled
+        whole = bound[-1].text if bound else ""
+        keeps = (
+            TURNS.search(whole) or "reindex(" in whole or (JOINS.search(whole) and {*HOW.findall(whole)} - {"inner"})
+        )
+        labels = {label, re.sub("_[xy]$", "", label)}
+        return bool(keeps and not CHOICES.search(QUOTED.sub("''", whole))) and any(
+            self.filled(frame, column, own=(name, label)) for frame in names_in(whole) for column in labels
+        )
 
     def filled(self, frame: str, column: str, own: tuple[str, str]) -> bool | None:
         """Whether a column had values when another was made of it; None where that is unknown."""
@@ -157,32 +223,12 @@ class View:
         return None if seen is None or seen.blank is None or column not in seen.labels else column not in seen.blank
 
 
-def fits(value: ast.expr | None) -> bool:
-    """Whether an expression merges, maps or reindexes frames of which it leaves out no rows."""
-    done, hows = {call for call, _ in calls(value)}, {how for _, how in joins(value)}
-    chosen = done & CHOICES or any(isinstance(part, ast.Compare) for part in inside(value))
-    return not chosen and bool(hows - {"inner"} or done & {*TURNS, "reindex"})
-
-
-def hoped_for(value: ast.expr | None) -> bool:
-    """Whether nothing to be found is good news: what is wrong, missing or twice was sought."""
-    texts = [part.value for part in inside(value) if isinstance(part, ast.Constant) and type(part.value) is str]
-    if any(PROBLEMS.search(str(word)) for word in (*names_of(value), *texts)):
-        return True
-    return value is not None and bool(SOUGHT.search(ast.unparse(value)))
-
-
-def made_empty(value: ast.expr | None) -> bool:
-    """Whether an expression makes a frame without rows in so many words: DataFrame(columns=…), head(0), df[:0]."""
-    for name, call in calls(value):
-        if name in ("DataFrame", "Series"):
-            return not any(names_of(data) for data in (*call.args[:1], *given(call, "data")))
-    return value is not None and bool(NO_ROWS.search(ast.unparse(value)))
-
-
-def many(result: Any, call: ast.Call, how: str) -> bool:
+def many(made: Made, right: str) -> bool:
     """Whether a left merge paired many with many: one with many may well have more rows than either."""
-    names = [name_of(part) for part in (*call.args, *given(call, "right", "other"))]
-    keys = [key for part in given(call, "on", "right_on") for key in constants(part)]
-    other = shell.user_ns.get(next(filter(None, reversed(names)), ""))
-    return bool(keys) and guarded(many_to_many, other, result, keys) is True
+    keys = QUOTED.findall(" ".join(re.findall(r"\b(?:right_)?on=(\[[^]]*\]|'[^']*')", made.text)))
+    other, result = sides = [shell.user_ns.get(name) for name in (right, made.name)]
+    if not keys or not all({*keys} <= {*getattr(side, "columns", ())} and len(side) <= ROWS for side in sides):
+        return False
+    here, there = other[keys].value_counts(), result[keys].value_counts()
+    here = here[here > 1]
+    return bool((there.reindex(here.index) > here).any())

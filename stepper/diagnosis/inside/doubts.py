@@ -9,11 +9,10 @@ import ast
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.diagnosis.inside.compared import compare
-from stepper.diagnosis.inside.frames import Seen, look
-from stepper.diagnosis.inside.statements import Cell
+from stepper.diagnosis.inside.compared import Seen, compare, look
 from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
 from stepper.kernel.inside.base import clock, files, guarded, name_of, shell
 from stepper.kernel.inside.cells import TIMED, cell_magic, now, place, raw_lines
@@ -23,15 +22,13 @@ BEFORE, AFTER = 0.1, 0.15  # seconds
 Fact = dict[str, Any]
 
 
+@dataclass(eq=False)
 class Run:
-    """What is noticed while a cell runs."""
-
-    def __init__(self, raw: str) -> None:
-        self.raw = raw
-        self.trees: list[ast.Module] = []
-        self.warnings: dict[tuple[str, str], list[Any]] = {}  # (category, message) → file, line, count
-        self.frames: dict[str, Seen] = {}
-        self.showing: Any = None
+    raw: str
+    trees: list[ast.Module] = field(default_factory=list)
+    warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)  # (category, message) → file, line, count
+    frames: dict[str, Seen] = field(default_factory=dict)
+    showing: Any = None
 
 
 watched: list[Run] = []  # the run that is watched; the stand-ins of former ones only pass on
@@ -57,12 +54,10 @@ def begin() -> None:
 
 
 def before(raw: str) -> None:
-    """Begin to watch a run."""
     if watched:  # its end was not told
         after(watched[0].raw, False)
-    run = Run(raw)
+    run, pandas = Run(raw), "pandas" in sys.modules
     start()
-    pandas = "pandas" in sys.modules
     if pandas:
         run.frames = guarded(look, raw, clock() + BEFORE) or {}
     if pandas or "except" in raw or "pandas" in raw:
@@ -80,13 +75,19 @@ def after(raw: str, ok: bool) -> list[Fact]:
     leave()
     if warnings.showwarning is run.showing:  # else the user's own stays
         vars(warnings)["showwarning"] = unwrapped(run.showing)
-    errors = stop()
+    errors, facts = stop(), list[Fact]()
     if not ok:
         return []
-    facts = [guarded(error_fact, *error) for error in errors]
+    for filename, line, head, name, text, count in errors:
+        own = guarded(line_of, filename, line)
+        if own and "except" in raw_lines(now["number"])[own - 1]:
+            fact = {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
+            facts.append(fact)
     facts += guarded(of_frames, run) or []
-    facts += [guarded(warning_fact, *key, *where) for key, where in run.warnings.items()]
-    return [fact for fact in facts if fact is not None][:FACTS]
+    for (category, text), (filename, line, count) in run.warnings.items():
+        own = guarded(line_of, filename, line) or 0
+        facts.append({"kind": "warning", "category": category, "message": text, "count": count, "line": own})
+    return facts[:FACTS]
 
 
 def leave() -> None:
@@ -108,19 +109,7 @@ def of_frames(run: Run) -> list[Fact]:
         return []
     seen = look(run.raw, clock() + AFTER)
     odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
-    return compare(run.frames, seen, Cell(run.trees)) if odd or "merge" in run.raw or "join" in run.raw else []
-
-
-def error_fact(filename: str, line: int, head: str, name: str, text: str, count: int) -> Fact | None:
-    own = line_of(filename, line)
-    if own is None or "except" not in raw_lines(now["number"])[own - 1]:
-        return None
-    return {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
-
-
-def warning_fact(category: str, text: str, filename: str, line: int, count: int) -> Fact:
-    own = guarded(line_of, filename, line) or 0
-    return {"kind": "warning", "category": category, "message": text, "count": count, "line": own}
+    return compare(run.frames, seen, run.trees) if odd or "merge" in run.raw or "join" in run.raw else []
 
 
 def line_of(filename: str, line: int) -> int | None:
@@ -128,9 +117,7 @@ def line_of(filename: str, line: int) -> int | None:
     if filename in TIMED:
         magic = cell_magic(now["number"])
         return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
-    if filename not in files():
-        return None
-    number, line = place(filename, line)
+    number, line = place(filename, line) if filename in files() else (0, 0)
     return line if number == now["number"] else None
 
 

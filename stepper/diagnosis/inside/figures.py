@@ -20,7 +20,7 @@ from stepper.kernel.inside.base import class_names, clock, name_of, shell, short
 CUT, AXES, LEGEND, KEPT = 80, 12, 8, 16
 VALUES, SECONDS = 100_000, 0.03
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # in the order in which a report takes one
-TEXTUAL = {"FixedFormatter", "FuncFormatter", "StrCategoryFormatter"}  # their ticks say more than numbers
+TEXTUAL = re.compile("Date|FixedFormatter|FuncFormatter|StrCategory")  # their ticks say more than numbers
 # What an artist is called: the first of its classes that stands here.
 KINDS = {"Line2D": "line", "PathCollection": "scatter", "QuadMesh": "image", "_ImageBase": "image", "Patch": "patch",
          "Collection": "other collection", "Text": "text"}  # fmt: skip
@@ -98,21 +98,16 @@ def look(figure: Any) -> Fact:
     axes = [each for each in axes if not any(each is bar for bar in bars)]
     title, legends = getattr(figure, "_suptitle", None), figure.legends[:1]
     looks = [(each, quietly(look_at, each, until) or {}) for each in axes[:AXES] if clock() < until]
+    held = [each.get_position().bounds for each, fact in looks if fact.get("invisible") != "blank"]
+    # Left out: a place that was left empty on purpose; the mere frame of others in its very place, as twins have it.
+    empty = [not each.axison or each.get_position().bounds in held for each, _ in looks]
     return {
         "title": cut(title.get_text()) if title is not None else "",
         "colour_bars": [cut(bar.get_ylabel() or bar.get_xlabel()) for bar in bars[:AXES]],
         "legend": names_in(legends[0]) if legends else [],
-        "axes": [fact for each, fact in looks if not fact.pop("off", False) and not covered(each, fact, axes)],
+        "axes": [fact for (_, fact), off in zip(looks, empty) if not (off and fact.get("invisible") == "blank")],
         "left_out": len(axes) - len(looks),
     }
-
-
-def covered(own: Any, fact: Fact, axes: list[Any]) -> bool:
-    """Whether it is but the frame of others in its very place: twins, seaborn's diagonals."""
-    place = own.get_position().bounds
-    return fact.get("invisible") == "blank" and any(
-        other is not own and other.get_position().bounds == place and other.has_data() for other in axes
-    )
 
 
 def look_at(axes: Any, until: float) -> Fact:
@@ -123,10 +118,8 @@ def look_at(axes: Any, until: float) -> Fact:
     for side, axis, ends in (("xlim", axes.xaxis, axes.get_xlim()), ("ylim", axes.yaxis, axes.get_ylim())):
         fact[side] = quietly(limits, axis, *ends) or []
     legend = axes.get_legend()
-    if legend is not None and legend.get_visible():
-        fact["legend"] = names_in(legend)
-    fact.update(artists(axes, until))
-    return {name: value for name, value in fact.items() if value}
+    fact["legend"] = names_in(legend) if legend is not None and legend.get_visible() else []
+    return {name: value for name, value in {**fact, **artists(axes, until)}.items() if value}
 
 
 def artists(axes: Any, until: float) -> Fact:
@@ -141,15 +134,14 @@ def artists(axes: Any, until: float) -> Fact:
         if points and kind != "image":
             count = counts.setdefault(kind, [0, 0])
             count[0], count[1] = count[0] + 1, count[1] + max(0, points)
-    fact: Fact = {"artists": [[kind, *count] for kind, count in counts.items()], "images": images}
-    others = set(counts) - {"text"}
+    others, unseen = set(counts) - {"text"}, ""
     if not counts and not images:
-        fact.update(invisible="blank", off=not axes.axison)  # a place of a grid that was left empty on purpose
+        unseen = "blank"
     elif images and not others:
-        fact["invisible"] = "nan" if all("shape" in each and "max" not in each for each in images) else ""
+        unseen = "nan" if all("shape" in each and "max" not in each for each in images) else ""
     elif others <= {"line", "scatter", "bar"} and not images and axes.name == "rectilinear":
-        fact["invisible"] = "nan" if quietly(all_nan, axes, own, until) else ""
-    return fact
+        unseen = "nan" if quietly(all_nan, axes, own, until) else ""
+    return {"artists": [[kind, *count] for kind, count in counts.items()], "images": images, "invisible": unseen}
 
 
 def kind_of(artist: Any, axes: Any) -> str:
@@ -197,20 +189,11 @@ def image(artist: Any) -> Fact:
 
 
 def limits(axis: Any, low: float, high: float) -> list[Any]:
-    """Numbers; for dates and names what stands at the ends."""
-    formatter = axis.get_major_formatter()
-    kinds = class_names(type(formatter))
-    if any(kind.startswith("matplotlib.dates.") for kind in kinds):
-        ends = [sys.modules["matplotlib.dates"].num2date(end).replace(tzinfo=None) for end in (low, high)]
-        finest = "minutes" if abs(high - low) > 0.01 else "seconds"
-        return [str(end.date()) if abs(high - low) > 3 else end.isoformat(" ", finest) for end in ends]
-    if name_of(type(formatter)) == "TimeSeries_DateFormatter":  # pandas: a period's number
-        period = sys.modules["pandas"].Period
-        return [cut(str(period(ordinal=round(end), freq=formatter.freq))) for end in (low, high)]
-    if TEXTUAL.intersection(kind.split(".")[-1] for kind in kinds):
-        texts = tick_texts(axis, *sorted((low, high)))
-        if texts and not (NUMBER.fullmatch(texts[0]) and NUMBER.fullmatch(texts[-1])):
-            return [cut(texts[0]), cut(texts[-1])] if low <= high else [cut(texts[-1]), cut(texts[0])]
+    """Numbers; for dates, names and what else is written in words: what is written at the ends."""
+    textual = TEXTUAL.search(name_of(type(axis.get_major_formatter())))
+    texts = tick_texts(axis, *sorted((low, high))) if textual else []
+    if texts and not (NUMBER.fullmatch(texts[0]) and NUMBER.fullmatch(texts[-1])):
+        return [cut(texts[0]), cut(texts[-1])][:: 1 if low <= high else -1]
     return [number(low), number(high)]
 
 
@@ -218,7 +201,7 @@ def tick_texts(axis: Any, low: float, high: float) -> list[str]:
     """The labels as they were drawn: asking the axis for them would call the user's formatter again."""
     ticks = [tick for tick in axis.majorTicks[: len(axis.get_majorticklocs())] if low <= tick.get_loc() <= high]
     texts = [tick.label1.get_text().strip() for tick in sorted(ticks, key=lambda tick: float(tick.get_loc()))]
-    return [text for text in texts if text]
+    return [" ".join(text.split()) for text in texts if text]
 
 
 def names_in(legend: Any) -> list[str]:

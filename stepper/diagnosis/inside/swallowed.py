@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from stepper.diagnosis.inside.statements import LOOPS, blocks, names_of
 from stepper.kernel.inside.base import classes_of, is_a, name_of, names_in, one_of, peek, short
 
 MOST, KINDS, MESSAGE = 1000, 50, 160  # of one error in one handler; different ones; characters
@@ -29,47 +28,42 @@ COMPILED = re.compile(r"\b(numba|njit|jit)\b")  # a compiler would read the call
 
 BROAD = {"Exception", "BaseException"}
 # Calls that show an error to people or look at it; any other takes it on as data.
-SHOWS = {"print", "display", "pprint", "write", "warn", "print_exc", "print_exception", "format_exc"}
-SHOWS |= {"log", "debug", "info", "warning", "error", "exception", "critical"}
-SHOWS |= {"str", "repr", "type", "isinstance", "issubclass", "format", "len", "getattr", "hasattr"}
+SHOWS = {"print", "display", "pprint", "write", "warn", "print_exc", "print_exception", "format_exc", "log", "debug",
+         "info", "warning", "error", "exception", "critical", "str", "repr", "type", "isinstance", "issubclass",
+         "format", "len", "getattr", "hasattr"}  # fmt: skip
 BINDS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Yield, ast.NamedExpr)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-Key = tuple[str, int, int]  # file, line of the handler, id of the class
-Error = list[Any]  # name of the class, message, count
+FUNCTIONS, LOOPS = (ast.FunctionDef, ast.AsyncFunctionDef), (ast.For, ast.AsyncFor, ast.While)
 
+# What a run has swallowed: (file, line of the handler, id of the class) → name of the class, message, count.
+errors: dict[tuple[str, int, int], list[Any]] = {}
+heads: dict[int, str] = {}  # of each handler that is listened to, by its line
+state = {"on": False}
 ours = {id(kind) for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
 exc_info, caller = sys.exc_info, sys._getframe
 
 
-class Listening:
-    """What the run has swallowed so far, where one runs."""
-
-    on = False
-    errors: dict[Key, Error]
-    heads: dict[int, str]  # of each handler that is listened to: by its line
-
-
 def start() -> None:
-    Listening.on, Listening.errors, Listening.heads = True, {}, {}
+    errors.clear()
+    heads.clear()
+    state["on"] = True
 
 
 def stop() -> list[tuple[str, int, str, str, str, int]]:
     """What was swallowed since `start`, other cells' handlers too: [(file, its line, head, class, message, count)]."""
-    Listening.on, heads = False, Listening.heads
-    return [(file, line, heads.get(line, "except"), *error) for (file, line, _), error in Listening.errors.items()]
+    state["on"] = False
+    return [(file, line, heads.get(line, "except"), *error) for (file, line, _), error in errors.items()]
 
 
 def swallowed() -> None:
     """Called in the user's handlers, maybe thousands of times; an interrupt must pass."""
     __tracebackhide__ = True
-    if not Listening.on:
+    if not state["on"]:
         return
     try:
-        frame, kind, errors = caller(1), exc_info()[0], Listening.errors
+        frame, kind = caller(1), exc_info()[0]
         key = frame.f_code.co_filename, frame.f_lineno, id(kind)
-        known = errors.get(key)
-        if known is not None:
-            known[2] += known[2] < MOST
+        if key in errors:
+            errors[key][2] += errors[key][2] < MOST
         elif len(errors) < KINDS and kind is not None and not issubclass(kind, EXPECTED):
             errors[key] = [short(name_of(kind)), message(exc_info()[1]), 1]
     except Exception:  # whatever the error is, the handler goes on
@@ -84,8 +78,7 @@ def message(error: Any) -> str:
         return ""
     made = next(kind for kind in classes_of(type(error)) if "__str__" in names_in(kind))
     text = str(error) if id(made) in ours else arguments[0] if len(arguments) == 1 else ""
-    lines = text[:2000].splitlines() if type(text) is str else []
-    return short(next((line.strip() for line in lines if line.strip()), ""), MESSAGE)
+    return short(text.strip()[:2000].partition("\n")[0].strip(), MESSAGE) if type(text) is str else ""
 
 
 # The syntax tree
@@ -93,12 +86,11 @@ def message(error: Any) -> str:
 
 def listen(tree: ast.Module, words: str) -> None:
     """Put the calls into the tree of the cell, or of the body of a cell magic."""
-    if Listening.on and not COMPILED.search(words):
+    if state["on"] and not COMPILED.search(words):
         visit(tree.body, False, "numba" not in sys.modules)
 
 
 def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
-    """Go over statements that run in the cell itself or in plain functions."""
     for node in body:
         if isinstance(node, FUNCTIONS):
             # One that calls itself may stand at the limit of recursion: no room for another call.
@@ -107,16 +99,27 @@ def visit(body: Sequence[ast.stmt], looped: bool, functions: bool) -> None:
         elif not isinstance(node, ast.ClassDef):
             for block in blocks(node):
                 visit(block, looped or isinstance(node, LOOPS), functions)
-            if isinstance(node, ast.Try) and not (looped and leaves(node.body + node.orelse)):
+            # What may leave the loop around it tries once more in the next turn.
+            tries = looped and any(isinstance(part, (ast.Break, ast.Return)) for part in inside(node, "body", "orelse"))
+            if isinstance(node, ast.Try) and not tries:
                 for handler in node.handlers:
                     if broad(handler.type) and not deals(handler, node):
                         mark(handler)
 
 
+def blocks(node: ast.stmt) -> list[list[ast.stmt]]:
+    branches = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+    return [getattr(node, part, []) for part in ("body", "orelse", "finalbody")] + [part.body for part in branches]
+
+
+def inside(node: ast.AST, *parts: str) -> list[ast.AST]:
+    return [inner for part in parts for statement in getattr(node, part, ()) for inner in ast.walk(statement)]
+
+
 def mark(handler: ast.ExceptHandler) -> None:
     kind = handler.type
     kind = next(filter(broad, kind.elts)) if isinstance(kind, ast.Tuple) else kind
-    Listening.heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
+    heads[handler.lineno] = "except" if kind is None else "except " + named(kind)
     call = ast.parse(CALL).body[0]
     place = {"lineno": handler.lineno, "end_lineno": handler.lineno, "col_offset": handler.col_offset}
     for node in ast.walk(call):
@@ -135,31 +138,16 @@ def broad(kind: ast.expr | None) -> bool:
     return kind is None or named(kind) in BROAD
 
 
-def leaves(body: Sequence[ast.stmt]) -> bool:
-    """Whether these statements may leave the loop around them: then its next turn is another try."""
-    return any(isinstance(node, (ast.Break, ast.Return)) for part in body for node in ast.walk(part))
-
-
 def deals(handler: ast.ExceptHandler, node: ast.Try) -> bool:
     """Whether a handler does more than go on: raises, asserts, hands the error on as data, answers a question."""
-    inside = [part for statement in handler.body for part in ast.walk(statement)]
-    if any(isinstance(part, (ast.Raise, ast.Assert)) for part in inside):
-        return True
-    if handler.name and any(hands_on(part, handler.name) for part in inside):
-        return True
+    for part in inside(handler, "body"):
+        given = [part.value] if isinstance(part, BINDS) else []
+        if isinstance(part, ast.Call) and named(part.func) not in SHOWS:
+            given = [*part.args, *(word.value for word in part.keywords)]
+        used = [named(inner) for value in given if value is not None for inner in ast.walk(value)]
+        if isinstance(part, (ast.Raise, ast.Assert)) or (handler.name and handler.name in used):
+            return True
     # try: float(x); return True; except Exception: return False
-    return answers(handler.body) and (answers(node.body) or answers(node.orelse))
-
-
-def answers(body: Sequence[ast.stmt]) -> bool:
-    last = body[-1] if body else None
-    return isinstance(last, (ast.Return, ast.Assign)) and type(getattr(last.value, "value", None)) is bool
-
-
-def hands_on(node: ast.AST, name: str) -> bool:
-    given: list[ast.expr | ast.keyword] = []
-    if isinstance(node, BINDS):
-        given = [node.value] if node.value is not None else []
-    elif isinstance(node, ast.Call) and named(node.func) not in SHOWS:
-        given = [*node.args, *node.keywords]
-    return any(name in names_of(value) for value in given)
+    ends = [getattr(last, "value", None) for last in (handler.body[-1:] + node.body[-1:] + node.orelse[-1:])
+            if isinstance(last, (ast.Return, ast.Assign))]  # fmt: skip
+    return sum(type(getattr(value, "value", None)) is bool for value in ends) > 1

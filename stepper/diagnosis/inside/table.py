@@ -1,153 +1,128 @@
 """The table of values on the failing lines, and the rule that reads it: the words of the message × their members.
 
-A row is a name, an attribute or an item that the failing line holds, with its value; the failing expression's own come
-first. What a row has that the message speaks of comes before what it is.
+A row is a name, an attribute or an item that the failing line holds, with its value: those of the failing expression
+first, at last the variables of loops and the arguments. What a row has that the message speaks of comes before what
+it is.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from functools import partial
-from typing import Any, Callable, Iterator, NamedTuple
+import types
+from dataclasses import dataclass
+from typing import Any, Iterator
 
-from stepper.diagnosis.inside.items import fitted, fitting, odd_kind, odd_length
-from stepper.diagnosis.inside.lacks import Finding, finding
-from stepper.diagnosis.inside.members import label, labels_of
-from stepper.diagnosis.inside.near import closest, listed
-from stepper.diagnosis.inside.reach import asked
-from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
-from stepper.diagnosis.inside.words import CALLABLE, described, is_data, size, written
-from stepper.kernel.inside.base import class_names, guarded, is_pandas, one_of, own_names, short
+from stack_data.core import Source
+
+from stepper.diagnosis.inside.bound import Bound, binding, used
+from stepper.diagnosis.inside.items import searches
+from stepper.diagnosis.inside.spots import Spot
+from stepper.diagnosis.inside.words import CALLABLE, described, folder, is_data, kind_name, size, written
+from stepper.kernel.inside.base import class_names, guarded, is_a, of_library, one_of, own_names, short
+from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
 
-ROWS, TOLD, AT_HAND = 24, 6, 4
-# What messages say of unequal lengths, and of items of a wrong kind.
-SIZES = "(?i)length|inhomogeneous|shape|columns? passed|sequence|dimension|mismatch|broadcast|inconsistent|same size"
-KINDS = (
-    "^(?!.*(indices|keyword|positional)).*(operand|supported|instance|has no len|object is not|must be|concat|unhash)"
-)
+ROWS, TOLD, MADE_OF = 24, 8, 3
+STORED = ("stderr", "output", "stdout", "body", "response", "reason")
+FUNCTIONS = r"\b(function|method|module)\b|function_or_method|not callable|not subscriptable"
+Finding = dict[str, Any]  # text, and where what it speaks of was bound last
 
 
-class Row(NamedTuple):
-    """A value on a failing line."""
-
+@dataclass(frozen=True, eq=False)
+class Row:
     text: str
     value: Any
     node: Any
     spot: Spot
+    outer: Spot | None
+
+
+def finding(text: str, where: Bound | None = None) -> Finding:
+    return {"text": text, "bound": where}
 
 
 def rows(places: list[Spot], said: str) -> list[Row]:
-    """The values on the failing lines, innermost line first; functions where the message speaks of them."""
-    worth = r"\b(function|method)\b"
+    """The values on the failing lines, innermost line first; functions and modules where the message speaks of them."""
+    functions = (*CALLABLE, types.ModuleType, type) if re.search(FUNCTIONS, said) else ()
     table: dict[str, Row] = {}
-    for spot in places:
-        for text, value, node in spot.known():
-            shown = is_data(value) or (one_of(type(value), CALLABLE) and re.search(worth, said))
-            if shown and len(table) < ROWS and text not in table:
-                table[text] = Row(short(text, 60), value, node, spot)
+    for spot, outer in zip(places, [*places[1:], None]):
+        for text, value, node in [*spot.known(), *spot.known(at_hand(spot))]:
+            if (is_data(value) or one_of(type(value), functions)) and len(table) < ROWS:
+                table.setdefault(text, Row(short(text, 60), value, node, spot, outer))
     return list(table.values())
 
 
-def telling(error: BaseException, table: list[Row]) -> Iterator[Finding]:
-    """What the values have that the message speaks of."""
+def at_hand(spot: Spot) -> list[ast.Name]:
+    """The variables of the loops around a line, what they go over, and the function's arguments."""
+    loops, inner = spot.around(ast.For, ast.AsyncFor), spot.function()
+    sides = [side for loop in loops for side in (loop.target, loop.iter)]
+    names = [node.id for side in sides for node in ast.walk(side) if isinstance(node, ast.Name)]
+    given = ast.walk(inner.args) if inner is not None else ()
+    return [ast.Name(name, ast.Load()) for name in [*names, *(one.arg for one in given if isinstance(one, ast.arg))]]
+
+
+def telling(error: BaseException, table: list[Row], places: list[Spot]) -> Iterator[Finding]:
+    """What the error stores beside its message, and what the values have that the message speaks of."""
     said, kinds = message(error), {name.rsplit(".", 1)[-1] for name in class_names(type(error))}
-    yield from of_error(error, said)
-    yield from unlike(table, kinds)
-    searches: list[Callable[[Any], str]] = [partial(fitted, test=test) for test in fitting(said, kinds)]
-    if "TypeError" in kinds and re.search(KINDS, said):
-        searches.append(partial(odd_kind, said=said))
-    if kinds & {"ValueError", "TypeError"} and re.search(SIZES, said):
-        searches.append(odd_length)
-    for search in searches:
-        for row in table:
-            text = guarded(search, row.value)
-            if text:
-                yield finding(f"`{row.text}{text}")
-                break
-
-
-def of_error(error: BaseException, said: str) -> Iterator[Finding]:
-    """What the error itself stores and its message does not hold: a process's output, an answer's body."""
-    for name, value in list(own_names(error).items())[:20]:
+    for name, value in own_names(error).items():
         body = own_names(value).get("_content", value) if name == "response" else value
         text = body[-4000:].decode("utf-8", "replace") if type(body) is bytes else body
         lines = [line.strip() for line in text.splitlines() if line.strip()] if type(text) is str else []
-        if lines and lines[-1] not in said and name in ("stderr", "output", "stdout", "body", "response", "reason"):
+        if lines and lines[-1] not in said and name in STORED:
             yield finding(f"its {name} ends with: {short(lines[-1], 250)}")
+    for search in searches(said, kinds, [text for spot in places for text in spot.texts()]):
+        found = ((row, guarded(search, row.value)) for row in table)
+        yield from [finding(f"`{row.text}{text}") for row, text in found if text][:1]
 
 
-def unlike(table: list[Row], kinds: set[str]) -> Iterator[Finding]:
-    """Of two values with labels on the line: what the one has and the other lacks, and what is nearly the same."""
-    labelled = [(row, [label(name) for name in labels_of(row.value) or ()]) for row in table if has_labels(row)]
-    if len(labelled) < 2 or not kinds & {"ValueError", "MergeError"}:
-        return
-    (left, mine), (right, others) = labelled[:2]
-    lacks, more = ([name for name in side if name not in other] for side, other in ((mine, others), (others, mine)))
-    if len(mine) > 1 and len(lacks) < len(mine) and (lacks or more):
-        parts = [f"`{row.text}` lacks {listed(names, 120)}" for row, names in ((right, lacks), (left, more)) if names]
-        yield finding(" and ".join(parts))
-    elif lacks:
-        alike = [f"{name} ~ {near}" for name in mine for near in closest(name, others, 1) if near not in mine]
-        shown = f"columns of `{left.text}`: {listed(mine, 100)}; of `{right.text}`: {listed(others, 100)}"
-        yield finding(f"{shown}; alike: {listed(alike, 80)}" if alike else shown)
+def held(error: BaseException, table: list[Row], places: list[Spot]) -> Iterator[Finding]:
+    """What the values are, first those of which the message speaks: with what they were made of and where."""
+    said, names = message(error), " ".join(row.text for row in table)
+    whole = {row.text for row in table if row.text + "." in names}  # what is told of `a.b` tells of `a`
+    spoken = [row for row in table if spoken_of(row.value, said)]
+    others = [row for row in table if row not in spoken]
+    others.sort(key=lambda row: row.text in whole)
+    for number, row in enumerate([*spoken, *others][:TOLD]):
+        value, text = row.value, f"`{row.text}`: {described(row.value)}"
+        if number == 0 and own_names(value) and not of_library(value) and size(value) is None:  # a thing with a state
+            last = used(row.text, row.spot)
+            text += f"; used last in `{short(last, 120)}`" if last else ""
+        if number < len(spoken) or size(value) == 0 or (number == 0 and is_a(error, (IndexError, StopIteration))):
+            where, made = binding(row.node, row.spot, row.outer)
+            parts = made_of(made or row.node, row.spot, row.text)
+            yield finding(text + (f"; with {parts}" if parts else ""), where)
+        else:
+            yield finding(text)
+    parts = made_of(places[0].statement, places[0]) if "unpack" in said and places else ""
+    if parts:
+        yield finding(f"what is unpacked is made of {parts}")
 
 
-def has_labels(row: Row) -> bool:
-    kind = is_pandas(row.value, "DataFrame") or "feature_names_in_" in own_names(row.value)
-    texts = one_of(type(row.value), (list, tuple)) and all(type(item) is str for item in row.value[:100]) and row.value
-    return bool(kind or is_pandas(row.value, "Index") or texts)
+def spoken_of(value: Any, said: str) -> bool:
+    """Whether a message speaks of a value's class as the wrong one."""
+    name = "NoneType" if value is None else kind_name(value)
+    return bool(re.search(rf"(?:'|\b(?:a|an|of|[Tt]his) ){re.escape(name)}\b", said))
 
 
-def unpacked(error: BaseException, places: list[Spot]) -> Iterator[Finding]:
-    """The value that has more or fewer items than there are names for it."""
-    count = re.search(r"expected (?:at least )?(\d+)", message(error))
-    for spot in places if count else ():
-        for node, loop in taken_apart(spot):
-            text = short(ast.unparse(node), 60)
-            value = asked(lambda: (spot.value(node),))  # noqa: B023  # called at once
-            if value is not None and type(value[0]) is dict:
-                key = written(next(iter(value[0]), None), 40)
-                yield finding(f"`{text}` is a dict: iterating it gives its keys, the first is {key}")
-            elif value is not None and not loop and size(value[0]) is not None:
-                yield finding(f"`{text}` has {size(value[0])} items: {described(value[0])}")
-            elif value is not None and one_of(type(value[0]), (list, tuple)):
-                usual = (None, int(count[1]) if count else 0)
-                odd = [(number, item) for number, item in enumerate(value[0][:20_000]) if size(item) not in usual]
-                for number, item in odd[:1]:
-                    yield finding(f"`{text}`[{number}] has {size(item)} items: {written(item) or described(item)}")
+def made_of(made: ast.AST, spot: Spot, but: str = "") -> str:
+    """What an expression was made of: values, what functions of the user's return, the folder of a pattern."""
+    nodes, values = list(ast.walk(made)), dict[str, str]()
+    for text, value, _ in spot.known(nodes):
+        if value is not None and is_data(value) and text != but and len(values) < MADE_OF:
+            values[text] = f"`{short(text, 60)}`: {(type(value) is str and written(value, 100)) or described(value)}"
+        elif type(value) is types.FunctionType and is_own(value.__code__.co_filename):
+            values[text] = returned(value)
+    for pattern in (node.value for node in nodes if isinstance(node, ast.Constant)):
+        head = pattern.split("*")[0].rpartition("/")[0] or "." if type(pattern) is str and "*" in pattern else ""
+        if folder(head):
+            values[head] = f"{short(head, 80)} is {folder(head)}"
+    return ", ".join(values.values())
 
 
-def taken_apart(spot: Spot) -> Iterator[tuple[Any, bool]]:
-    """The expressions of the statement whose values are taken apart, and whether item by item."""
-    whole: Any = spot.statement
-    apart = (ast.Tuple, ast.List)
-    if isinstance(whole, ast.Assign) and isinstance(whole.targets[0], apart):
-        yield whole.value, False
-    for node in ast.walk(whole) if whole is not None else ():
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and isinstance(node.target, apart):
-            yield node.iter, True
-
-
-def held(table: list[Row]) -> Iterator[Finding]:
-    """What the values of the innermost line are."""
-    for row in [row for row in table if row.spot is table[0].spot][:TOLD]:
-        if not isinstance(row.node, ast.Name) or not any(row.text + "." in other.text for other in table):
-            yield finding(f"`{row.text}`: {described(row.value)}")
-
-
-def at_hand(places: list[Spot]) -> Iterator[Finding]:
-    """The arguments and the loops' variables at the failing line, as far as they are plain and short."""
-    for spot in places[:2]:
-        inner, names = spot.function(), list[str]()
-        for loop in spot.around((ast.For, ast.AsyncFor)):
-            names += [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
-        if inner is not None:
-            names += [argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)]
-        held = [(name, spot.frame.f_locals[name]) for name in dict.fromkeys(names) if name in spot.frame.f_locals]
-        shown = [f"{name} = {text}" for name, value in held for text in [written(value, 60)] if text is not None]
-        if shown:
-            of = f"in `{inner.name}`" if isinstance(inner, FUNCTIONS[:2]) else "at that moment"
-            yield finding(f"{of}: {', '.join(shown[:AT_HAND])}")
-            return
+def returned(function: types.FunctionType) -> str:
+    """What a function of the user's ends with."""
+    tree, name = Source.for_filename(function.__code__.co_filename).tree, function.__name__
+    own = [node for node in ast.walk(tree) if getattr(node, "name", None) == name] if tree is not None else []
+    last = [ast.unparse(node) for node in ast.walk(own[-1]) if isinstance(node, ast.Return)][-1:] if own else []
+    return f"`{short(name, 60)}` " + (f"ends with `{short(last[0], 100)}`" if last else "has no `return`")

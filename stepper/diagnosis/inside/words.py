@@ -6,14 +6,17 @@ import datetime
 import decimal
 import fractions
 import io
+import os
 import pathlib
 import re
+import sys
 import types
 import uuid
 from typing import Any
 
 from stepper.diagnosis.inside.near import listed
 from stepper.kernel.inside.base import (
+    class_name,
     class_names,
     classes_of,
     guarded,
@@ -31,12 +34,12 @@ from stepper.kernel.inside.base import (
 )
 from stepper.kernel.inside.signatures import of_callable
 
-CELLS, COLUMNS, VALUE, PART, ITEMS = 2_000_000, 400, 60, 90, 1000
+CELLS, COLUMNS, VALUE, PART, ITEMS, FEW = 2_000_000, 400, 60, 90, 1000, 8
 NUMBERS = (int, float, bool, complex)
-TOLD = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID,
-        pathlib.PosixPath, pathlib.PurePosixPath)  # fmt: skip
+PATHS = (pathlib.PosixPath, pathlib.PurePosixPath)
+TOLD = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID, *PATHS)
 STREAMS = (io.TextIOWrapper, io.BufferedReader, io.FileIO, io.BufferedWriter)
-ZONES = ("datetime", "zoneinfo", "pytz", "dateutil", "backports")
+ZONES = ("builtins", "datetime", "zoneinfo", "pytz", "dateutil", "backports")
 MOMENTS = ("Timestamp", "Timedelta", "Period")
 TEXTS = ("object", "str", "string", "category")
 CALLABLE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType,
@@ -57,7 +60,7 @@ def shown_name(name: str) -> str:
 def is_data(value: Any) -> bool:
     """Whether it is worth showing: no module, function or class."""
     ufunc = name_of(type(value)) in ("ufunc", "_ArrayFunctionDispatcher") and top_module(type(value)) == "numpy"
-    return not is_a(value, (types.ModuleType, type)) and not one_of(type(value), CALLABLE) and not ufunc
+    return not is_a(value, (types.ModuleType, type, *CALLABLE)) and not ufunc
 
 
 def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
@@ -67,7 +70,7 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
         text = repr(value)
     elif one_of(kind, (str, bytes)):
         text = repr(value[:limit]) + "…" * (len(value) > limit)
-    elif one_of(kind, TOLD) or (kind is datetime.datetime and zone(value) is not None):
+    elif one_of(kind, TOLD) or (kind is datetime.datetime and top_module(type(value.tzinfo)) in ZONES):
         text = str(value)
     elif one_of(kind, STREAMS):
         text = repr(value.name) if type(value.name) is str else None
@@ -75,6 +78,8 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
         text = repr(value.pattern)
     elif of_library(value) and (name_of(kind) in MOMENTS or "numpy.generic" in class_names(kind)):
         text = str(value)
+    elif of_library(value) and type(getattr(value, "shape", None)) is tuple:
+        text = f"{kind_name(value)} {value.shape}"
     elif kind is dict and depth and len(value) <= 12:
         items = [(written(key, limit, 0), written(item, limit, depth - 1)) for key, item in value.items()]
         text = "{" + ", ".join(f"{key}: {item or '…'}" for key, item in items) + "}"
@@ -84,15 +89,16 @@ def written(value: Any, limit: int = 80, depth: int = 2) -> str | None:
     return short(text, limit + 40) if text is not None else None
 
 
-def zone(value: datetime.datetime) -> str | None:
-    """'naive', or 'aware' with its zone; None where the zone is a class of the user's own."""
-    if value.tzinfo is None:
-        return "naive"
-    return f"aware, {value.tzinfo}" if top_module(type(value.tzinfo)) in ZONES else None
+def label(value: Any) -> str:
+    if one_of(type(value), (str, int, float, bool)) or value is None:
+        return short(repr(value), 80)
+    if type(value) is tuple:
+        return "(" + ", ".join(label(part) for part in value[:6]) + ")"
+    known = top_module(type(value)) in ("pandas", "numpy", "datetime")
+    return short(str(value), 80) if known else class_name(type(value))
 
 
 def size(value: Any) -> int | None:
-    """The number of its items, None where that is not known without asking the user's code."""
     base = next((kind for kind in classes_of(type(value)) if one_of(kind, lengths)), None)
     if base is not None:
         return int(base.__len__(value))
@@ -102,39 +108,44 @@ def size(value: Any) -> int | None:
 
 def described(value: Any) -> str:
     """What a value is, in a few words."""
-    text = written(value, VALUE)
-    if value is None or (one_of(type(value), (*NUMBERS, str, bytes)) and len(text or "") <= VALUE):
-        return text or kind_name(value)
-    parts = [kind_name(value)]
-    if one_of(type(value), CALLABLE):
-        signature = signature_of(value)
-        return f"a {parts[0]}, {signature}; it is not called here" if signature else f"a {parts[0]}"
+    text, kind, name = written(value, VALUE), type(value), kind_name(value)
+    if value is None or (one_of(kind, (*NUMBERS, str, bytes)) and len(text or "") <= VALUE):
+        return text or name
+    parts = [name]
+    if is_a(value, CALLABLE):
+        signature = of_callable(value)
+        shown = shown_name(str(peek(value, "__name__", ""))) + (signature[0] if signature else "")
+        return f"a {name}" + (f", {short(shown, 120)}; it is not called here" if signature else "")
     if of_library(value):
         guarded(of_data, value, parts)
     elif size(value) is not None:
         guarded(of_container, value, parts, text)
-    elif is_a(value, re.Match):
-        parts += [f"{value.re.groups} groups", f"pattern {value.re.pattern!r}"]
     elif text is not None:
-        parts[0] = f"{text} ({parts[0]})"
-        parts += [zone(value) or ""] if type(value) is datetime.datetime else []
-    elif top_module(type(value)) != "builtins":
-        parts += of_object(value)
+        parts = [f"{text} ({name})", folder(str(value)) if one_of(kind, PATHS) else ""]
+    elif is_a(value, (types.ModuleType, type)):
+        parts = [f"the {'class' if is_a(value, type) else 'module'} {shown_name(named(value))}"]
+    elif top_module(kind) != "builtins":
+        parts.append(of_object(value))
     return ", ".join(filter(None, parts))
 
 
-def signature_of(function: Any) -> str:
-    """How a function is called, '' where that is not known."""
-    signature = of_callable(function)
-    return short(shown_name(str(peek(function, "__name__", ""))) + signature[0], 120) if signature else ""
+def named(value: Any) -> str:
+    return str(name_of(value) if is_a(value, type) else peek(value, "__name__"))
 
 
-def of_object(value: Any) -> list[str]:
-    """The plain things that an object stores."""
-    own = [(name, written(item, 120, 1)) for name, item in list(own_names(value).items())[:40] if not is_error(item)]
-    fields = [f"{name} {text}" for name, text in own if type(name) is str and text is not None and text != "None"]
-    fields += [f"tag {value.tag!r}"] if class_names(type(value))[0] == "xml.etree.ElementTree.Element" else []
-    return [listed(fields, 150)] if fields else []
+def folder(path: str) -> str:
+    held = sorted(os.listdir(path)) if os.path.isdir(path) else None
+    return "" if held is None else "a folder with " + (listed(held, 120) or "nothing in it")
+
+
+def of_object(value: Any) -> str:
+    """The plain things and arrays that an object stores, first the arrays of texts: labels, classes, features."""
+    own = [(name, item) for name, item in list(own_names(value).items())[:40] if type(name) is str and item is not None]
+    arrays = [(name, item) for name, item in own if of_library(item) and str(getattr(item, "dtype", "")) in TEXTS]
+    texts = [(name, described(item)) for name, item in arrays]
+    plain = [(name, written(item, 120, 1)) for name, item in own if not is_error(item)]
+    known = {**dict(texts), **dict(plain), **dict(texts)}
+    return listed([f"{name} {text}" for name, text in known.items() if text is not None], 150)
 
 
 def of_container(value: Any, parts: list[str], text: str | None) -> None:
@@ -146,54 +157,41 @@ def of_container(value: Any, parts: list[str], text: str | None) -> None:
         parts[-1] += f" of {'/'.join(kinds[:4])}"
         if sizes and len(sizes) <= 4:
             parts.append(f"its items' lengths: {', '.join(map(str, sorted(filter(None, sizes))))}")
-        ends = [item if len(item) <= 28 else "…" + item[-28:] for item in value[:8] if type(item) is str]
-        text = repr(ends) if kinds == ["str"] and len(ends) == len(value) else text
     elif is_a(value, dict):
         keys = [short(repr(key), 40) for key in list(dict.keys(value))[:20] if one_of(type(key), (str, int))]
         parts.append("keys " + listed(keys, PART) if keys else "")
-    if text is not None and len(text) <= 2 * VALUE and not (is_a(value, dict) and len(text) > VALUE):
+    if text is not None and len(text) <= (VALUE if is_a(value, dict) else 2 * VALUE):
         parts[0] = f"{text} ({parts[0]})"
 
 
 def of_data(value: Any, parts: list[str]) -> None:
     """Shape, dtype, missing values, columns of text, labels: what stands out in an array or a table."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    cells = 1
-    for count in shape if type(shape) is tuple else ():
+    shape, dtype, cells = getattr(value, "shape", None), getattr(value, "dtype", None), 1
+    if type(shape) is not tuple or not shape:  # a number of numpy's, a scalar array
+        parts[0] = f"{short(str(value), VALUE)} ({parts[0]})" if top_module(type(value)) == "numpy" else parts[0]
+        return
+    for count in shape:
         cells *= int(count)
-    if type(shape) is tuple and shape:
-        frame = is_pandas(value, "DataFrame")
-        sized = " × ".join(map(str, shape)) if frame else str(shape) if len(shape) > 1 else f"({shape[0]},)"
-        parts[0] += " " + sized
-    elif shape == () and top_module(type(value)) == "numpy":
-        parts[0] = f"{short(str(value), VALUE)} ({parts[0]})"
-    parts.append(short(str(dtype), 40) if dtype is not None and type(value).__name__ != str(dtype) else "")
-    fields = getattr(dtype, "names", None)
-    parts.append("fields " + listed(fields, PART) if type(fields) is tuple else "")
+    parts[0] += " " + (" × ".join(map(str, shape)) if is_pandas(value, "DataFrame") else str(shape))
+    parts.append(short(str(dtype), 120) if dtype is not None else "")
     if cells > CELLS:
         return
-    if is_pandas(value, "DataFrame") and value.shape[1] <= COLUMNS:
-        parts += of_frame(value)
-    elif is_pandas(value, "Index") and len(value) <= 40:
-        parts.append("labels " + listed([short(repr(label), 40) for label in value.tolist()], 120))
-    elif is_pandas(value, "Series"):
-        first = value.iloc[0] if len(value) else None
-        parts.append(f"first {written(first, 40, 1)}" if first is not None and str(dtype) in TEXTS else "")
-        missing = int(value.isna().sum())
-        parts.append(f"{missing:,} NaN" if missing else "")
-    elif getattr(dtype, "kind", "") == "f" and cells:
-        import numpy
-
-        bad = ~numpy.isfinite(value)
-        parts.append(f"{int(bad.sum()):,} NaN or infinite" if bad.any() else "")
+    if is_pandas(value, "DataFrame"):
+        parts.append("columns " + listed(of_columns(value), 2 * PART) if shape[1] <= COLUMNS else "")
+        return
+    if is_pandas(value, "Index") or str(dtype) in TEXTS or cells <= FEW:
+        head = (value.iloc if is_pandas(value, "Series") else value)[:ITEMS].tolist()
+        parts.append(listed(list(dict.fromkeys(filter(None, (written(item, 40, 1) for item in head)))), PART))
+    if getattr(dtype, "kind", "") == "f" and not is_pandas(value, "Index"):
+        count = int((~sys.modules["numpy"].isfinite(value)).sum())
+        parts.append(f"{count:,} NaN or infinite" if count else "")
 
 
-def of_frame(value: Any) -> list[str]:
-    """The columns with missing values and those of text, else all columns."""
-    missing = [f"{name} ({int(count):,})" for name, count in value.isna().sum().items() if count]
-    texts = [f"{short(str(name), 40)} ({dtype})" for name, dtype in value.dtypes.items() if str(dtype) in TEXTS]
-    parts = [
-        "NaN in " + listed(missing, PART) if missing else "",
-        "not numbers: " + listed(texts, PART) if texts else "",
-    ]
-    return parts if any(parts) else ["columns " + listed([short(str(name), 40) for name in value.columns], PART)]
+def of_columns(frame: Any) -> list[str]:
+    notes: dict[int, str] = {
+        number: str(kind) for number, kind in enumerate(frame.dtypes.tolist()) if str(kind) in TEXTS
+    }
+    notes.update({number: f"{count:,} NaN" for number, count in enumerate(frame.isna().sum().tolist()) if count})
+    names = [short(str(name), 40) for name in frame.columns]
+    plain = [name for number, name in enumerate(names) if number not in notes]
+    return [f"{names[number]} ({noted})" for number, noted in sorted(notes.items())] + plain

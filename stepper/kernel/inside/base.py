@@ -22,13 +22,10 @@ missing: Any = object()
 LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray", "geopandas"}
 callables = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 lengths = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, collections.deque)
-name_of: Callable[[type], str]
-module_of: Callable[[type], Any]
-classes_of: Callable[[Any], tuple[Any, ...]]
-names_in: Callable[[Any], Any]
-name_of, module_of, classes_of, names_in = (
-    type.__dict__[name].__get__ for name in ("__qualname__", "__module__", "__mro__", "__dict__")
-)
+name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+classes_of: Callable[[Any], tuple[Any, ...]] = type.__dict__["__mro__"].__get__
+names_in: Callable[[Any], Any] = type.__dict__["__dict__"].__get__
 swallowed: dict[str, Any] = {}  # how many errors `guarded` kept quiet in this run, and where the first was
 
 
@@ -44,9 +41,9 @@ def guarded(make: Callable[..., Any], *given: Any) -> Any:
 
 def origin(trace: types.TracebackType | None) -> str:
     """The innermost line of the helper's own on the way to an error."""
-    own = list(traceback.StackSummary.extract(traceback.walk_tb(trace), lookup_lines=False))
-    mine = [entry for entry in own if entry.filename.startswith("<stepper helper")] or own
-    return f"{mine[-1].filename} line {mine[-1].lineno}, {mine[-1].name}" if mine else ""
+    codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    code, line = ([found for found in codes if found[0].co_filename.startswith("<stepper helper")] or codes)[-1]
+    return f"{code.co_filename} line {line}, {code.co_name}"
 
 
 def short(text: str, limit: int = TEXT) -> str:

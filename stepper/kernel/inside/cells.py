@@ -44,7 +44,7 @@ def scratch(raw: str) -> None:
 
 
 def raw_lines(number: int) -> list[str]:
-    return sources.get(number, "").split("\n") if number in sources else []
+    return sources[number].split("\n") if number in sources else []
 
 
 def cell_magic(number: int) -> tuple[int, int] | None:
@@ -92,8 +92,6 @@ def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         spots = spots[: FRAMES // 2] + spots[-FRAMES // 2 :]
     found: list[dict[str, Any]] = []
     for filename, line, function in spots:
-        if function.startswith("<cell line"):  # IPython 8.0 to 8.6
-            function = "<module>"
         if filename in TIMED:
             magic = cell_magic(now["number"])
             if magic is None:

@@ -23,27 +23,24 @@ streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if getattr(s
 def drain() -> None:
     until = clock() + SECONDS
     for stream in streams:
-        used, quiet = spent(stream), 0
-        if waiting(stream) == 0 and used is not None and used == seen.get(stream):
+        now, quiet = state(stream), 0
+        if now == seen[stream] and now[0] == 0 and now[1] is not None:
             continue
         while quiet < QUIET and clock() < until:
             time.sleep(PAUSE)
-            before, used = used, spent(stream)
-            quiet = quiet + 1 if waiting(stream) == 0 and used == before else 0
-        seen[stream] = used
+            before, now = now, state(stream)
+            quiet = quiet + 1 if now == before and now[0] == 0 else 0
+        seen[stream] = now
 
 
-def waiting(stream: Any) -> int:
-    """How many bytes nobody has read yet."""
-    return int(struct.unpack("i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234"))[0])
-
-
-def spent(stream: Any) -> int | None:
-    """The processor time of the thread that reads, which grows with each read; None where the system does not tell."""
+def state(stream: Any) -> tuple[int, int | None]:
+    """How many bytes nobody has read yet, and the processor time of the thread that reads, which grows with each read;
+    None where the system does not tell."""
+    unread: int = struct.unpack("i", fcntl.ioctl(stream._fid, termios.FIONREAD, b"1234"))[0]
     try:
-        return time.clock_gettime_ns(time.pthread_getcpuclockid(stream.watch_fd_thread.ident))
+        return unread, time.clock_gettime_ns(time.pthread_getcpuclockid(stream.watch_fd_thread.ident))
     except (AttributeError, OSError, TypeError):
-        return None
+        return unread, None
 
 
-seen = {stream: spent(stream) for stream in streams}  # its reader's processor time when it was idle last
+seen = {stream: state(stream) for stream in streams}  # when it was idle last

@@ -18,31 +18,24 @@ def below(error: BaseException) -> BaseException | None:
 
 
 def attributes(error: BaseException) -> dict[str, Any]:
-    found = {}
-    for name in ATTRIBUTES:
-        value = plain(peek(error, name))
-        if value is not None:
-            found[name] = value
-    if is_a(error, KeyError) and error.args and plain(error.args[0]) is not None:
-        found["key"] = plain(error.args[0])
+    told = {name: plain(peek(error, name)) for name in ATTRIBUTES}
+    told["key"] = plain(error.args[0]) if is_a(error, KeyError) and error.args else None
+    found = {name: value for name, value in told.items() if value is not None}
     if is_a(error, SyntaxError) and found.get("filename") in files() and "lineno" in found:
         found["lineno"] = place(found["filename"], found["lineno"])[1]
     status = [peek(peek(error, "response"), "status_code"), peek(error, "status")]
-    if "urllib.error.HTTPError" in mro(error):
-        status.append(found.get("code"))
+    status += [found.get("code")] if "urllib.error.HTTPError" in mro(error) else []
     status = [number for number in status if is_a(number, int) and 100 <= number <= 599]
     if status:
         found["status"] = int(status[0])
-    reason = below(error)
-    for _ in range(CAUSES):
-        if reason is None:
-            break
+    reason, depth = below(error), 0
+    while reason is not None and depth < CAUSES:
         known = found.setdefault("reason_mro", [])
         known.extend(name for name in mro(reason) if name not in known)
         number = plain(peek(reason, "errno"))
         if isinstance(number, int):
             found["reason_errno"] = number
-        reason = below(reason)
+        reason, depth = below(reason), depth + 1
     return found
 
 
@@ -52,23 +45,20 @@ def name(error: BaseException) -> str:
 
 def message(error: BaseException) -> str:
     said = peek(error, "msg") if is_a(error, SyntaxError) else None
-    said = said if type(said) is str and said else guarded(str, error)
-    said = guarded(short, said, MESSAGE)
-    return said if said is not None else "<exception str() failed>"
+    said = guarded(short, said if type(said) is str and said else guarded(str, error), MESSAGE)
+    return "<exception str() failed>" if said is None else said
 
 
 def chain(error: BaseException) -> list[list[str]]:
     """What led to it, nearest first: [how, class, message]; the errors of a group with it."""
-    found, seen = [], {id(error)}
-    inside = peek(error, "exceptions")
-    for one in inside[:3] if type(inside) is tuple else ():
-        if is_error(one):
-            found.append(["one of its group", name(one), message(one)[:300]])
+    seen, inside = {id(error)}, peek(error, "exceptions")
+    group = filter(is_error, inside[:3] if type(inside) is tuple else ())
+    found = [["one of its group", name(one), message(one)[:300]] for one in group]
     while len(found) < CAUSES:
         cause, context = peek(error, "__cause__"), peek(error, "__context__")
         how = "caused by" if is_error(cause) else "while handling"
-        above = cause if is_error(cause) else context if not peek(error, "__suppress_context__") else None
-        if above is None or not is_error(above) or id(above) in seen:
+        above: Any = cause if is_error(cause) else None if peek(error, "__suppress_context__") else context
+        if not is_error(above) or id(above) in seen:
             break
         error = above
         seen.add(id(error))

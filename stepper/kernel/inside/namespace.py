@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import os
 import types
 from typing import Any
 
@@ -15,6 +13,7 @@ from stepper.kernel.inside.base import (
     clock,
     getsizeof,
     guarded,
+    is_a,
     lengths,
     missing,
     of_library,
@@ -22,26 +21,21 @@ from stepper.kernel.inside.base import (
     plain,
     shell,
     short,
+    top_module,
 )
-from stepper.kernel.inside.cells import made_global, now
-from stepper.kernel.inside.lasting import lasting
+from stepper.kernel.inside.loadable import loadable
 from stepper.kernel.inside.signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
-NAMES, ALL = 300, 60_000  # how many are told with their facts; characters of all their names
-STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) after the last cell: no object is kept
 
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
-    modules: dict[str, str] = {}
-    functions: dict[str, str] = {}
-    classes: list[str] = []
-    variables: dict[str, dict[str, Any]] = {}
-    left = 0
-    for name, value in list(shell.user_ns.items()):
-        if not bound_by_user(name, value):
-            continue
+    modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, dict[str, Any]]()
+    classes, left = list[str](), 0
+    for name, value in bound():
         if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
             left += 1
             continue
@@ -59,45 +53,14 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
     return {**found, **(guarded(loadable, known) or {})}
 
 
-def bound_by_user(name: Any, value: Any) -> bool:
-    initial = shell.user_ns_hidden.get(name, missing)
-    return type(name) is str and not name.startswith("_") and value is not initial and name not in named
-
-
-def loadable(known: Any) -> dict[str, Any]:
-    """What a cell can load and import: for the look at the next one before it runs."""
-    return {
-        "names": [] if altered() else every_name(),
-        "own_input": shell.user_ns.get("input", missing) is not missing,
-        "cwd": short(os.getcwd(), 4096),
-        "lasting": lasting(known),
-    }
-
-
-def every_name() -> list[str]:
-    """All names that a cell can load, builtins aside, or none: half of them would raise false alarms."""
-    functions = [value for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
-    names = [*shell.user_ns, *made_global, *(name for one in functions for name in makes(one))]
-    names = [name for name in names if type(name) is str]
-    if sum(map(len, names)) > ALL or now.get("at_will"):
-        return []
-    return [short(name) for name in names]
-
-
-def altered() -> bool:
-    """Whether something else than IPython's own goes over a cell before it is run."""
-    others = [one for one in shell.ast_transformers if not type(one).__module__.startswith("_stepper_helper")]
-    return bool(others) or bool(shell.input_transformers_post) or steps(shell.input_transformer_manager) != USUAL
-
-
-def steps(transformers: Any) -> int:
-    return len(transformers.cleanup_transforms) + len(transformers.line_transforms)
-
-
-def makes(function: Any) -> tuple[str, ...]:
-    """The names that a function may bind in the namespace when it is called (`global x`)."""
-    code = function.__code__
-    return () if STORE_GLOBAL not in code.co_code[::2] else code.co_names
+def bound() -> list[tuple[str, Any]]:
+    """What the user's cells have bound."""
+    hidden = shell.user_ns_hidden
+    return [
+        (name, value)
+        for name, value in list(shell.user_ns.items())
+        if type(name) is str and name[:1] != "_" and value is not hidden.get(name, missing) and name not in named
+    ]
 
 
 def measure(value: Any, kind: Any, fact: dict[str, Any]) -> None:
@@ -137,4 +100,26 @@ def size(value: Any, shape: Any) -> int | None:
     return found if type(found) is int else getsizeof(value)
 
 
-USUAL = guarded(lambda: steps(type(shell.input_transformer_manager)()))
+def keep() -> None:
+    """Remember what the names hold now, for the next cell."""
+    before.clear()
+    before.update(summaries())
+
+
+def summaries() -> dict[str, tuple[int, str]]:
+    other = (types.ModuleType, type, types.FunctionType, types.MethodType)
+    values = [(name, value) for name, value in bound() if not is_a(value, other)]
+    return {short(name, 80): (id(value), summary(value)) for name, value in values[:NAMES]}
+
+
+def summary(value: Any) -> str:
+    shape = getattr(value, "shape", None) if top_module(type(value)) in ("pandas", "numpy") else None
+    if type(shape) is tuple and shape:
+        return " × ".join(str(n) for n in shape)
+    if type(value) is str:
+        return short(repr(value[:40]), 40)
+    if one_of(type(value), (int, float, bool)) and not (type(value) is int and value.bit_length() > 100):
+        return short(repr(value), 40)
+    if one_of(type(value), (list, dict, tuple, set)):
+        return f"length {len(value)}"
+    return class_name(type(value)).rsplit(".", 1)[-1]

@@ -16,12 +16,11 @@ DELIMITER = b"<IDS|MSG>"
 ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
 last: dict[str, Any] = {"id": b"", "messages": [], "size": 0, "lost": 0, "payload": []}
 before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
-original: dict[str, Any] = {}
 
 
 def begin() -> None:
     thread = shell.kernel.iopub_thread
-    original["send"] = send = thread.send_multipart
+    send = thread.send_multipart
 
     def remembering(message: list[Any], *given: Any, **named: Any) -> None:
         send(message, *given, **named)
@@ -32,29 +31,19 @@ def begin() -> None:
 
 
 def end() -> None:
-    if original:
-        del shell.kernel.iopub_thread.send_multipart
-        original.clear()
+    vars(shell.kernel.iopub_thread).pop("send_multipart", None)
 
 
 def take(message: list[Any]) -> None:
     parts = message[message.index(DELIMITER) + 2 :]  # without the signature: header, parent, metadata, content, buffers
     header, parent = bytes(parts[0]), bytes(parts[1])
     if b'"execute_input"' in header:
-        last.update(id=identity(parent), messages=[*before], size=0, lost=0, payload=[])
+        request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]  # as it stands in each parent's JSON
+        last.update(id=request, messages=[*before], size=0, lost=0, payload=[])
     elif b'"status"' in header:
         before[:] = [parts]
-    if last["id"] and last["id"] in parent:
-        keep(header, parts)
-
-
-def identity(parent: bytes) -> bytes:
-    """A request's id, as it stands in each parent's JSON."""
-    _, _, rest = parent.partition(b'"msg_id"')
-    return rest.split(b'"', 2)[1]
-
-
-def keep(header: bytes, parts: list[Any]) -> None:
+    if not last["id"] or last["id"] not in parent:
+        return
     size = sum(map(len, parts))
     if any(kind in header for kind in ALWAYS):
         last["messages"].append(parts)

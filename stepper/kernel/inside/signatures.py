@@ -7,32 +7,25 @@ import sys
 import types
 from typing import Any
 
-from stepper.kernel.inside.base import (
-    CAUSES,
-    LIBRARIES,
-    classes_of,
-    guarded,
-    is_a,
-    missing,
-    name_of,
-    names_in,
-    peek,
-    short,
-    top_module,
-)
+from stepper.kernel.inside.base import LIBRARIES, classes_of, guarded, is_a, name_of, names_in, of_library, peek, short
 
 KNOWN = LIBRARIES | {"sklearn", "matplotlib", "seaborn", "requests", *getattr(sys, "stdlib_module_names", ())}
 
 
 def signature(function: Any) -> str:
     function = wrapped(function)
-    return short("(" + ", ".join(parameters(function)) + ")" + back(function))
+    note = annotation(notes_of(function).get("return", ()))
+    return short("(" + ", ".join(parameters(function)) + ")" + (" -> " + note if note else ""))
+
+
+def notes_of(function: Any) -> dict[str, Any]:
+    return guarded(getattr, function, "__annotations__") or {}
 
 
 def parameters(function: Any) -> list[str]:
     code = function.__code__
     count, only = code.co_argcount, code.co_kwonlyargcount
-    names, notes = list(code.co_varnames), guarded(getattr, function, "__annotations__") or {}
+    names, notes = list(code.co_varnames), notes_of(function)
     defaults = dict(zip(names[:count][::-1], (function.__defaults__ or ())[::-1]), **(function.__kwdefaults__ or {}))
     told = [argument(name, notes, defaults) for name in names[:count]]
     if code.co_posonlyargcount:
@@ -48,13 +41,8 @@ def parameters(function: Any) -> list[str]:
     return told
 
 
-def back(function: Any) -> str:
-    note = annotation((guarded(getattr, function, "__annotations__") or {}).get("return", missing))
-    return " -> " + note if note else ""
-
-
 def argument(name: str, notes: dict[str, Any], defaults: dict[str, Any]) -> str:
-    note = annotation(notes.get(name, missing))
+    note = annotation(notes.get(name, ()))
     text = name + ": " + note if note else name
     if name not in defaults:
         return text
@@ -89,7 +77,7 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
         told = parameters(wrapped(function))[skip:]
         names = [one.lstrip("*").split(":")[0].split("=")[0].strip() for one in told]
         return "(" + ", ".join(told) + ")", [name for name in names if name and name != "/"]
-    if not standard(function) and top_module(type(function)) not in LIBRARIES:
+    if not standard(function) and not of_library(function):
         return None
     try:
         found = inspect.signature(function)
@@ -100,7 +88,7 @@ def of_callable(thing: Any) -> tuple[str, list[str]] | None:
 
 
 def wrapped(function: Any) -> Any:
-    for _ in range(CAUSES):
+    for _ in range(8):
         inner = getattr(function, "__dict__", {}).get("__wrapped__")
         if type(inner) is not types.FunctionType:
             return function

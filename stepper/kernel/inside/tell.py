@@ -7,6 +7,7 @@ every further round trip costs 3 to 4 ms.
 from __future__ import annotations
 
 import faulthandler
+import json
 import re
 import signal
 import sys
@@ -18,37 +19,35 @@ import zmq
 from stepper.kernel.inside import children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
-from stepper.kernel.inside.kept import keep
-from stepper.kernel.inside.namespace import namespace
+from stepper.kernel.inside.namespace import keep, namespace
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
 WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
-SHOWN = ("_", "__", "___")
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
+CACHE = shell.displayhook.cache_size
 parts: dict[str, Any] = {"load": None, "names": ()}  # how a part is loaded, which there are; the parts that are loaded
 
 
 def parent() -> Any:
-    kernel = shell.kernel
-    return kernel.get_parent("shell") if hasattr(kernel, "get_parent") else kernel._parent_header
+    return shell.kernel.get_parent("shell")
 
 
 def before_run(info: Any) -> None:
     now["shown"] = id(getattr(sys, "last_value", None))
     request = parent()["header"]["msg_id"]
-    if request != now.get("request"):  # else a cell runs another one
-        now["request"] = request
-        if is_scratch():
-            now["outputs"] = outputs()
-        for name, words in WORTH.items():
-            worth = any(word in info.raw_cell or word in sys.modules for word in words)
-            if worth and name in parts["names"] and name not in parts:
-                part(name)
-        if "figures" in parts:
-            parts["figures"].reset()
-        if "doubts" in parts:
-            guarded(parts["doubts"].before, info.raw_cell)
+    if request == now.get("request"):  # a cell runs another one
+        return
+    now["request"] = request
+    if is_scratch():
+        shell.displayhook.cache_size = 0  # what it shows is nobody's `_` or `Out`
+    for name, words in WORTH.items():
+        if name in parts["names"] and any(word in info.raw_cell or word in sys.modules for word in words):
+            part(name)
+    if "figures" in parts:
+        parts["figures"].reset()
+    if "doubts" in parts:
+        guarded(parts["doubts"].before, info.raw_cell)
 
 
 def part(name: str) -> Any:
@@ -61,34 +60,16 @@ def part(name: str) -> Any:
 
 
 def is_scratch() -> bool:
-    """Whether `stepper eval` asked: what it shows is nobody's `_`."""
+    """Whether `stepper eval` asked."""
     return parent()["content"].get("store_history") is False
-
-
-def outputs() -> tuple[dict[Any, Any], dict[str, Any]]:
-    """What the user's `Out` and `_` hold, to be put back after a look."""
-    names = {name: shell.user_ns[name] for name in SHOWN if name in shell.user_ns}
-    return dict(shell.user_ns.get("Out") or {}), names
-
-
-def put_back(kept: tuple[dict[Any, Any], dict[str, Any]]) -> None:
-    out, names = kept
-    found = shell.user_ns.get("Out")
-    if type(found) is dict:
-        found.clear()
-        found.update(out)
-    shell.user_ns.update(names)
-    hook = shell.displayhook
-    hook._, hook.__, hook.___ = (names.get(name, "") for name in SHOWN)
 
 
 def after_run(result: Any) -> None:
     if result.info.store_history:
         remember(result.execution_count, result.info.raw_cell)
     elif is_scratch():
+        shell.displayhook.cache_size = CACHE
         scratch(result.info.raw_cell)
-        if "outputs" in now:
-            guarded(put_back, now.pop("outputs"))
     error = result.error_before_exec or result.error_in_exec
     if error is None and MAGIC.search(result.info.raw_cell):  # one may show an error and end well: %time, %%capture
         last = getattr(sys, "last_value", None)
@@ -103,7 +84,8 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
     message = parent()
     if error is not None:
         facts["fault"] = guarded(lambda: part("fault").fault(error))
-        facts.update(guarded(lambda: part("failed").facts(error)) or {} if "failed" in parts["names"] else {})
+        if "failed" in parts["names"]:
+            facts.update(guarded(lambda: part("failed").facts(error)) or {})
     guarded(keep)
     facts["namespace"] = guarded(namespace, began + SECONDS, message["metadata"].get("stepper_known")) or {}
     facts["seconds"] = round(clock() - began, 4)
@@ -113,19 +95,11 @@ def tell(error: BaseException | None = None, **facts: Any) -> None:
     try:
         send(facts, message)
     except UnicodeEncodeError:  # a lone surrogate in a name or a text of the user's
-        send(encodable(facts), message)
+        send(json.loads(json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")), message)
 
 
 def send(facts: dict[str, Any], message: Any, frames: list[bytes] | None = None) -> None:
     shell.kernel.session.send(shell.kernel.iopub_socket, "stepper_facts", facts, parent=message, buffers=frames)
-
-
-def encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {encodable(name): encodable(part) for name, part in value.items()}
-    return [encodable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def recall(request: str) -> None:

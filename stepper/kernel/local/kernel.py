@@ -9,54 +9,69 @@ import re
 import signal
 import time
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import psutil
 
 from stepper.ground import private
 from stepper.kernel.channels import Channels
-from stepper.kernel.faults import without_escapes
+from stepper.kernel.faults import ESCAPES
 from stepper.kernel.local import launch, process
-from stepper.kernel.local.launch import GONE, Files, KernelProcess
-from stepper.kernel.local.memory import Guard, OomKills, usage
-from stepper.kernel.place import Transport
+from stepper.kernel.local.launch import Files
+from stepper.kernel.local.memory import OomKills, usage
+from stepper.kernel.local.process import Identity
+from stepper.kernel.place import Usage
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
 STDERR_CHARACTERS, STDERR_BYTES = 2000, 4 << 20  # told of what the process wrote; kept of it
 # What faulthandler writes of a crash, innermost call first: the outer ones are the kernel's own.
 OUTER_CALLS = re.compile(r"((?:^  File .*\n){4})(?:^  File .*\n)+(?:\s*^Extension modules:.*\n?)?", re.MULTILINE)
+GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
 SAMPLE_SECONDS, SAMPLE_CHARACTERS = 0.5, 100_000
 OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
 
 
 class LocalProcess:
-    """A kernel's process on this machine, reached by sockets that are files."""
+    """A kernel's process on this machine, our child or a former daemon's, reached by sockets that are files.
 
-    def __init__(self, name: str, python: str, connection: dict[str, Any], found: KernelProcess, files: Files) -> None:
-        self.id, self.process, self.files = name, found, files
-        self.about = About(python, found.pid)
-        self.runtime = os.path.dirname(connection["ip"])
+    `told` is its record.
+    """
+
+    def __init__(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files) -> None:
+        self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
+        self.python: str = told["python"]
+        self.runtime = os.path.dirname(told["connection"]["ip"])
         self.log, self.stack = str(files.stderr), str(files.stack)
-        self.transport: Transport = Channels(connection)
-        self.banner = 0  # how many bytes of stderr are ipykernel's greeting
-        self.oom_kills = OomKills(found.pid)
+        self.channels = Channels(told["connection"])
+        self.oom_kills = OomKills(identity.pid)
         self.ended: Death | None = None
 
+    def about(self) -> About:
+        """Return what it is: its interpreter and its process."""
+        return About(self.python, self.identity.pid)
+
     async def interrupt(self) -> None:
-        """Interrupt it with its process group."""
-        self.process.interrupt()
+        """Interrupt it with its process group; never a pid or a group that others have taken."""
+        if self.identity.alive():
+            with contextlib.suppress(ProcessLookupError):
+                # It leads a group of its own, which is there as long as it is.
+                if os.getpgid(self.identity.pid) == self.identity.pid:
+                    os.killpg(self.identity.pid, signal.SIGINT)
+                else:
+                    self.identity.send(signal.SIGINT)
 
     async def kill(self) -> None:
         """Kill it with its process tree."""
-        await asyncio.to_thread(process.clear, self.id, self.process.identity)
+        await asyncio.to_thread(process.clear, self.id, self.identity)
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""
         if self.ended is None:
-            code, cause = self.process.poll(), ""
-            if code is None:
+            if self.child.poll() is None if self.child else self.identity.alive():
                 return None
+            code, cause = self.child.returncode if self.child else GONE, ""
             if code in (GONE, -signal.SIGKILL) and self.oom_kills.any():
                 how, cause = OUT_OF_MEMORY
             elif code == GONE:
@@ -71,7 +86,7 @@ class LocalProcess:
         """Return the stacks of its threads as faulthandler writes them; '' where it can't be asked."""
         try:
             os.close(private.opened(self.stack, os.O_WRONLY | os.O_TRUNC))
-            self.process.send(signal.SIGURG)  # harmless unasked
+            self.identity.send(signal.SIGURG)  # harmless unasked
             until, size = time.monotonic() + SAMPLE_SECONDS, 0
             while time.monotonic() < until:
                 await asyncio.sleep(0.02)
@@ -85,53 +100,48 @@ class LocalProcess:
     def last_words(self) -> str:
         """Return the last lines that it wrote to stderr, without escapes."""
         try:
-            data = private.read(self.log)[self.banner :][-STDERR_CHARACTERS * 4 :]
+            data = private.read(self.log)[-STDERR_CHARACTERS * 4 :]
         except OSError:
             return ""
-        text = OUTER_CALLS.sub(r"\1", without_escapes(data.decode("utf-8", "replace")))
+        text = OUTER_CALLS.sub(r"\1", ESCAPES.sub("", data.decode("utf-8", "replace")))
         return text.strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
-        """Return the command that mends what it died of at its start, '' for none."""
-        missing = "No module named" in death.stderr and "ipykernel" in death.stderr
-        return add_ipykernel(self.about.python) if missing else ""
+        """Return the command that adds ipykernel where it died for want of it, '' for none."""
+        if "No module named" not in death.stderr or "ipykernel" not in death.stderr:
+            return ""
+        programs = Path(self.python).parent
+        if (programs.parent.parent / "uv.lock").exists():
+            return "uv add --dev ipykernel"
+        if any(programs.glob("pip*")):
+            return f"{self.python} -m pip install ipykernel"
+        return f"uv pip install --python {self.python} ipykernel"
 
     def memory(self) -> int:
-        """Return the resident memory of its process tree in bytes."""
+        """Return the resident memory of its process and its descendants in bytes, orphans left out."""
         total = 0
-        for member in process.family(self.process.pid) if self.process.identity.alive() else ():
-            try:
-                total += member.memory_info().rss
-            except psutil.Error:
-                continue  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            parent = psutil.Process(self.identity.pid)
+            for member in [parent, *parent.children(recursive=True)] if self.identity.alive() else ():
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_info().rss
         return total
 
-    def guard(self, percent: float) -> Guard:
-        """Watch a run that begins now, by this machine's memory and that of its cgroups."""
-        self.oom_kills.forget()
-        return Guard(percent, lambda: usage(self.process.pid), self.memory)
+    def usage(self) -> Usage:
+        """Return how full this machine is, or the tightest of its cgroups."""
+        return usage(self.identity.pid)
 
     def rest(self) -> None:
-        """A run is over: what it started may have been killed for want of memory."""
+        """A run begins or is over: what it starts may be killed for want of memory."""
         self.oom_kills.forget()
 
     def trim(self) -> None:
         """Keep the file of what it wrote to stderr small."""
         with contextlib.suppress(OSError):
-            if self.files.stderr.stat().st_size > self.banner + STDERR_BYTES:
-                os.truncate(self.files.stderr, self.banner)
+            if self.files.stderr.stat().st_size > STDERR_BYTES:
+                os.truncate(self.files.stderr, 0)
 
     def forget(self) -> None:
         """Remove its sockets and its record: it is gone."""
         launch.clear_files(self.runtime, self.id)
         self.files.forget()
-
-
-def add_ipykernel(python: str) -> str:
-    """Return the command that adds ipykernel to the environment of an interpreter."""
-    home = Path(python).parent.parent
-    if (home.parent / "uv.lock").exists():
-        return "uv add --dev ipykernel"
-    if any(Path(python).parent.glob("pip*")):
-        return f"{python} -m pip install ipykernel"
-    return f"uv pip install --python {python} ipykernel"

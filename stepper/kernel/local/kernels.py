@@ -12,18 +12,19 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel.local import launch, process
-from stepper.kernel.local.launch import Files, KernelProcess
+from stepper.kernel.local.launch import Files
+from stepper.kernel.local.process import Identity
 from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace
 
 if TYPE_CHECKING:
     from stepper.kernel.live import LiveKernel
-    from stepper.kernel.local.kernel import LocalProcess
 
 START_SECONDS = 60.0
 
@@ -35,7 +36,7 @@ class LocalKernels:
     """
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.files = Files.beside(record)
+        self.files = Files(record)
         self.runtime, self.parts = runtime, parts
 
     async def start(self, place: KernelPlace) -> LiveKernel:
@@ -44,31 +45,30 @@ class LocalKernels:
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
         try:
             self.files.note({"kernel": name})
-            os.close(private.opened(str(self.files.stderr), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
             # Written at its end, wherever that is: the daemon cuts it where it grows.
             stderr = open(self.files.stderr, "ab", opener=private.opened)  # noqa: SIM115
+            stderr.truncate(0)
             os.close(private.opened(str(self.files.stack), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         except OSError as error:
             why = f"the kernel's record can't be written: {error.strerror}"
             raise KernelError(why, getattr(error, "hint", "")) from error
         with stderr:
             try:
-                started, connection = launch.launch(place, name, self.runtime, stderr)
+                child, connection = launch.launch(place, name, self.runtime, stderr)
+                identity = Identity.of(child.pid)
                 told = {"kernel": name, "python": place.python, "connection": connection}
-                told["provisioner"] = asdict(started.identity)
-                local = self._process(told, started)
-                kernel = self._live(local)
+                told["provisioner"] = asdict(identity)
+                kernel = self._live(told, identity, child)
             except BaseException as error:
                 await self._clear(name)
                 if isinstance(error, OSError):
-                    what = error.filename or place.python
-                    hint = getattr(error, "hint", "")
-                    raise KernelError(f"the kernel can't be started: {what}: {error.strerror}", hint) from error
+                    why = f"the kernel can't be started: {error.filename or place.python}: {error.strerror}"
+                    raise KernelError(why, getattr(error, "hint", "")) from error
                 raise
         try:
             await kernel.connect(START_SECONDS)
-            local.banner = self.files.stderr.stat().st_size
-            self.files.note({**told, "banner": local.banner})
+            os.truncate(self.files.stderr, 0)  # of ipykernel's greeting
+            self.files.note(told)
             for path in Path(self.runtime).glob(f"{Path(connection['ip']).name}-*"):
                 path.chmod(0o600)  # the folder is the user's alone; so is what the kernel has bound in it
         except BaseException:
@@ -76,15 +76,11 @@ class LocalKernels:
             raise
         return kernel
 
-    def _process(self, told: dict[str, Any], found: KernelProcess) -> LocalProcess:
+    def _live(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None = None) -> LiveKernel:
+        from stepper.kernel.live import LiveKernel
         from stepper.kernel.local.kernel import LocalProcess
 
-        return LocalProcess(told["kernel"], told["python"], told["connection"], found, self.files)
-
-    def _live(self, local: LocalProcess) -> LiveKernel:
-        from stepper.kernel.live import LiveKernel
-
-        return LiveKernel(local, self.parts)
+        return LiveKernel(LocalProcess(told, identity, child, self.files), self.parts)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""
@@ -103,9 +99,7 @@ class LocalKernels:
             ip = launch.socket_path(self.runtime, told["kernel"])
             if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
                 raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
-            local = self._process(told, KernelProcess(process.Identity.recorded(told["provisioner"])))
-            local.banner = int(told["banner"])
-            kernel = self._live(local)
+            kernel = self._live(told, Identity.recorded(told["provisioner"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,28 +1,24 @@
-"""A kernel's process: started before anything is loaded that talks to it, watched and signalled by whoever finds it.
+"""A kernel's process is started, before anything is loaded that talks to it; its files on this machine.
 
-jupyter_client's manager and provisioner would do both, but loading them takes as long as half a kernel's start, and
-they can't watch a process that another daemon started.
+jupyter_client's manager and provisioner would start and watch it, but loading them takes as long as half a kernel's
+start, and they can't watch a process that another daemon started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import signal
-import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import IO, Any
 
 from stepper.ground import private
 from stepper.kernel.local import memory
-from stepper.kernel.local.process import MARKER, Identity
+from stepper.kernel.local.process import MARKER
 from stepper.session.ports import KernelPlace
 
-GONE = 1 << 16  # the exit code of a process that is not our child: no one can know it
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 # As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
 # may have put modules of those names. What the launcher starts puts the folder on the path for the cells.
@@ -37,19 +33,12 @@ NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID", "PYTEST_CURRENT_TEST")
 ARGUMENTS = ("-c", START, "--HistoryManager.hist_file=:memory:", "-f")
 
 
-@dataclass(frozen=True)
 class Files:
     """What is kept of a kernel on disk: its record, what it writes to stderr, where it writes what runs when asked."""
 
-    record: Path
-    stderr: Path
-    stack: Path
-
-    @classmethod
-    def beside(cls, record: str) -> Files:
-        """Return the files of the kernel with that record."""
-        path = Path(record)
-        return cls(path, path.with_suffix(".stderr"), path.with_suffix(".stack"))
+    def __init__(self, record: str) -> None:
+        self.record = Path(record)
+        self.stderr, self.stack = self.record.with_suffix(".stderr"), self.record.with_suffix(".stack")
 
     def note(self, told: Mapping[str, Any]) -> None:
         """Write the record: whole, or not at all."""
@@ -61,40 +50,12 @@ class Files:
         private.remove(str(self.stack))
 
 
-class KernelProcess:
-    """The process of a kernel: our child, or one that a former daemon started."""
-
-    def __init__(self, identity: Identity, child: subprocess.Popen[bytes] | None = None) -> None:
-        self.identity, self.pid, self.child = identity, identity.pid, child
-
-    def poll(self) -> int | None:
-        """Return None while it runs, else its exit code as Popen tells it, GONE where no one can know that."""
-        if self.child is not None:
-            return self.child.poll()
-        return None if self.identity.alive() else GONE
-
-    def interrupt(self) -> None:
-        """Interrupt it with its process group; never a pid or a group that others have taken."""
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                # It leads a group of its own, which is there as long as it is.
-                if os.getpgid(self.pid) == self.pid:
-                    os.killpg(self.pid, signal.SIGINT)
-                else:
-                    self.send(signal.SIGINT)
-
-    def send(self, number: int) -> None:
-        """Signal that very process; do nothing where it is gone."""
-        if self.poll() is None:
-            self.identity.send(number)
-
-
 def socket_path(runtime: str, kernel: str) -> str:
     """Return what the paths of a kernel's sockets begin with; `-1` to `-5` follow."""
     return os.path.join(runtime, f"k{kernel[:8]}")
 
 
-def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> tuple[KernelProcess, dict[str, Any]]:
+def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, the first to go where memory runs out; return it and how it is reached. Raise OSError.
 
     It leads a session of its own, to live on when the daemon dies.
@@ -105,9 +66,9 @@ def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> 
     file = f"{ip}.json"
     private.replace(file, json.dumps(connection).encode())
     environ = {name: value for name, value in place.environ.items() if name not in NOT_ITS_OWN}
-    child = subprocess.Popen(
+    child = Popen(
         [place.python, *ARGUMENTS, file],
-        stdin=subprocess.DEVNULL,
+        stdin=DEVNULL,
         stdout=stderr,
         stderr=stderr,
         cwd=place.cwd,
@@ -115,7 +76,7 @@ def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> 
         start_new_session=True,
     )
     memory.first_to_go(child.pid)
-    return KernelProcess(Identity.of(child.pid), child), connection
+    return child, connection
 
 
 def clear_files(runtime: str, kernel: str) -> None:

@@ -1,4 +1,4 @@
-"""The memory guard: the machine's memory or, where there is one, the cgroup's, looked at while a cell runs.
+"""The memory of this machine and of its cgroups, as far as a kernel may use it.
 
 What passes from little to all between two looks is the system's to kill: the kernel goes first, and that is told.
 """
@@ -6,30 +6,19 @@ What passes from little to all between two looks is the system's to kill: the ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from stepper.kernel.place import Usage
+
 CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 FIRST_TO_GO = 300  # tenths of a percent of the memory that the system adds to a kernel's own when it chooses
-GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
-
-
-@dataclass(frozen=True)
-class Usage:
-    """How much memory there is and how much is used, in bytes; `where` names whose."""
-
-    total: int
-    used: int
-    where: str
-
-    @property
-    def percent(self) -> float:
-        """How full it is."""
-        return 100.0 * self.used / self.total
+# What tells a cgroup's limit, its use, the cache in it that can be dropped, and how often the system killed in it.
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control")
+V2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
 def usage(pid: int) -> Usage:
@@ -43,74 +32,30 @@ def usage(pid: int) -> Usage:
 def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
     found = []
-    for level, unified in _groups(pid, root, proc):
-        if unified:
-            found += _level(level, "memory.max", "memory.current", "inactive_file")
-        else:
-            found += _level(level, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    for level, (maximum, current, cache, _) in _groups(pid, root, proc):
+        with contextlib.suppress(OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
+            total = int((level / maximum).read_text())
+            if 0 < total < UNLIMITED:  # else the rest need not be read
+                used = int((level / current).read_text())
+                stat = dict(line.split(" ", 1) for line in (level / "memory.stat").read_text().splitlines())
+                found.append(Usage(total, max(0, used - int(stat.get(cache, 0))), "its cgroup"))
     return found
 
 
-def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of a process's memory cgroups, innermost first, and whether each is of cgroup v2."""
+def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
+    """Yield the folders of a process's memory cgroups, innermost first, and what tells of each."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return
     for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         unified = number == "0" and not controllers
-        if not unified and "memory" not in controllers.split(","):
-            continue
-        folder = root if unified else root / "memory"
-        # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
-        group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
-        for level in (group, *group.parents):
-            if level == folder.parent:
-                break
-            yield level, unified
-
-
-def _level(folder: Path, maximum: str, current: str, cache: str) -> list[Usage]:
-    try:
-        total = int((folder / maximum).read_text())
-        if total >= UNLIMITED:
-            return []  # the rest need not be read
-        used = int((folder / current).read_text())
-        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
-        idle = int(stat.get(cache, 0))
-    except (OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
-        return []
-    if total <= 0:
-        return []
-    return [Usage(total, max(0, used - idle), "its cgroup")]
-
-
-class Guard:
-    """Watches one run. `warning` is set where the limit was passed before the cell began."""
-
-    def __init__(self, percent: float, look: Callable[[], Usage], tree: Callable[[], int]) -> None:
-        self.percent, self.look, self.tree = percent, look, tree
-        now = look()
-        self.above = now.percent >= percent
-        self.began = tree() if self.above else 0
-        self.warning = (
-            f"memory was at {now.percent:.0f} % of {now.where} before the cell began (the limit is {percent:g} %)"
-            if self.above
-            else ""
-        )
-
-    def trip(self) -> str:
-        """Return what was seen where the cell must stop, else ''. With 100 % that is the system's to decide."""
-        now = self.look()
-        if now.percent < self.percent or self.percent >= 100:
-            return ""
-        share = self.tree()
-        if self.above and share - self.began <= GROWTH * now.total * self.percent / 100:
-            return ""
-        return (
-            f"memory reached {now.percent:.0f} % of {now.where} (the limit is {self.percent:g} %);"
-            f" this kernel holds {share / 1e6:,.0f} MB of {now.total / 1e6:,.0f} MB"
-        )
+        if unified or "memory" in controllers.split(","):
+            folder = root if unified else root / "memory"
+            # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
+            group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
+            inside = (level for level in (group, *group.parents) if level.is_relative_to(folder))
+            yield from ((level, V2 if unified else V1) for level in inside)
 
 
 def first_to_go(pid: int) -> None:
@@ -127,9 +72,8 @@ class OomKills:
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
-        names = [level / ("memory.events" if v2 else "memory.oom_control") for level, v2 in _groups(pid, root, proc)]
-        self.counters = [*names, proc / "vmstat"]
-        self.before = self._count()
+        self.counters = [*(level / kills for level, (*_, kills) in _groups(pid, root, proc)), proc / "vmstat"]
+        self.forget()
 
     def _count(self) -> int:
         for path in self.counters:

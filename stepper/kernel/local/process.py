@@ -82,21 +82,12 @@ def _now(pid: int) -> tuple[str, bool]:
     return (f"{_boot()}/{fields[19].decode()}" if _boot() else ""), fields[0] not in (b"Z", b"X")
 
 
-def family(pid: int) -> list[psutil.Process]:
-    """Return the process and its descendants; empty where it is gone. Cheaper than `tree`, and blind to orphans."""
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
 def tree(kernel: str, root: Identity | None = None) -> list[psutil.Process]:
     """Return the processes of a kernel: `root` with its descendants, and all of this user that hold the kernel's id.
 
     A descendant with another kernel's id belongs to that one; this process, which a cell may have started, is none.
     """
-    marked: list[psutil.Process] = []
+    found: dict[int, psutil.Process] = {}
     spared, children = {os.getpid()}, defaultdict[int, list[psutil.Process]](list)
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
@@ -107,9 +98,8 @@ def tree(kernel: str, root: Identity | None = None) -> list[psutil.Process]:
             holds = _marker(process)
             if holds not in ("", kernel):
                 spared.add(pid)
-            elif holds and process.uids().real == os.getuid():
-                marked.append(process)
-    found = {process.pid: process for process in marked if process.pid not in spared}
+            elif holds and process.uids().real == os.getuid() and pid not in spared:
+                found[pid] = process
     if root is not None and root.alive():
         with contextlib.suppress(psutil.Error):
             found.setdefault(root.pid, psutil.Process(root.pid))

@@ -1,0 +1,102 @@
+"""A kernel as one talks with it: its process and channels, what it says besides a run, interrupts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
+from stepper.kernel.place import GRACE_SECONDS, Process
+from stepper.kernel.widgets import Widgets
+from stepper.policy.model import Death
+from stepper.policy.namespace import Lasting
+
+ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
+HEARD = 5000  # messages; more come from no kernel's memory
+log = logging.getLogger("stepper")
+
+
+class Connection:
+    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own."""
+
+    def __init__(self, process: Process, parts: Mapping[str, str] = {}) -> None:  # only read
+        self.process, self.channels, self.id, self.parts = process, process.channels, process.id, parts
+        self.busy = False
+        self.interrupted = ""  # why the running cell was interrupted
+        self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
+        self.widgets = Widgets()
+        self.about, self.memory, self.death = process.about, process.memory, process.death
+        self.models = self.widgets.models
+        self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
+
+    def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
+        """Take a message of another request than the running one, whose area is given; return whether it is taken."""
+        try:
+            kind = message["msg_type"]
+            self.heard_here.append(message["header"].get("msg_id"))
+            if kind.startswith("comm_"):
+                self.widgets.comm(message)
+            elif kind in KINDS:
+                self.shown(message, area)
+                widget = self.widgets.takes(message["parent_header"].get("msg_id"))
+                if widget is None or kind == UPDATE:
+                    return self.hears(message, True)
+                widget.take(message)
+        except ODD as error:
+            self.odd(error)
+        return True
+
+    def odd(self, error: Exception) -> None:
+        """Take note of a message that makes no sense: a cell may send anything."""
+        log.warning("a message of the kernel's makes no sense: %s", error)
+        self.channels.iopub.unread += 1
+
+    def shown(self, message: dict[str, Any], area: OutputArea | None = None) -> None:
+        """Have a display shown wherever else it is: in cells, in Output widgets, in the running cell's area."""
+        mark = display_id(message)
+        if mark:
+            areas = [widget.area for widget in self.widgets.captured.values()] + ([area] if area else [])
+            for shows in areas:
+                if mark in shows.displays:
+                    shows.take({**message, "msg_type": UPDATE})
+            self.hears(message, False)
+
+    def sync_widgets(self) -> None:
+        """Tell the kernel what its Output widgets hold."""
+        for widget in self.widgets.captured.values():
+            if not widget.told:
+                content = widget.update()
+                if self.channels.is_open:
+                    self.channels.send("comm_msg", content, parent=widget.parent)
+
+    async def interrupt(self, reason: str) -> None:
+        """Interrupt what runs now; `reason` is `deadline` or who asked."""
+        if self.busy:
+            self.interrupted = self.interrupted or reason
+            await self.process.interrupt()
+
+    async def wait_death(self) -> Death | None:
+        """Wait until the kernel is gone, for the time of grace at most."""
+        until = time.monotonic() + GRACE_SECONDS
+        while (death := await self.death()) is None and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return death
+
+    async def shutdown(self) -> None:
+        """Kill the kernel with its process tree, close the channels, forget the record."""
+        self.detach()
+        await self.process.kill()
+        await self.wait_death()
+        self.process.forget()
+
+    def detach(self) -> None:
+        """Close the channels and leave the kernel to the next daemon."""
+        if self.channels.is_open:
+            for message in self.channels.iopub.messages():  # what came last is no less a cell's
+                self.heard(message)
+            self.channels.close()
