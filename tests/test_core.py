@@ -9,7 +9,7 @@ from stepper.ground.errors import UsageError
 from stepper.policy import changes, events, firstline, gate, ledger, plan
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
-from stepper.words import report
+from stepper.words import quotes, report
 
 AT = "2026-01-01T00:00:00Z"
 
@@ -297,14 +297,14 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
 @pytest.mark.parametrize("line", [1, 50, 5000, 10**7])
 def test_quotes_are_bounded(size: int, line: int) -> None:
     text = "".join("x" if (i + 1) % line else "\n" for i in range(size))
-    quoted = report.quote(text, 2000)
+    quoted = quotes.quote(text, 2000)
     printed = sum(len(row) - 2 for row in quoted.splitlines() if row.startswith("| "))
     assert printed <= 2000
     assert len(quoted) <= 2000 + 2 * 2001 + 200
 
 
 def test_a_progress_bar_is_collapsed_to_its_last_state() -> None:
-    assert report.quote("10%\r50%\r100%\ndone\n", 2000) == "| 100%\n| done"
+    assert quotes.quote("10%\r50%\r100%\ndone\n", 2000) == "| 100%\n| done"
 
 
 def test_status_marks_cover_every_status() -> None:

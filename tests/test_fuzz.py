@@ -5,6 +5,7 @@ is wrong. `make fuzz` (HYPOTHESIS_PROFILE=nightly) tries 20,000 examples; CI som
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -32,9 +33,10 @@ from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
+from stepper.session.ports import Target
 from stepper.setup import settings as merging
-from stepper.words import brief, report
-from stepper.words.pages import paged
+from stepper.words import brief, quotes
+from stepper.words.quotes import paged
 from tests.conftest import Project, code, scratch
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -123,12 +125,11 @@ def sent(place: Project, data: bytes, pieces: int = 1, timeout: float = 20) -> b
 
 def parts(answer: bytes) -> list[list[bytes]]:
     """Return the frames of an answer."""
-    found = []
-    while answer:
-        start = wire.PREFIX + 8 * wire.count(answer[: wire.PREFIX])
-        sizes = wire.lengths(answer[wire.PREFIX : start])
-        found.append(wire.split(answer[start:], sizes))
-        answer = answer[start + sum(sizes) :]
+    found, stream = [], io.BytesIO(answer)
+    while prefix := stream.read(wire.PREFIX):
+        sizes = wire.lengths(stream.read(8 * wire.count(prefix)))
+        found.append([stream.read(size) for size in sizes])
+        assert [len(part) for part in found[-1]] == sizes
     return found
 
 
@@ -349,8 +350,8 @@ def test_notebooks(tmp_path: Path, data: bytes) -> None:
     for cell in runnable(document.cells):
         firstline.parse(cell.source)
         assert cell.label
-        paged(file.outputs(cell))
-        report.outputs_text(file.outputs(cell))
+        paged(file.outputs_of(Target.of(cell)))
+        quotes.outputs_text(file.outputs_of(Target.of(cell)))
         file.mark(cell, "skip")
     assert path.exists()
 

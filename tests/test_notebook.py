@@ -20,7 +20,7 @@ from stepper.ground.errors import NotebookError
 from stepper.notebook import afterwards, plainjson
 from stepper.notebook import file as notebook
 from stepper.policy.model import Outcome, Plan, Step
-from stepper.session.ports import Execution, Models
+from stepper.session.ports import Execution, Models, Target
 from tests.conftest import code
 from tests.test_journal import somebody
 
@@ -281,7 +281,7 @@ def test_outputs_that_can_not_be_put_now_can_be_put_later(spoil: Callable[[Path]
         path.unlink(missing_ok=True)
         path.write_bytes(old)
         assert file.put(cell, ran(), None, keep_time=True) == ""
-        assert file.outputs(cell)
+        assert file.outputs_of(Target.of(cell))
         afterwards.LATER.submit(bool).result()  # what was replaced is taken away in the background
         assert [one.name for one in folder.iterdir()] == ["n.ipynb"]
 
@@ -342,7 +342,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
-    notebook.create(str(path), "Pröblem", Plan("Pröblem", (Step(1, "one"),)))
+    notebook.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     assert made.cells[0].source == "# Pröblem"
@@ -350,7 +350,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     assert made.metadata["stepper"]["steps"][0]["title"] == "one"
     assert made.nbformat_minor == 5
     with pytest.raises(FileExistsError):
-        notebook.create(str(path), "other", Plan())
+        notebook.create(str(path), Plan("other"))
 
 
 @pytest.mark.parametrize("value", ["NaN", '"\\ud800"', "123456789012345678901234567890"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepper.words import report
+from stepper.words import quotes
 from tests.conftest import Notebook, Project, code, reused
 
 
@@ -326,9 +326,9 @@ def test_a_trivial_success_costs_sixty_words(project: Project) -> None:
 
 
 def test_repeated_lines_are_folded() -> None:
-    said = report.quote("start\n" + "the same\n" * 5000 + "end", 2000)
+    said = quotes.quote("start\n" + "the same\n" * 5000 + "end", 2000)
     assert said.splitlines() == ["| start", *["| the same"] * 4, "… 4,996 more lines like this", "| end"]
-    assert "more lines" not in report.quote("a\nb\n" * 100, 2000), "different lines are no repetition"
+    assert "more lines" not in quotes.quote("a\nb\n" * 100, 2000), "different lines are no repetition"
 
 
 @pytest.mark.nightly

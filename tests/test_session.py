@@ -23,13 +23,13 @@ import pytest
 
 from stepper.cli.main import main
 from stepper.daemon.server import Daemon
-from stepper.daemon.workspace import Workspace
 from stepper.hook import client, process
 from stepper.session.fake import FakeKernel, FakeKernels
 from stepper.session.session import Session
 from tests import test_main_path, test_recovery, test_reports, test_workflow
-from tests.conftest import Answer, Project, text_of
+from tests.conftest import Answer, Project, code, text_of
 from tests.test_main_path import wait_until
+from tests.test_verbs import DOCUMENTS
 
 UNCLOSED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning").mark  # files that cells open
 # What is a session's alone, by where it is shown with a real kernel, too.
@@ -83,8 +83,8 @@ class Here(Daemon):
         self.tasks[0].result()
         self.tasks.append(asyncio.run_coroutine_threadsafe(self._look(), self.loop))
 
-    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
-        session = super()._open(name, path, workspace)
+    def _open(self, name: str, path: str) -> Session:
+        session = super()._open(name, path)
         session.keeper.provider = FakeKernels(self.left, name)
         return session
 
@@ -208,6 +208,32 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Qu
     restored = project.json("restore")
     assert restored["ok"] and restored["ran"] == restored["cells"] == 2
     assert "| 10" in notebook.replace(cell_id, "print(y)").text
+
+
+def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
+    project.new("Load", "Look", "Tell").insert("x = 1")
+    given = {
+        "new": {"problem": "another"},
+        "eval": {"source": "x"},
+        "output": {"cell": "1"},
+        "run": {"notebook": "notebooks/book.ipynb"},
+        "plan add": {"title": "Send"},
+        "plan edit": {"id": 3, "title": "Tell more"},
+        "plan move": {"id": 4, "after": 2},
+        "plan remove": {"id": 3},
+    }
+    project.notebook("book.ipynb", [code("x = 1", "a")])
+    for name in sorted(DOCUMENTS, key=lambda name: name in ("new", "run")):  # last: another notebook is current then
+        body = client.ask(project.paths, name.encode(), json.dumps(given.get(name, {})).encode(), launch=False)
+        told = json.loads(body)
+        assert " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name], name
+
+
+def test_a_file_in_the_notebooks_folders_place_is_said(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    (project.folder / "notebooks").rmdir()
+    (project.folder / "notebooks").write_text("")
+    assert "notebooks can't be made" in project.stepper("new", "p", check=2).stderr
 
 
 def test_lost_state_is_said_first_with_the_next_run(project: Quick) -> None:

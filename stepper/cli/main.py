@@ -36,7 +36,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StepperError as error:
-            from stepper.words.report import words
+            from stepper.words.quotes import words
 
             say(f"stepper: {words(error.message)}" + (f"\n         {error.hint}" if error.hint else ""), err=True)
             ctx.exit(error.exit_code)

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import reprlib
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -18,52 +19,50 @@ from stepper.policy.model import Limits
 LONGEST = 20_000  # characters
 MOST_BRACKETS = 100  # more of them cost PyYAML seconds, in which the daemon answers nobody
 LARGEST = 1e9  # of any number: thirty years, in seconds
-NUMBER, WHOLE, TEXT, WORD = "a number above 0", "a whole number", "a path", "`notebook` or `project`"
-# What a value must be, and the check of it.
-RULES: dict[str, tuple[str, Any]] = {
-    "cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
-    "max_cell_timeout_seconds": (NUMBER, lambda v: _number(v) and v > 0),
-    "max_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
-    "network_retries": (WHOLE, lambda v: _whole(v) and v >= 0),
-    "max_cells": (WHOLE + " above 0", lambda v: _whole(v) and v > 0),
-    "max_output_bytes": (WHOLE + " of at least 1000", lambda v: _whole(v) and v >= 1000),
-    "max_widget_state_bytes": (WHOLE, lambda v: _whole(v) and v >= 0),
-    "max_memory_percent": ("a number from 1 to 100", lambda v: _number(v) and 1 <= v <= 100),
-    "notebooks_dir": (
-        "a folder inside the project, not hidden, without * ? [ ] { } ( ) !",
-        lambda v: isinstance(v, str) and _inside(v),
-    ),
-    "kernel_cwd": (WORD, lambda v: v in ("notebook", "project")),
-    "python": (TEXT, lambda v: v is None or (_name(v))),
-    "kernel_idle_hours": (NUMBER, lambda v: _number(v) and v > 0),
-    "preflight": ("true or false", lambda v: isinstance(v, bool)),
-    "record_timing": ("true or false", lambda v: isinstance(v, bool)),
-    "auto_run": ("`always` or `ask`", lambda v: v in ("always", "ask")),
-    "hide_env": ("a list of names, such as `AWS_*`", lambda v: isinstance(v, list) and all(map(_name, v))),
-}
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+def _number(value: Any, least: float = 0, most: float = LARGEST) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and least <= value <= most
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and _number(value)
+def _whole(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST
 
 
 def _name(value: Any) -> bool:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _inside(folder: str) -> bool:
-    """Whether rules of Claude Code's that are made of the folder's name speak of that folder alone, and of no settings.
-
-    `Edit(**/**)` would allow every edit, `Edit(.claude/**)` that of the hooks.
-    """
+def _inside(folder: Any) -> bool:
+    """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all, `.claude` the hooks."""
     if not _name(folder) or re.search(r"[*?\[\]{}()!\\]", folder):
         return False
     parts = os.path.normpath(folder).split(os.sep)
     return not os.path.isabs(folder) and not any(part.startswith(".") for part in parts)
+
+
+NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
+FLAG = ("true or false", lambda value: isinstance(value, bool))
+# What a value must be, and the check of it.
+RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "cell_timeout_seconds": NUMBER,
+    "max_cell_timeout_seconds": NUMBER,
+    "max_retries": WHOLE,
+    "network_retries": WHOLE,
+    "max_cells": ("a whole number above 0", lambda value: _whole(value, 1)),
+    "max_output_bytes": ("a whole number of at least 1000", lambda value: _whole(value, 1000)),
+    "max_widget_state_bytes": WHOLE,
+    "max_memory_percent": ("a number from 1 to 100", lambda value: _number(value, 1, 100)),
+    "notebooks_dir": ("a folder inside the project, not hidden, without * ? [ ] { } ( ) !", _inside),
+    "kernel_cwd": ("`notebook` or `project`", lambda value: value in ("notebook", "project")),
+    "python": ("a path", lambda value: value is None or _name(value)),
+    "kernel_idle_hours": NUMBER,
+    "preflight": FLAG,
+    "record_timing": FLAG,
+    "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
+    "hide_env": ("a list of names, such as `AWS_*`", lambda value: isinstance(value, list) and all(map(_name, value))),
+}
+assert set(RULES) == {item.name for item in fields(Limits)}
 
 
 def parse(text: str, name: str) -> Limits:
@@ -76,8 +75,9 @@ def parse(text: str, name: str) -> Limits:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AliasToken):  # a few of them make gigabytes
                 raise UsageError(f"{name}, line {token.start_mark.line + 1}: an alias (*) has no place here")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        data = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{name}, line {line}: not valid YAML: {error.problem}") from None
@@ -107,20 +107,18 @@ class Config:
     """The project's limits, read again when the file changes."""
 
     def __init__(self, paths: Paths) -> None:
-        self.paths = paths
-        self._stamp: Any = ()
-        self._limits = Limits()
+        self.paths, self._limits = paths, Limits()
+        self._stamp: tuple[int, ...] = ()  # of the file that they are of
 
     def limits(self) -> Limits:
         """Return the limits in force; raise UsageError where the file is wrong."""
         try:
             about = os.stat(self.paths.config)
-            stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
+            stamp: tuple[int, ...] = (about.st_mtime_ns, about.st_size, about.st_ino)
         except OSError:
-            stamp = None
+            stamp = ()
         if stamp != self._stamp:
-            self._limits = load(self.paths)
-            self._stamp = stamp
+            self._limits, self._stamp = load(self.paths), stamp
         return self._limits
 
 
@@ -137,6 +135,3 @@ def load(paths: Paths) -> Limits:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} can't be read: {error}") from error
     return parse(text, name)
-
-
-assert set(RULES) == {item.name for item in fields(Limits)}

@@ -16,15 +16,15 @@ def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Se
     stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
     and patterns (`AWS_*`) of what it does not get.
     """
-    found = {name: value for name, value in environ.items() if not name.startswith(HIDDEN_ENVIRON)}
-    found = {name: value for name, value in found.items() if not any(fnmatchcase(name, one) for one in hidden)}
+    found = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(HIDDEN_ENVIRON) and not any(fnmatchcase(name, pattern) for pattern in hidden)
+    }
     folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))  # it has two names
-    path = [
-        part
-        for part in found.get("PATH", os.defpath).split(os.pathsep)
-        if part != folder and os.path.realpath(part) != ours
-    ]
-    found["PATH"] = os.pathsep.join([folder, *path])
+    path = found.get("PATH", os.defpath).split(os.pathsep)
+    others = [part for part in path if part != folder and os.path.realpath(part) != ours]
+    found["PATH"] = os.pathsep.join([folder, *others])
     if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
         found["VIRTUAL_ENV"] = os.path.dirname(folder)
     return found

@@ -31,16 +31,15 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     except ValueError as error:
         problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
         return payload.failed(name, StepperError(problem))
-    handler = EVENTS.get(name)
     try:
-        if again and name == "PostToolUse":
-            return await after_tool(workspace, event, caller, again=True)
-        return await handler(workspace, event, caller) if handler else payload.SILENT
+        if name == "PostToolUse":
+            return await after_tool(workspace, event, caller, bool(again))
+        return await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error)
 
 
-async def before_tool(workspace: Workspace, event: Event, caller: Caller) -> bytes:
+async def before_tool(workspace: Workspace, event: Event) -> bytes:
     """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
     if event.is_shell:
         return shell_call(workspace, event.shell_command, event.consent)
@@ -66,10 +65,7 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
 
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
-    """Return why an edit that is about to happen must not, or None. Changes nothing: the client may yet deny it.
-
-    Takes no lock: while a cell of this notebook runs, another edit may be prepared; the engine asks again.
-    """
+    """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
     limits, state = session.limits(), session.state
     if isinstance(change, FileWrite):
         try:
@@ -82,7 +78,7 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
         return None
     cells = session.read().cells
     if change.mode == "insert":
-        above = plan.find_cell(cells, change.after) if change.after else None
+        above = plan.find_cell(cells, change.after or "")
         index = above.index + 1 if above else 0
         new = Cell("", index, 0, "code", change.source)
         return gate.stopped(state) or gate.waiting(state, cells, index) or gate.too_many([*cells, new], limits)
@@ -92,7 +88,7 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     return gate.stopped(state)
 
 
-async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool = False) -> bytes:
+async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
     change = event.change
     path = workspace.resolve(change.notebook)
@@ -105,7 +101,7 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
         found = await edits.written(session, change, caller, again)
     if found is not None:
         workspace.make_current(session.name, change.session)
-        workspace.turns.worked.add(change.session)
+        workspace.worked.add(change.session)
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
@@ -114,7 +110,7 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     return payload.answer("PostToolUse", found)
 
 
-async def after_batch(workspace: Workspace, event: Event, caller: Caller) -> bytes:
+async def after_batch(workspace: Workspace, event: Event) -> bytes:
     """All calls of a message are through: the notebooks whose last call was an edit get the present time."""
     edited = {os.path.realpath(path) for path in event.last_edits}
     for path in workspace.release(session=event.session):
@@ -124,62 +120,56 @@ async def after_batch(workspace: Workspace, event: Event, caller: Caller) -> byt
     return payload.SILENT
 
 
-async def session_start(workspace: Workspace, event: Event, caller: Caller) -> bytes:
+async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
-    if session is None:
-        return payload.SILENT
-    return _context("SessionStart", (await standing.context(session)).text)
+    return _context("SessionStart", (await standing.context(session)).text) if session else payload.SILENT
 
 
-async def prompt(workspace: Workspace, event: Event, caller: Caller) -> bytes:
+async def prompt(workspace: Workspace, event: Event) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
-    owner, text = event.session, event.prompt
-    workspace.turns.worked.discard(owner)
-    workspace.turns.sent_on.pop(owner, None)
+    owner = event.session
+    workspace.worked.discard(owner)
+    workspace.sent_on.pop(owner, None)
     workspace.release(session=owner)  # of a message that was broken off
     new = payload.new_notebook(event)
+    if new or event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
+        workspace.worked.add(owner)
     if new:
-        workspace.turns.worked.add(owner)
         return new
-    if event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
-        workspace.turns.worked.add(owner)
-    command = PLAIN_WORDS.get(text.lower())
+    command = PLAIN_WORDS.get(event.prompt.lower())
     session = workspace.under_way(owner)
     if command is None or session is None:
         return payload.SILENT
     if command is not _status:  # who asks how far it is gets an answer and nothing else
-        workspace.turns.worked.add(owner)
+        workspace.worked.add(owner)
     said = await command(session)
     workspace.mark()
     return _context("UserPromptSubmit", said)
 
 
-async def turn_end(workspace: Workspace, event: Event, caller: Caller) -> bytes:
+async def turn_end(workspace: Workspace, event: Event) -> bytes:
     """The agent ends its turn: with steps pending it is sent on, once without progress."""
-    owner = event.session
-    session = workspace.under_way(owner)
-    turns = workspace.turns
-    if session is None or owner not in turns.worked or session.state.stop:
+    owner, session = event.session, workspace.under_way(event.session)
+    if session is None or owner not in workspace.worked or session.state.stop:
         return payload.SILENT
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
         return payload.SILENT
     waiting = session.state.open_step()
     statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
     over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
-    if waiting is None or turns.sent_on.get(owner) == over or asks(event.last_message):
+    if waiting is None or workspace.sent_on.get(owner) == over or asks(event.last_message):
         return payload.SILENT
-    turns.sent_on[owner] = over
-    left = len(statuses) - over
-    name = one_line(session.name)
-    said = f"stepper: {left} of {len(statuses)} steps of {name} are not done. {brief.next_line(session.state)}"
+    workspace.sent_on[owner] = over
+    left = f"{len(statuses) - over} of {len(statuses)} steps of {one_line(session.name)}"
+    said = f"stepper: {left} are not done. {brief.next_line(session.state)}"
     return payload.go_on(f"{said} If something stands in the way of it, the person can be told what.")
 
 
 def asks(message: str) -> bool:
     """Whether a message asks the person something: its last paragraph holds a question."""
-    paragraphs = [part for part in message.strip().split("\n\n") if part.strip()]
-    return bool(paragraphs) and bool(re.search(r"\?(\s|[\"')*_`\]]|$)", paragraphs[-1]))
+    last = message.strip().rpartition("\n\n")[2]
+    return bool(re.search(r"\?(\s|[\"')*_`\]]|$)", last))
 
 
 def _context(event: str, text: str) -> bytes:
@@ -188,8 +178,8 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session) -> str:
     now = await standing.status(session)
-    lines = [f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."]
-    return "\n".join([*lines, *brief.plan_lines(session.state), brief.next_line(session.state)])
+    head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
+    return "\n".join([head, *brief.plan_lines(session.state), brief.next_line(session.state)])
 
 
 PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
@@ -199,9 +189,8 @@ PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
     "show status": _status,
 }
 
-EVENTS: dict[str, Callable[[Workspace, Event, Caller], Awaitable[bytes]]] = {
+EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
     "PreToolUse": before_tool,
-    "PostToolUse": after_tool,
     "PostToolBatch": after_batch,
     "SessionStart": session_start,
     "UserPromptSubmit": prompt,

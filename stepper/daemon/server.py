@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from logging.handlers import RotatingFileHandler
@@ -20,17 +18,18 @@ from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.verbs import Request, answer
-from stepper.daemon.workspace import Workspace, write_private
+from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
+from stepper.hook.start import locked
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
-from stepper.notebook.file import IpynbFile, create
+from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import steering
 from stepper.session.recovery import settle
@@ -51,16 +50,17 @@ class Daemon:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open, create)
+        self.workspace = Workspace(paths, self._open)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
         self.working = 0
         self.memory = Footprint()
         self.last_used = time.monotonic()
 
-    def _open(self, name: str, path: str, workspace: Workspace) -> Session:
-        store = workspace.store(path)
-        file = IpynbFile(path)
+    def _open(self, name: str, path: str) -> Session:
+        workspace = self.workspace
+        store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
+        file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
         return Session(
             name,
             file,
@@ -69,12 +69,7 @@ class Daemon:
             PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ: workspace.place(path, environ),
-            Adviser(
-                path,
-                Surroundings(self.paths.project),
-                Figures(os.path.join(self.paths.figures, store)),
-                ipython.transformer(),
-            ),
+            Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
             settle,
         )
 
@@ -88,7 +83,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.set)
-        write_private(self.paths.daemon_json, json.dumps(self.about))
+        private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
         tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
@@ -104,8 +99,7 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
-        with contextlib.suppress(FileNotFoundError):
-            private.remove(self.paths.daemon_json)
+        private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
     async def _look(self) -> None:
@@ -116,8 +110,7 @@ class Daemon:
                 await session.keeper.find()
         while True:
             for session in list(self.workspace.sessions.values()):
-                before = looks.get(session.name)
-                if before is None or before.done():  # one that waits for a long cell holds up no other
+                if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -152,7 +145,9 @@ class Daemon:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.last_used = time.monotonic()
         try:
-            _same_user(writer.get_extra_info("socket"))
+            uid = wire.peer_uid(writer.get_extra_info("socket"))
+            if uid != os.getuid():  # the folder's 0700 says so already
+                raise PermissionError(f"uid {uid} is not ours")
             parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
             self.working += 1
             try:
@@ -192,9 +187,8 @@ class Daemon:
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
-            await asyncio.wait(
-                [work, *([] if gone.done() else [gone])], timeout=BEAT_SECONDS, return_when="FIRST_COMPLETED"
-            )
+            waited = [work] if gone.done() else [work, gone]
+            await asyncio.wait(waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and not caller.left.is_set():
                 caller.left.set()
                 log.info("the client of %r went away", verb[:100])
@@ -211,39 +205,26 @@ class Daemon:
             self.ending.set()
 
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
-        """Return the kind and the body of the answer."""
         try:
             kind, _, event = verb.partition(" ")
             if kind == "hook":
                 return wire.OK, await hook(self.workspace, event, payload, request.caller)
             body = await answer(verb, payload, request)
-            if body is None:
-                raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
             self.workspace.mark()
             return wire.OK, body
         except StepperError as error:
-            told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            failed = error
         except Exception as error:
             log.exception("%s failed", verb)
-            told = {
-                "message": f"stepper itself failed: {type(error).__name__}: {error}",
-                "hint": f"see {self.paths.log}",
-                "exit_code": 3,
-            }
+            why = f"stepper itself failed: {type(error).__name__}: {error}"
+            failed = DaemonError(why, f"see {self.paths.log}")
+        told = {"message": failed.message, "hint": failed.hint, "exit_code": failed.exit_code}
         return wire.FAILED, json.dumps(told).encode()
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:
-    """Return the parts of a client's request; raise FrameError, IncompleteReadError."""
     sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
     return [await reader.readexactly(one) for one in sizes]
-
-
-def _same_user(sock: socket.socket) -> None:
-    """Raise PermissionError unless the peer runs as this user (the folder's 0700 says so already)."""
-    uid = wire.peer_uid(sock)
-    if uid != os.getuid():
-        raise PermissionError(f"uid {uid} is not ours")
 
 
 class PrivateLog(RotatingFileHandler):
@@ -259,23 +240,12 @@ def main() -> None:
     paths.make_home()
     lock = private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)
     # A former daemon (of another version) may still be finishing a cell: it keeps the lock until it is through.
-    until = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                sys.exit(
-                    "an earlier one still runs a cell: ask again when that is through "
-                    "(`stepper shutdown` ends it, and the kernels with their state)"
-                )
-            time.sleep(0.05)
+    if not locked(lock, LOCK_SECONDS):
+        sys.exit(
+            "an earlier one still runs a cell: ask again when that is through "
+            "(`stepper shutdown` ends it, and the kernels with their state)"
+        )
     handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     asyncio.run(Daemon(paths).serve())
-
-
-if __name__ == "__main__":
-    main()

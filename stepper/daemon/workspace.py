@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from stepper.daemon.config import Config
 from stepper.daemon.environ import kernel_environ
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
-from stepper.ground.names import ODD, quoted, shown
 from stepper.ground.paths import Paths
+from stepper.ground.text import ODD, quoted, shown
+from stepper.notebook.file import create
 from stepper.policy import plan as plans
-from stepper.policy.model import Plan
+from stepper.policy.model import Plan, Step
 from stepper.session import steering
 from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
@@ -25,27 +27,16 @@ from stepper.session.session import Session
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 
 
-@dataclass
-class Turns:
-    """What happened in each session of Claude Code since the person's last prompt."""
-
-    worked: set[str] = field(default_factory=set)  # a cell ran, or a command was given
-    sent_on: dict[str, int] = field(default_factory=dict)  # how many steps were over when the agent was sent on
-
-
 class Workspace:
     """The notebooks of one project, each with its session."""
 
-    def __init__(
-        self,
-        paths: Paths,
-        open_session: Callable[[str, str, Workspace], Session],
-        create: Callable[..., None],
-    ) -> None:
+    def __init__(self, paths: Paths, open_session: Callable[[str, str], Session]) -> None:
         self.paths, self.config = paths, Config(paths)
         self.sessions: dict[str, Session] = {}
-        self.turns = Turns()
-        self._open, self._create = open_session, create
+        self._open = open_session
+        # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
+        # steps were over in each when the agent was sent on.
+        self.worked, self.sent_on = set[str](), dict[str, int]()
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
 
     @property
@@ -57,7 +48,7 @@ class Workspace:
         """Return the session of a notebook's resolved path, opened where it is new."""
         name = self.paths.relative(path)
         if name not in self.sessions:
-            self.sessions[name] = self._open(name, path, self)
+            self.sessions[name] = self._open(name, path)
         return self.sessions[name]
 
     def all_sessions(self) -> list[Session]:
@@ -67,10 +58,6 @@ class Workspace:
             name = record.relative_to(root).with_suffix(".ipynb")
             self.session(os.path.join(os.path.realpath(self.folder), name))
         return list(self.sessions.values())
-
-    def store(self, path: str) -> str:
-        """Return the name under which journal and kernel records of a notebook are kept."""
-        return os.path.relpath(path, os.path.realpath(self.folder)).removesuffix(".ipynb")
 
     def resolve(self, path: str) -> str:
         """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder, a file like others.
@@ -135,92 +122,86 @@ class Workspace:
         return self._notes[path]
 
     def _note(self, path: str, data: dict[str, Any]) -> None:
-        write_private(path, json.dumps(data))
+        private.replace(path, json.dumps(data).encode())
         self._notes[path] = data
+
+    def _currents(self) -> dict[str, str]:
+        """Return the current notebook of each session of Claude Code, and that of the project as `''`."""
+        noted = self._noted(self.paths.state)
+        own = noted.get("sessions")
+        told = {"": noted.get("current"), **(own if isinstance(own, dict) else {})}
+        return {session: name for session, name in told.items() if name and isinstance(name, str)}
 
     def current(self, session: str = "") -> str | None:
         """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
-        state = self._noted(self.paths.state)
-        own = state.get("sessions")
-        name = (own.get(session) if isinstance(own, dict) else None) or state.get("current")
-        return name if isinstance(name, str) else None
+        currents = self._currents()
+        return currents.get(session) or currents.get("")
 
     def make_current(self, name: str, session: str = "") -> None:
         """Make the notebook the current one, of the session and of the project."""
-        state = self._noted(self.paths.state)
-        told = state.get("sessions")
-        own: dict[str, str] = told if isinstance(told, dict) else {}
+        own = {key: value for key, value in self._currents().items() if key}
         if session:
-            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:] if key != session}, session: name}
-        if state != {"current": name, "sessions": own}:
+            own.pop(session, None)
+            own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:]}, session: name}
+        if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
     def under_way(self, session: str = "") -> Session | None:
         """Return the current notebook where there is work to go on with."""
         name = self.current(session)
-        path = os.path.join(self.paths.project, name) if name else ""
-        return self._working(path) if name and os.path.exists(path) else None
+        return self._working(name) if name else None
 
-    def _working(self, path: str) -> Session | None:
+    def _working(self, name: str) -> Session | None:
+        path = os.path.join(self.paths.project, name)
         try:
-            name = self.paths.relative(path)
-            found = self.sessions[name] if name in self.sessions else self.session(self.resolve(path))
+            found = self.sessions.get(name) or self.session(self.resolve(path)) if os.path.exists(path) else None
         except UsageError:  # whoever names it is told
             return None
-        return found if found.state.under_way else None
+        return found if found is not None and found.state.under_way else None
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        names = {self.current(), *(self._noted(self.paths.state).get("sessions") or {}).values()}
-        paths = [os.path.join(self.paths.project, name) for name in names if name]
-        work = any(os.path.exists(path) and self._working(path) for path in paths)
-        if work != os.path.exists(self.paths.active):
-            if work:
-                write_private(self.paths.active, "")
-            else:
-                private.remove(self.paths.active)
+        work = any(map(self._working, set(self._currents().values())))
+        marked = os.path.exists(self.paths.active)
+        if work and not marked:
+            private.replace(self.paths.active, b"")
+        elif marked and not work:
+            private.remove(self.paths.active)
 
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
-        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before it.
-
-        Raise UsageError where the folder can't be written.
-        """
+        """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
-        folder = os.path.realpath(self.folder)
-        number = 1
-        while True:
-            ending = f"_{number}" if number > 1 else ""
-            path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
-            try:
-                os.makedirs(folder, exist_ok=True)
-                self._create(self.resolve(path), plan.problem, plan)
-                break
-            except FileExistsError:
-                number += 1
-            except OSError as error:
-                raise UsageError(f"{path} can't be made: {error.strerror}") from error
+        path = folder = os.path.realpath(self.folder)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for number in itertools.count(1):
+                ending = f"_{number}" if number > 1 else ""
+                path = os.path.join(folder, f"{today:%Y_%m_%d}_{slug}{ending}.ipynb")
+                with contextlib.suppress(FileExistsError):
+                    create(self.resolve(path), plan)
+                    break
+        except OSError as error:
+            raise UsageError(f"{path} can't be made: {error.strerror}") from error
         session = self.session(path)
         await steering.create(session, plan)
         self.make_current(session.name, owner)
         return session, before.name if before else None
 
-    def place(self, session_path: str, environ: Mapping[str, str]) -> KernelPlace:
+    def place(self, path: str, environ: Mapping[str, str]) -> KernelPlace:
         """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""
-        python = self.interpreter()
         limits = self.config.limits()
-        cwd = os.path.dirname(session_path) if limits.kernel_cwd == "notebook" else self.paths.project
+        python = self._interpreter(limits.python)
+        cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
 
-    def interpreter(self) -> str:
-        """Return the interpreter of the project's kernels: configured, recorded by install, `.venv`."""
-        asked = self.config.limits().python
+    def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)
-        if asked:
-            mend = "correct `python:` in .stepper/config.yaml"
-        else:
-            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
         if not os.access(python, os.X_OK) or os.path.isdir(python):
-            raise KernelError(f"there is no interpreter for the kernel: {python} is missing or not executable", mend)
+            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
+            raise KernelError(
+                f"there is no interpreter for the kernel: {python} is missing or not executable",
+                "correct `python:` in .stepper/config.yaml" if asked else mend,
+            )
         if not self.paths.accepts(python):
             what = f"`python: {asked}` in .stepper/config.yaml" if asked else python
             raise KernelError(f"{what} was not accepted by you (it may be a stranger's)", "stepper trust")
@@ -228,21 +209,17 @@ class Workspace:
 
     # The files whose modification time was given back until the message ends, with the session that edited them.
 
-    def kept(self) -> dict[str, str]:
-        """Return path → session of the files that wait for PostToolBatch."""
-        return self._noted(self.paths.batch)
-
     def keep(self, path: str, session: str) -> None:
         """Remember that the file keeps an old time until the session's message ends."""
-        waiting = self.kept()
+        waiting = self._noted(self.paths.batch)
         if waiting.get(path) != session:
             self._note(self.paths.batch, {**waiting, path: session})
 
     def release(self, session: str | None = None, path: str | None = None) -> list[str]:
         """Forget and return the files that waited for that session, or that file alone."""
-        waiting = self.kept()
-        free = [p for p, owner in waiting.items() if (owner == session if path is None else p == path)]
-        rest = {p: owner for p, owner in waiting.items() if p not in free}
+        waiting = self._noted(self.paths.batch)
+        free = [each for each, owner in waiting.items() if (owner == session if path is None else each == path)]
+        rest = {each: owner for each, owner in waiting.items() if each not in free}
         if rest:
             self._note(self.paths.batch, rest)
         else:
@@ -253,25 +230,15 @@ class Workspace:
 
 def plan_of(problem: str, steps: list[Any]) -> Plan:
     """Return the plan that the steps' texts or maps name; raise UsageError."""
-    made = []
-    for number, item in enumerate(steps, 1):
-        try:
-            if isinstance(item, dict):
-                made.append(
-                    plans.step(
-                        number,
-                        str(item.get("title", "")),
-                        str(item.get("criterion", "")),
-                        item.get("kind", "step"),
-                    )
-                )
-            else:
-                made.append(plans.step_from_text(number, str(item)))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    return Plan(" ".join(problem.split()), tuple(made))
+    try:
+        made = tuple(_step(number, item) for number, item in enumerate(steps, 1))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Plan(" ".join(problem.split()), made)
 
 
-def write_private(path: str, text: str) -> None:
-    """Replace a small file of stepper's own atomically, 0600."""
-    private.replace(path, text.encode())
+def _step(number: int, told: Any) -> Step:
+    if isinstance(told, dict):
+        title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
+        return plans.step(number, title, criterion, told.get("kind", "step"))
+    return plans.step_from_text(number, str(told))

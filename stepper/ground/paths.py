@@ -1,5 +1,6 @@
 """Where things lie. Standard library only: install runs it before there is an environment."""
 
+import contextlib
 import os
 import stat
 
@@ -16,24 +17,27 @@ VENV_PYTHON = ".venv/bin/python"
 SOCKET_BYTES = 103  # of a socket's path, on macOS
 
 
-def at_once(path: str, flags: int) -> int:
-    """Open a file without waiting, as a FIFO would have one wait for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def checkouts(folder: str) -> "tuple[str, ...]":
     """Return the checkout itself and, where it is a linked git worktree, the main one, which lends what it lacks.
 
     No git process: a linked worktree's `.git` is a file that names its place in the main checkout's `.git`.
     """
     try:
-        place = os.path.join(folder, ".git")
-        with open(place, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
-            told = stream.read(LONGEST_PATH)  # a device of that name has no end
+        told = _beginning(os.path.join(folder, ".git"), LONGEST_PATH)
     except OSError:  # a folder: the main checkout; or no repository
         return (folder,)
     main, found, _ = told.removeprefix("gitdir: ").rpartition("/.git/worktrees/")
     return (folder, os.path.realpath(os.path.join(folder, main))) if found else (folder,)
+
+
+def _beginning(path: str, most: int, flags: int = 0) -> str:
+    """Return what a file begins with; raise OSError. A FIFO's writer is not waited for, and a device has no end."""
+
+    def at_once(name: str, usual: int) -> int:
+        return os.open(name, usual | os.O_NONBLOCK | flags)
+
+    with open(path, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
+        return stream.read(most)
 
 
 def record_root() -> str:
@@ -64,16 +68,10 @@ def recorded(project: str) -> "dict[str, Any]":
             if about.st_uid != os.getuid() or about.st_mode & 0o022:
                 return {}
             data = json.load(stream)
-        tokens = [token(os.path.join(place, "token")) for place in (folder, home)]
+        tokens = [_beginning(os.path.join(place, "token"), 100, os.O_NOFOLLOW).strip() for place in (folder, home)]
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
-
-
-def token(path: str) -> str:
-    """Return the first line of a small file; raise OSError where it is none (a pipe is not waited for)."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), encoding="utf-8") as stream:
-        return stream.readline(100).strip()
 
 
 class Paths(Meeting):
@@ -82,6 +80,9 @@ class Paths(Meeting):
     def __init__(self, project: str) -> None:
         super().__init__(os.path.realpath(project))
         self.checkouts = checkouts(self.project)
+        # What this user's install noted of the project, and stepper's environment beside it: no pull writes there.
+        self.record = os.path.join(record_folder(self.project), "install.json")
+        self.env = os.path.join(record_folder(self.project), "env")
         # The name by which people call the environment: a link to `env`, where a pull may put anything.
         self.link = os.path.join(self.home, "env")
         self.daemon_json = os.path.join(self.home, "daemon.json")
@@ -93,16 +94,6 @@ class Paths(Meeting):
         self.figures = os.path.join(self.home, "figures")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
-
-    @property
-    def record(self) -> str:
-        """What this user's install noted of the project."""
-        return os.path.join(record_folder(self.project), "install.json")
-
-    @property
-    def env(self) -> str:
-        """stepper's environment, beside the record: no pull writes there."""
-        return os.path.join(record_folder(self.project), "env")
 
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
@@ -133,9 +124,10 @@ class Paths(Meeting):
         if asked:
             return self.lent(os.path.expanduser(asked))
         for folder in self.checkouts:
-            python = recorded(folder).get("python") or os.path.join(folder, VENV_PYTHON)
-            if python != os.path.join(folder, VENV_PYTHON) or os.path.lexists(python):
-                return str(python)
+            usual = os.path.join(folder, VENV_PYTHON)
+            python = str(recorded(folder).get("python") or usual)
+            if python != usual or os.path.lexists(usual):
+                return python
         return os.path.join(self.project, VENV_PYTHON)
 
     def accepts(self, python: str) -> bool:
@@ -149,13 +141,11 @@ class Paths(Meeting):
 
     def borrowers(self) -> "list[str]":
         """Return the linked worktrees that work with this checkout's environment."""
-        folder, found = os.path.join(self.project, ".git", "worktrees"), []
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            try:
-                with open(os.path.join(folder, name, "gitdir"), encoding="utf-8", errors="surrogateescape") as stream:
-                    found.append(os.path.realpath(os.path.join(folder, name, os.path.dirname(stream.read()))))
-            except OSError:
-                pass  # removed by hand, not pruned yet
+        records, found = os.path.join(self.project, ".git", "worktrees"), set[str]()
+        for name in os.listdir(records) if os.path.isdir(records) else ():
+            with contextlib.suppress(OSError):  # removed by hand, not pruned yet
+                told = _beginning(os.path.join(records, name, "gitdir"), LONGEST_PATH)
+                found.add(os.path.realpath(os.path.join(records, name, os.path.dirname(told))))
         return [each for each in sorted(found) if is_worktree(each) and Paths(each).lender == self.project]
 
     def relative(self, path: str) -> str:
@@ -172,9 +162,8 @@ class Paths(Meeting):
             )
         for folder in (os.path.dirname(self.runtime), self.runtime):
             try:
-                os.mkdir(folder, 0o700)
-            except FileExistsError:
-                pass
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)
             except OSError as error:
                 raise DaemonError(f"{folder} can't be made: {error.strerror}") from error
             about = os.lstat(folder)
@@ -193,28 +182,22 @@ class Paths(Meeting):
 
 def is_worktree(folder: str) -> bool:
     """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
-    if not os.path.isfile(os.path.join(folder, SCRIPT)):
-        return False
-    return any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
+    has_script = os.path.isfile(os.path.join(folder, SCRIPT))
+    return has_script and any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
 
 
 def find_project(start: str) -> "str | None":
     """Return the nearest folder at or above `start` that holds `.stepper`, or is a worktree of one, or None."""
     folder = os.path.realpath(start)
-    while True:
-        if os.path.isdir(os.path.join(folder, HOME)) or is_worktree(folder):
-            return folder
-        above = os.path.dirname(folder)
-        if above == folder:
+    while not os.path.isdir(os.path.join(folder, HOME)) and not is_worktree(folder):
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
             return None
-        folder = above
+    return folder
 
 
 def project_of(start: str, prefix: str) -> "str | None":
-    """Return the project that the environment `prefix` was made for, else (it is gone) that of the folder `start`.
-
-    A linked worktree has its own state, and this stepper from its main checkout.
-    """
+    """Return the project of the environment `prefix`; where it is gone, or lends it to a worktree, that of `start`."""
     own, here = os.path.realpath(os.path.join(prefix, "project")), find_project(start)
     gone = not os.path.isdir(os.path.join(own, HOME))
     return here if gone or (here and own in checkouts(here)) else own

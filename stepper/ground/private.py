@@ -13,14 +13,12 @@ import os
 import stat
 from collections.abc import Iterator
 
-from stepper.ground.names import quoted, shown
+from stepper.ground.text import quoted, shown
 
 FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 LARGEST = 1 << 28  # bytes of a file that is read whole; a stranger's may be a hole of any size
 OTHERS = 0o077  # the bits of a mode that are none of the user's
 KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -37,14 +35,24 @@ class PlaceError(OSError):
 
 
 @contextlib.contextmanager
-def place(path: str) -> Iterator[tuple[int, str]]:
+def place(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
     """Yield the descriptor of a file's folder and the file's name in it; raise OSError where a link is on the way."""
     folder, name = os.path.split(path)
-    handle = _reached(folder, make=False)
+    handle = _reached(folder, make)
     try:
         yield handle, name
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _own(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+    with place(path, make) as (handle, name):
+        about = os.fstat(handle)
+        _owner(os.path.dirname(path), about)
+        if about.st_mode & OTHERS:
+            os.chmod(".", stat.S_IMODE(about.st_mode) & ~OTHERS, dir_fd=handle)
+        yield handle, name
 
 
 def regular(path: str, flags: int) -> int:
@@ -56,16 +64,7 @@ def regular(path: str, flags: int) -> int:
 def opened(path: str, flags: int, _: int = 0) -> int:
     """Open a file of stepper's own, made 0600 in folders of 0700; raise PlaceError where it is not the user's alone."""
     with _own(path, make=bool(flags & os.O_CREAT)) as (folder, name):
-        handle = _opened(path, flags, folder, name)
-    try:
-        about = os.fstat(handle)
-        _owner(path, about)
-        if about.st_mode & OTHERS:
-            os.fchmod(handle, stat.S_IMODE(about.st_mode) & ~OTHERS)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
+        return _opened(path, flags, folder, name, own=True)
 
 
 def made(folder: str) -> None:
@@ -127,46 +126,30 @@ def look(path: str) -> None:
         _regular(path, os.lstat(path))
 
 
-@contextlib.contextmanager
-def _own(path: str, make: bool = False) -> Iterator[tuple[int, str]]:
-    folder, name = os.path.split(path)
-    handle = _reached(folder, make)
-    try:
-        about = os.fstat(handle)
-        _owner(folder, about)
-        if about.st_mode & OTHERS:
-            os.chmod(".", stat.S_IMODE(about.st_mode) & ~OTHERS, dir_fd=handle)
-        yield handle, name
-    finally:
-        os.close(handle)
-
-
 def _reached(folder: str, make: bool) -> int:
-    """Return a descriptor of the folder, which no link leads to."""
     handle, at = os.open("/", FOLDER), ""
     for name in filter(None, os.path.abspath(folder).split("/")):
         outer, at = handle, f"{at}/{name}"
         try:
-            if make:
-                try:
-                    handle = os.open(name, FOLDER, dir_fd=outer)
-                    continue
-                except FileNotFoundError:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=outer)
-            handle = os.open(name, FOLDER, dir_fd=outer)
+            try:
+                handle = os.open(name, FOLDER, dir_fd=outer)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=outer)
+                handle = os.open(name, FOLDER, dir_fd=outer)
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                about = os.stat(name, dir_fd=outer, follow_symlinks=False)
-                if stat.S_ISLNK(about.st_mode):
-                    raise _link(at) from None
+            linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
+            if linked and stat.S_ISLNK(os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode):
+                raise _link(at) from None
             raise
         finally:
             os.close(outer)
     return handle
 
 
-def _opened(path: str, flags: int, folder: int, name: str) -> int:
+def _opened(path: str, flags: int, folder: int, name: str, own: bool = False) -> int:
     asked = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         handle = os.open(name, asked, 0o600, dir_fd=folder)
@@ -175,7 +158,12 @@ def _opened(path: str, flags: int, folder: int, name: str) -> int:
             _regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
         raise
     try:
-        _regular(path, os.fstat(handle))
+        about = os.fstat(handle)
+        _regular(path, about)
+        if own:
+            _owner(path, about)
+            if about.st_mode & OTHERS:
+                os.fchmod(handle, stat.S_IMODE(about.st_mode) & ~OTHERS)
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except OSError:
@@ -193,9 +181,7 @@ def _regular(path: str, about: os.stat_result) -> None:
     if kind != stat.S_IFREG:
         what = KINDS.get(kind, "something else")
         raise PlaceError(errno.EINVAL, f"{shown(path)} is not a regular file but {what}", f"rm {word}")
-    if about.st_nlink > 1:
-        # The other name may lie anywhere, and belong to anyone's purposes. What has two names for thrift (`cp -al`,
-        # some backups) loses nothing by a copy of its own.
+    if about.st_nlink > 1:  # what has two names for thrift (`cp -al`, some backups) loses nothing by a copy of its own
         raise PlaceError(
             errno.EMLINK,
             f"{shown(path)} has {about.st_nlink} names (hard links): what is behind it may lie anywhere",
@@ -204,11 +190,10 @@ def _regular(path: str, about: os.stat_result) -> None:
 
 
 def _link(path: str) -> PlaceError:
+    what = "is a symbolic link"
     with contextlib.suppress(OSError):
-        target = os.readlink(path)
-        why = f"{shown(path)} is a symbolic link (to {shown(target)}): stepper follows none here"
-        return PlaceError(errno.ELOOP, why, f"rm {quoted(path)}")
-    return PlaceError(errno.ELOOP, f"{shown(path)} is a symbolic link", f"rm {quoted(path)}")
+        what = f"is a symbolic link (to {shown(os.readlink(path))}): stepper follows none here"
+    return PlaceError(errno.ELOOP, f"{shown(path)} {what}", f"rm {quoted(path)}")
 
 
 def _owner(path: str, about: os.stat_result) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,13 +47,12 @@ _cached: Callable[[Any], Reader] = cache(_record)
 
 
 def _reader(kind: Any) -> Reader:
-    """Return what makes a value of that type of what JSON holds, or raises."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         check: Reader = inside[1]
         return check
     if origin is UnionType:
-        return _either([(_in_json(each), _reader(each)) for each in inside])
+        return partial(_either, [(_in_json(each), _reader(each)) for each in inside])
     if is_dataclass(kind):
         return _cached(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -73,14 +72,11 @@ def _reader(kind: Any) -> Reader:
     return lambda value: _a(_in_json(kind), value)
 
 
-def _either(readers: list[tuple[Any, Reader]]) -> Reader:
-    def either(value: Any) -> Any:
-        for form, of in readers:
-            if isinstance(value, form):
-                return of(value)
-        raise TypeError(f"not {value!r:.100}")
-
-    return either
+def _either(readers: list[tuple[Any, Reader]], value: Any) -> Any:
+    for form, of in readers:
+        if isinstance(value, form):
+            return of(value)
+    raise TypeError(f"not {value!r:.100}")
 
 
 def _in_json(kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Texts of others made safe to show: no escapes, no control characters, bounded."""
+"""Texts and names of others made safe to show: no escapes, no control characters, bounded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 MESSAGE_LIMIT = 600
 # Terminal escapes, each in its line: one without an end must not swallow what follows.
 ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
-# Every other control character but tab and newline: those that turn text around, that nobody sees, lone surrogates.
-CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+# Controls, what ends a line or turns the direction of writing, what nobody sees, bytes that are no text.
+UNSEEN = (
+    "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
 )
+CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f{UNSEEN}]")  # tabs and newlines are none in a text
+ODD = re.compile(f"[\x00-\x1f{UNSEEN}]")  # in a name
 
 
 def clean(text: str) -> str:
@@ -28,3 +29,20 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def last_state(line: str) -> str:
     """Return what is left of a line that carriage returns overwrote."""
     return next((part for part in reversed(line.split("\r")) if part), "")
+
+
+def shown(name: str) -> str:
+    """Return a name or path without a raw control character."""
+    return ODD.sub(lambda found: ascii(found[0])[1:-1], name)
+
+
+def quoted(name: str) -> str:
+    """Return a name as a word for bash, with escapes where it holds control characters."""
+    if not ODD.search(name):
+        return name if re.fullmatch(r"[\w@%+=:,./-]+", name) else "'" + name.replace("'", "'\\''") + "'"
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + ODD.sub(_escape, escaped) + "'"
+
+
+def _escape(odd: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in odd[0].encode("utf-8", "surrogateescape"))

@@ -51,15 +51,6 @@ def lengths(table: bytes) -> list[int]:
     return sizes
 
 
-def split(body: bytes, sizes: list[int]) -> list[bytes]:
-    """Return the parts of `body`, cut at `sizes`."""
-    parts, at = [], 0
-    for size in sizes:
-        parts.append(body[at : at + size])
-        at += size
-    return parts
-
-
 def pack_environ(environ: "Mapping[bytes, bytes]") -> bytes:
     """Return an environment as NUL-separated `NAME=value` bytes."""
     return b"\0".join(name + b"=" + value for name, value in environ.items())

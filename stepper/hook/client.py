@@ -40,7 +40,7 @@ def exchange(paths: Meeting, sock: _socket.socket, *parts: bytes) -> "Iterator[t
             pass  # it may have answered before it had read all
         while kind == wire.PROGRESS:
             sizes = wire.lengths(take(sock, 8 * wire.count(take(sock, wire.PREFIX))))
-            kind, payload = wire.split(take(sock, sum(sizes)), sizes)
+            kind, payload = [take(sock, size) for size in sizes]
             accepted = True
             yield kind, payload
         return

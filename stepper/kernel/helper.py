@@ -25,7 +25,7 @@ loaded = {}
 
 def load(name):
     if name not in loaded:
-        module = types.ModuleType("_stepper_helper." + name)
+        module = types.ModuleType("_stepper_helper")  # the name of one that is there: dataclasses look it up
         module.__dict__["__builtins__"] = BUILTINS
         exec(compile(SOURCES[name], f"<stepper helper {name}>", "exec"), module.__dict__)
         loaded[name] = module

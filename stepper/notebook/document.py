@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from stepper.ground.errors import NotebookError
 from stepper.notebook.rawcells import tags_of
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell
+from stepper.session.ports import Target
 
 CELL_NUMBER = re.compile(r"cell-(\d+)")
-
-
-def text_of(value: Any) -> str:
-    """Return a multi-line string of a notebook: stored as one string or as a list of lines."""
-    return value if isinstance(value, str) else "".join(value)
 
 
 class Document:
@@ -30,7 +27,6 @@ class Document:
         info, spec = _object(metadata.get("language_info")), _object(metadata.get("kernelspec"))
         self.language: str = str(info.get("name") or spec.get("language") or "python").lower()
         self.plan: Any = metadata.get("stepper")
-        self._cells: list[Cell] | None = None
 
     @property
     def figures(self) -> int:
@@ -39,29 +35,43 @@ class Document:
         outputs = [_object(output) for group in found if isinstance(group, list) for output in group]
         return sum(any(mime.startswith("image/") for mime in _object(output.get("data"))) for output in outputs)
 
-    @property
+    @cached_property
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
-        if self._cells is None:
-            found, number = [], 0
-            for index, cell in enumerate(self.raw["cells"]):
-                kind = str(cell.get("cell_type"))
-                number += kind == "code"
-                metadata = cell.get("metadata") or {}
-                own = metadata.get("stepper") or {}
-                found.append(
-                    Cell(
-                        str(cell.get("id") or f"cell-{index}"),
-                        index,
-                        number if kind == "code" else 0,
-                        kind,
-                        text_of(cell.get("source", "")),
-                        tags_of(metadata),
-                        own.get("step") if isinstance(own, dict) else None,
-                    )
+        found, number = [], 0
+        for index, cell in enumerate(self.raw["cells"]):
+            source, metadata = cell.get("source", ""), cell.get("metadata") or {}
+            number += cell.get("cell_type") == "code"
+            found.append(
+                Cell(
+                    id=str(cell.get("id") or f"cell-{index}"),
+                    index=index,
+                    number=number if cell.get("cell_type") == "code" else 0,
+                    type=str(cell.get("cell_type")),
+                    source=source if isinstance(source, str) else "".join(source),
+                    tags=tags_of(metadata),
+                    step=_object(metadata.get("stepper")).get("step"),
                 )
-            self._cells = found
-        return self._cells
+            )
+        return found
+
+    def find(self, target: Target) -> int | None:
+        """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
+        for cell in self.cells:
+            if cell.id == target.cell_id and source_hash(cell.source) == target.source_hash:
+                return cell.index
+        if CELL_NUMBER.fullmatch(target.cell_id):
+            same = [
+                each.index for each in self.cells if each.is_code and source_hash(each.source) == target.source_hash
+            ]
+            return same[0] if len(same) == 1 else None
+        return None
+
+    def raw_cell(self, target: Target) -> dict[str, Any] | None:
+        """Return the cell that `find` finds as it stands in the file."""
+        index = self.find(target)
+        found: dict[str, Any] | None = None if index is None else self.raw["cells"][index]
+        return found
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -98,14 +108,3 @@ def check(raw: Any, name: str) -> None:
         raise NotebookError(f"{name} is not a valid notebook (its cells)", f"jupyter nbconvert --validate {name}")
     if not isinstance(raw.get("metadata", {}), dict):
         raise NotebookError(f"{name} is not a valid notebook (its metadata)")
-
-
-def find(document: Document, cell_id: str, wanted: str) -> int | None:
-    """Return the index of the cell with that id and source hash; without ids, of the only code cell with that hash."""
-    for candidate in document.cells:
-        if candidate.id == cell_id and source_hash(candidate.source) == wanted:
-            return candidate.index
-    if CELL_NUMBER.fullmatch(cell_id):
-        same = [c.index for c in document.cells if c.is_code and source_hash(c.source) == wanted]
-        return same[0] if len(same) == 1 else None
-    return None

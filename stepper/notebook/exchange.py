@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import os
 from concurrent.futures import Future
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from stepper.notebook.afterwards import soon
 
 RENAME_EXCHANGE = 2  # renameat2(2)
+EXCHANGE: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
 
 
 def look(name: str, folder: int) -> os.stat_result:
@@ -27,25 +27,15 @@ def remove(name: str, folder: int) -> None:
 
 
 def clear(name: str, folder: int) -> Future[None]:
-    """Remove a file soon; whoever makes another one of that name waits for the end of it.
-
-    It takes milliseconds where the system discards its blocks at once.
-    """
+    """Remove a file soon: it may take milliseconds. Whoever makes another one of that name waits for the end of it."""
     return soon(lambda own: remove(name, own), folder)
-
-
-@functools.cache
-def _renameat2() -> Any:
-    """Return the system's call; None where it has none: Linux alone does."""
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def swap(one: str, other: str, folder: int) -> bool:
     """Exchange two files of a folder in one go; return False where the system can't. Raise OSError if one is gone."""
-    exchange = _renameat2()
-    if exchange is None:
+    if EXCHANGE is None:
         return False
-    if exchange(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE) == 0:
+    if EXCHANGE(folder, os.fsencode(one), folder, os.fsencode(other), RENAME_EXCHANGE) == 0:
         return True
     if ctypes.get_errno() == errno.ENOENT:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), other)

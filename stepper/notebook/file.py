@@ -1,7 +1,4 @@
-"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
-
-nbformat makes and validates them off the hot path; here they are plain JSON. What is not touched keeps its bytes.
-"""
+"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically."""
 
 from __future__ import annotations
 
@@ -11,21 +8,19 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
 from stepper.notebook import jupyter
-from stepper.notebook.document import Document, check, find, signature
+from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap
 from stepper.notebook.plainjson import Changes, load_json, rewrite
-from stepper.notebook.rawcells import renamed, tagged, with_late, with_models, with_outputs, with_plan
+from stepper.notebook.rawcells import renamed, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
-from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Plan
 from stepper.session.ports import Execution, Models, Target
 
@@ -33,19 +28,14 @@ ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwh
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
 PAUSES = (0.01, 0.02, 0.04, 0.06)  # before it is read again, in seconds
 LATE_COUNTS_SECONDS = 10.0  # for which it is looked whether what came late still stands there
-
-
-class InvalidJsonError(NotebookError):
-    """The file is no JSON; with `fresh` it may be half of a file that is being saved: Jupyter saves in place."""
-
-    fresh = False
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class IpynbFile:
     """A notebook on disk."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.name = path, os.path.basename(path)
         self._last: Document | None = None
         self._cleared: Future[None] | None = None  # whether the last write's temporary file is gone
         self._seen: tuple[int, ...] = ()  # the file when it was known to hold what was put
@@ -54,20 +44,8 @@ class IpynbFile:
         self._late: dict[Target, tuple[float, Any, Sequence[dict[str, Any]]]] = {}
         self._late_seen: tuple[int, ...] = ()  # the file when it was known to hold that
 
-    def read(self) -> Document:
+    def read(self, pauses: Sequence[float] = PAUSES) -> Document:
         """Read it, or return what was read before where the file is still the same; raise NotebookError."""
-        pauses = iter(PAUSES)
-        while True:
-            try:
-                return self._read()
-            except InvalidJsonError as error:
-                pause = next(pauses, None)
-                if pause is None or not error.fresh:
-                    raise
-                time.sleep(pause)
-
-    def _read(self) -> Document:
-        name = Path(self.path).name
         try:
             with open(self.path, "rb", opener=private.regular) as stream:
                 about = os.fstat(stream.fileno())
@@ -76,120 +54,114 @@ class IpynbFile:
                 data = stream.read()
                 raw = load_json(data)
         except FileNotFoundError:
-            raise NotebookError(f"{name} is gone", "git status  # was it moved or deleted?") from None
+            raise self._gone() from None
         except IsADirectoryError:
-            raise NotebookError(f"{name} is a folder, not a notebook", "ls -l " + self.path) from None
+            raise NotebookError(f"{self.name} is a folder, not a notebook", "ls -l " + self.path) from None
         except private.PlaceError as error:
             raise NotebookError(error.why, error.hint) from None
         except OSError as error:
-            raise NotebookError(f"{name} can't be read: {error.strerror}", "ls -l " + self.path) from error
+            raise NotebookError(f"{self.name} can't be read: {error.strerror}", "ls -l " + self.path) from error
         except ValueError as error:
+            if pauses and abs(time.time() - about.st_mtime) < FRESH_SECONDS:  # Jupyter saves in place
+                time.sleep(pauses[0])
+                return self.read(pauses[1:])
             hint = f"python -m json.tool {self.path}  # shows the place"
-            invalid = InvalidJsonError(f"{name} is not valid JSON ({error})", hint)
-            invalid.fresh = abs(time.time() - about.st_mtime) < FRESH_SECONDS
-            raise invalid from None
-        check(raw, name)
+            raise NotebookError(f"{self.name} is not valid JSON ({error})", hint) from None
+        check(raw, self.name)
         self._last = Document(data, raw, about)
         return self._last
 
+    def _gone(self) -> NotebookError:
+        return NotebookError(f"{self.name} is gone", "git status  # was it moved or deleted?")
+
     def parse(self, text: str) -> Document:
         """Return the notebook that the text would be; raise NotebookError."""
-        name = Path(self.path).name
         try:
             raw = load_json(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
-            raise NotebookError(f"{name} is not valid JSON ({error})") from None
-        check(raw, name)
+            raise NotebookError(f"{self.name} is not valid JSON ({error})") from None
+        check(raw, self.name)
         return Document(b"", raw)
 
     def put(self, cell: Cell, execution: Execution, step: int | None, keep_time: bool) -> str:
-        """Put outputs, execution count and timings on the cell, by id and source, on a fresh read.
+        """Put outputs, execution count and timings on the cell; return '' or why they can never be put.
 
-        With `keep_time` the file keeps its modification time (the client refuses the next edit of a message
-        otherwise). Return '' or why they can never be put; raise NotebookError where they can't be put now.
+        With `keep_time` the file keeps its modification time: the client refuses the next edit of a message otherwise.
         """
-        for _ in range(ATTEMPTS):
-            document = self.read()
-            index = find(document, cell.id, source_hash(cell.source))
+        target = Target.of(cell)
+        self._late = {late: told for late, told in self._late.items() if late.cell_id != cell.id}
+
+        def changes(document: Document) -> Changes:
+            index = document.find(target)
             if index is None:
-                return "the cell was changed or deleted while it ran, so its outputs were not written"
-            before = _run_of(document.raw["cells"][index])
-            self._late = {target: late for target, late in self._late.items() if target.cell_id != cell.id}
-            changes: Changes = {index: partial(with_outputs, execution=execution, step=step)}
-            if self._write(document, keep_time, with_models(document.raw["cells"], changes, execution.widgets)):
-                if jupyter.about(self.path):
-                    self._watch.over(jupyter.Put(cell, execution, step, before))
-                return ""
-        raise self._kept_changing()
+                return {}
+            made: Changes = {index: partial(with_outputs, execution=execution, step=step)}
+            return with_models(document.raw["cells"], made, execution.widgets)
+
+        before = self._change(changes, keep_time).raw_cell(target)
+        if before is None:
+            return "the cell was changed or deleted while it ran, so its outputs were not written"
+        if jupyter.about(self.path):
+            self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
+        return ""
 
     def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
-        """Put what cells have got besides their runs, in one write; the file keeps its time.
+        """Put what cells have got besides their runs; return the cells that are gone or changed."""
 
-        Return the cells that are gone or changed; raise NotebookError.
-        """
-        for _ in range(ATTEMPTS):
-            document = self.read()
-            places = {target: find(document, target.cell_id, target.source_hash) for target in outputs}
-            changes: Changes = {index: partial(with_late, outputs=outputs[target])
-                                for target, index in places.items() if index is not None}  # fmt: skip
-            if (not changes and models is None) or self._write(
-                document, True, with_models(document.raw["cells"], changes, models)
-            ):
-                until, self._late_seen = time.monotonic() + LATE_COUNTS_SECONDS, self._seen
-                self._late |= {target: (until, document.raw["cells"][index].get("outputs"), outputs[target])
-                               for target, index in places.items() if index is not None}  # fmt: skip
-                return {target for target, index in places.items() if index is None}
-        raise self._kept_changing()
+        def changes(document: Document) -> Changes:
+            places = [(document.find(target), shown) for target, shown in outputs.items()]
+            made: Changes = {index: partial(with_late, outputs=shown) for index, shown in places if index is not None}
+            return with_models(document.raw["cells"], made, models)
+
+        document, gone = self._change(changes), set[Target]()
+        until, self._late_seen = time.monotonic() + LATE_COUNTS_SECONDS, self._seen
+        for target, shown in outputs.items():
+            before = document.raw_cell(target)
+            if before is None:
+                gone.add(target)
+            else:
+                self._late[target] = (until, before.get("outputs"), shown)
+        return gone
 
     def dropped(self) -> dict[Target, Sequence[dict[str, Any]]]:
-        """Return what came late and is gone again: who edits reads and then writes, and may not see what came between.
-
-        Nothing is read where nobody has written since. Raise NotebookError.
-        """
-        now = time.monotonic()
-        self._late = {target: late for target, late in self._late.items() if late[0] > now}
-        if not self._late or self._is_as(self._late_seen):
+        """Return what came late and is gone again: who edits may not see what came between read and write."""
+        self._late = {target: late for target, late in self._late.items() if late[0] > time.monotonic()}
+        document = self._rewritten(self._late_seen) if self._late else None
+        if document is None:
             return {}
-        document, found = self.read(), {}
+        self._late_seen, found = document.signature[:3], {}
         for target, (_, before, after) in self._late.items():
-            index = find(document, target.cell_id, target.source_hash)
-            if index is not None and document.raw["cells"][index].get("outputs") == before:
+            raw = document.raw_cell(target)
+            if raw is not None and raw.get("outputs") == before:
                 found[target] = after
-        self._last, self._late_seen = None, document.signature[:3]
         return found
 
-    def _kept_changing(self) -> NotebookError:
-        return NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
-
     def mend_ids(self) -> list[tuple[str, Cell]]:
-        """Give ids of their own to cells that have another one's, as nbformat does; return their former ids with them.
+        """Give cells with another one's id ids of their own, as nbformat does; return them with their former ids."""
+        fresh: dict[int, str] = {}
 
-        Raise NotebookError where the file can't be read or written.
-        """
-        for _ in range(ATTEMPTS):
-            document = self.read()
-            seen, same = set[str](), list[int]()
+        def changes(document: Document) -> Changes:
+            seen = set[str]()
+            fresh.clear()
             for cell in document.cells:
-                same += [cell.index] if cell.id in seen else []
+                if cell.id in seen:
+                    fresh[cell.index] = uuid.uuid4().hex[:8]
                 seen.add(cell.id)
-            if not same:
-                return []
-            fresh = {index: uuid.uuid4().hex[:8] for index in same}
-            changes: Changes = {index: partial(renamed, name=name) for index, name in fresh.items()}
-            if self._write(document, True, changes):
-                mended = self.read().cells
-                return [(document.cells[index].id, mended[index]) for index in same]
-        raise self._kept_changing()
+            return {index: partial(renamed, name=name) for index, name in fresh.items()}
+
+        before = self._change(changes).cells
+        mended = self.read().cells if fresh else ()
+        return [(before[index].id, mended[index]) for index in fresh]
 
     def _look_after(self, puts: Sequence[jupyter.Put]) -> None:
         """Put again what a save that had begun before has dropped; raise NotebookError."""
-        if self._is_as(self._seen):
+        document = self._rewritten(self._seen)
+        if document is None:
             return
-        document = self.read()
-        self._last, self._seen = None, document.signature[:3]
+        self._seen = document.signature[:3]
         for put in puts:
-            index = find(document, put.cell.id, source_hash(put.cell.source))
-            if index is not None and _run_of(document.raw["cells"][index]) == put.before:
+            raw = document.raw_cell(Target.of(put.cell))
+            if raw is not None and _run_of(raw) == put.before:
                 self.put(put.cell, put.execution, put.step, keep_time=True)
 
     def _nudge(self) -> None:
@@ -200,6 +172,13 @@ class IpynbFile:
                 os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
                 self._seen = signature(look(name, folder))[:3]
 
+    def _rewritten(self, seen: tuple[int, ...]) -> Document | None:
+        """Return the notebook where somebody has written since it was seen; else nothing is read."""
+        if self._is_as(seen):
+            return None
+        document, self._last = self.read(), None  # not kept: an idle daemon holds no notebook
+        return document
+
     def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
         """Return what is known of the file where it is as it was seen; None where it is not."""
         with contextlib.suppress(OSError):
@@ -207,15 +186,9 @@ class IpynbFile:
             return about if seen == signature(about)[:3] else None
         return None
 
-    def outputs(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
-        return self.outputs_of(Target(cell.id, source_hash(cell.source)))
-
     def outputs_of(self, target: Target) -> list[dict[str, Any]]:
         """Return a cell's outputs, as read anew; empty where it is gone or changed. Raise NotebookError."""
-        document = self.read()
-        index = find(document, target.cell_id, target.source_hash)
-        found = document.raw["cells"][index].get("outputs") if index is not None else None
+        found = (self.read().raw_cell(target) or {}).get("outputs")
         until, before, after = self._late.get(target, (0.0, None, ()))
         if until > time.monotonic() and found == before:
             return [*after]  # it is put there again
@@ -223,19 +196,28 @@ class IpynbFile:
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
-        for _ in range(ATTEMPTS):
-            document = self.read()
-            index = find(document, cell.id, source_hash(cell.source))
+
+        def changes(document: Document) -> Changes:
+            index = document.find(Target.of(cell))
             if index is None or tag in document.cells[index].tags:
-                return
-            if self._write(document, True, {index: partial(tagged, tag=tag)}):
-                return
+                return {}
+            return {index: partial(tagged, tag=tag)}
+
+        self._change(changes)
 
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into `metadata.stepper`; raise NotebookError."""
+        told = plans.to_json(plan)
+        self._change(lambda document: {"metadata": lambda metadata: {**metadata, "stepper": told}})
+
+    def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
+        """Write what is to be changed of a fresh read, anew where somebody else wrote meanwhile; return what it was."""
         for _ in range(ATTEMPTS):
-            if self._write(self.read(), True, {"metadata": partial(with_plan, plan=plans.to_json(plan))}):
-                return
+            document = self.read()
+            made = changes(document)
+            if not made or self._write(document, keep_time, made):
+                return document
+        raise NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
 
     def _write(self, document: Document, keep_time: bool, changes: Changes) -> bool:
         """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
@@ -245,11 +227,10 @@ class IpynbFile:
             with private.place(self.path) as (folder, name):
                 return self._exchange(folder, name, document, keep_time, data)
         except FileNotFoundError:
-            raise NotebookError(f"{Path(self.path).name} is gone", "git status  # was it moved or deleted?") from None
+            raise self._gone() from None
         except OSError as error:
-            why = f"{Path(self.path).name} can't be written: {error.strerror}"
             hint = getattr(error, "hint", "") or f"ls -ld {os.path.dirname(self.path)}"
-            raise NotebookError(why, hint) from error
+            raise NotebookError(f"{self.name} can't be written: {error.strerror}", hint) from error
 
     def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
         # Always the same: what a daemon that was killed left behind goes with the next write.
@@ -259,14 +240,13 @@ class IpynbFile:
         about = look(name, folder)
         remove(temporary, folder)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
+            with open(os.open(temporary, NEW, 0o600, dir_fd=folder), "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
                 if keep_time:
-                    kept = jupyter.kept_time(self.path, document.mtime_ns)
-                    os.utime(stream.fileno(), ns=(about.st_atime_ns, kept))
+                    times = about.st_atime_ns, jupyter.kept_time(self.path, document.mtime_ns)
+                    os.utime(stream.fileno(), ns=times)
                 os.fsync(stream.fileno())
             if signature(look(name, folder)) != document.signature:
                 return False
@@ -295,15 +275,12 @@ def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
     return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")
 
 
-def create(path: str, problem: str, plan: Plan) -> None:
-    """Write a new notebook of nbformat 4.5: the problem as first cell, the plan in its metadata. Raise OSError.
-
-    FileExistsError where there is one already: two callers never share a name.
-    """
+def create(path: str, plan: Plan) -> None:
+    """Write a new notebook, the problem as its first cell; raise OSError, FileExistsError where there is one."""
     import nbformat  # it validates what it makes, and takes long to load: no step needs it
 
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_markdown_cell(f"# {problem}")],
+        cells=[nbformat.v4.new_markdown_cell(f"# {plan.problem}")],
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
             "language_info": {"name": "python"},
@@ -312,8 +289,7 @@ def create(path: str, problem: str, plan: Plan) -> None:
     )
     nbformat.validate(notebook)
     text = nbformat.writes(notebook)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with private.place(path) as (folder, name):
-        handle = os.open(name, flags, 0o666, dir_fd=folder)
+        handle = os.open(name, NEW, 0o666, dir_fd=folder)
     with open(handle, "w", encoding="utf-8") as stream:
         stream.write(text if text.endswith("\n") else text + "\n")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,8 +26,8 @@ class JsonLines:
     """The journal of one notebook."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path)
-        self._torn = False
+        self.path = path
+        self._torn = False  # the file ends within a line
         self._waiting: list[bytes] = []
         self._syncing: list[tuple[Future[None], int, bytes]] = []  # … the file's size with the lines, the lines
 
@@ -39,22 +39,26 @@ class JsonLines:
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return all events, and a sentence about what could not be read ('' where all could)."""
         try:
-            data = private.read(str(self.path))
+            data = private.read(self.path)
         except FileNotFoundError:
             return [], ""
         except OSError as error:
             return [], self._set_aside(error)
         self._torn = bool(data) and not data.endswith(b"\n")
-        lines = [line for line in data.split(b"\n") if line.strip()]
-        events = [event for event in map(_event, lines) if event is not None]
-        bad = len(lines) - len(events)
+        events, bad = [], 0
+        for line in filter(bytes.strip, data.split(b"\n")):
+            try:
+                event = load_exactly(line)
+            except ValueError:
+                event = None
+            if isinstance(event, dict):
+                events.append(event)
+            else:
+                bad += 1
         return events, f"{bad} unreadable line(s) of the journal {self.path} were left out" if bad else ""
 
     def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
-        """Write one event after those that wait; with `sync` it is on disk when this returns, with None soon after.
-
-        Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
-        """
+        """Write one event after those that wait; raise OSError where it can't be: with `keep` it waits then, too."""
         self._waiting.append(_line(event))
         try:
             self.flush(sync)
@@ -67,7 +71,7 @@ class JsonLines:
         """Write the lines that wait, all or none; raise OSError."""
         if not self._waiting:
             return
-        handle = private.opened(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        handle = private.opened(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(handle).st_size
             if lost := self._lost(size):
@@ -92,29 +96,20 @@ class JsonLines:
 
     def _lost(self, size: int) -> bytes:
         """Return the lines that the disk took and, asked in the background, did not keep: the file ends before them."""
-        ended = [one for one in self._syncing if one[0].done()]
-        self._syncing = [one for one in self._syncing if one not in ended]
+        ended = [each for each in self._syncing if each[0].done()]
+        self._syncing = [each for each in self._syncing if each not in ended]
         return b"".join(data for done, end, data in ended if done.exception() is not None and size < end)
 
     def _set_aside(self, why: OSError) -> str:
         """Give an unreadable journal another name, so that it is not written over; return what to tell."""
-        number = 1
-        while os.path.lexists(aside := f"{self.path}.unreadable-{number}"):
-            number += 1
+        names = (f"{self.path}.unreadable-{number}" for number in itertools.count(1))
+        aside = next(itertools.filterfalse(os.path.lexists, names))
         told = f"the journal {self.path} can't be read ({why.strerror}): what ran before is not known"
         try:
-            private.rename(str(self.path), os.path.basename(aside))
+            private.rename(self.path, os.path.basename(aside))
         except OSError as error:
             return f"{told}; it can't be moved aside either ({error.strerror})"
         return f"{told}. It was moved to {aside}; a new one begins"
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = load_exactly(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
 
 
 def _line(event: dict[str, Any]) -> bytes:

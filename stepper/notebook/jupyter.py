@@ -82,25 +82,21 @@ class Watch:
 
     def __init__(self, look: Callable[[Sequence[Put]], None], nudge: Callable[[], None]) -> None:
         self._look, self._nudge = look, nudge
-        self._puts: dict[str, tuple[float, Put]] = {}
-        self._waits = False
+        self._puts: dict[str, tuple[float, Put]] = {}  # while there are any, a look is due
 
     def over(self, put: Put) -> None:
         """Look after it, in place of what was put on that cell before."""
         with contextlib.suppress(RuntimeError):  # no loop runs: nobody waits for a second look
-            asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
+            loop = asyncio.get_running_loop()
+            loop.call_later(NUDGE_SECONDS, self._nudge)
+            if not self._puts:
+                loop.call_later(LOOK_SECONDS, self._fire, loop)
             self._puts[put.cell.id] = (time.monotonic() + WATCH_SECONDS, put)
-            self._later()
 
-    def _later(self) -> None:
-        if not self._waits:
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._fire)
-            self._waits = True
-
-    def _fire(self) -> None:
-        self._waits, now = False, time.monotonic()
+    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
         self._puts = {cell: told for cell, told in self._puts.items() if told[0] > now}
         if self._puts:
+            loop.call_later(LOOK_SECONDS, self._fire, loop)
             with contextlib.suppress(NotebookError):  # it is looked at again
                 self._look([put for _, put in self._puts.values()])
-            self._later()

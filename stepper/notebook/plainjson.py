@@ -5,7 +5,6 @@ A step must not pay for validating a hundred cells, nor turn over the whole file
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -15,7 +14,7 @@ from typing import Any
 import orjson
 
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
-SPACE = re.compile(r"[ \t\n\r]*")
+BETWEEN = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")  # two values, or a name and its value
 SURROGATE = re.compile("[\ud800-\udfff]")
 # A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
 SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
@@ -30,9 +29,10 @@ def load_json(data: bytes) -> Any:
     Python's own parser takes what orjson refuses: NaN, lone surrogates. orjson makes floats of integers of more than 64
     bits: whoever writes again what was parsed goes by `load_exactly`, which takes several times as long.
     """
-    with contextlib.suppress(orjson.JSONDecodeError):
+    try:
         return orjson.loads(data)
-    return _by_python(data)
+    except orjson.JSONDecodeError:
+        return _by_python(data)
 
 
 def load_exactly(data: bytes) -> Any:
@@ -67,7 +67,6 @@ def dump_json(value: Any, depth: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> bool:
-    """Whether orjson writes a value as it is."""
     if isinstance(value, dict):
         return all(_plain(name) and _plain(part) for name, part in value.items())
     if isinstance(value, list):
@@ -100,23 +99,24 @@ def _output(output: Any) -> Any:
 
 
 def _bundle(data: Any) -> Any:
-    if not isinstance(data, dict):
-        return data
-    return {mime: _lines(part) if mime.startswith("text/") or mime in TEXTUAL else _whole(mime, part)
-            for mime, part in data.items()}  # fmt: skip
+    return {mime: _part(mime, part) for mime, part in data.items()} if isinstance(data, dict) else data
+
+
+def _part(mime: str, part: Any) -> Any:
+    """Return texts as lines, other data in one piece, JSON as it is."""
+    if mime.startswith("text/") or mime in TEXTUAL:
+        return _lines(part)
+    return part if mime.startswith("application/") and mime.endswith(("/json", "+json")) else _joined(part)
 
 
 def _lines(text: Any) -> Any:
-    if isinstance(text, list) and all(isinstance(line, str) for line in text):
-        text = "".join(text)
+    text = _joined(text)
     return text.splitlines(True) if isinstance(text, str) else text
 
 
-def _whole(mime: str, part: Any) -> Any:
-    """Return a text that is written in one piece; JSON stays as it is."""
-    is_json = mime == "application/json" or (mime.startswith("application/") and mime.endswith("+json"))
-    is_text = isinstance(part, list) and all(isinstance(line, str) for line in part)
-    return "".join(part) if is_text and not is_json else part
+def _joined(text: Any) -> Any:
+    is_lines = isinstance(text, list) and all(isinstance(line, str) for line in text)
+    return "".join(text) if is_lines else text
 
 
 Change = Callable[[Any], Any]
@@ -136,12 +136,10 @@ def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
         try:
             made = _pieced(data, changes)
         except (ValueError, KeyError):  # another encoding than UTF-8; a name that is not there yet
-            whole = _by_python(data)
+            whole = {"metadata": {}, **_by_python(data)}
             for where, change in changes.items():
-                if isinstance(where, int):
-                    whole["cells"][where] = change(whole["cells"][where])
-                else:
-                    whole[where] = change(whole.get(where, {}))
+                holder = whole["cells"] if isinstance(where, int) else whole
+                holder[where] = change(holder[where])
             made = dump_json(whole)
     return made if made.endswith(b"\n") else made + b"\n"
 
@@ -167,21 +165,20 @@ def _pieced(data: bytes, changes: Changes) -> bytes:
     """Return the bytes with parts changed, however they are laid out; raise ValueError or KeyError."""
     text = data.removeprefix(BOM).decode()
     places: dict[int | str, tuple[int, int]] = {}
-    at = _skip(text, text.index("{") + 1)
+    at = _next(text, text.index("{") + 1)
     while text[at] != "}":
         name, at = DECODER.raw_decode(text, at)
-        at = _skip(text, _skip(text, at) + 1)  # the colon
+        at = _next(text, at)
         if name == "cells":
-            at, index = _skip(text, at + 1), 0
+            at, index = _next(text, at + 1), 0
             while text[at] != "]":
-                places[index], index = (at, DECODER.raw_decode(text, at)[1]), index + 1
-                at = _after(text, places[index - 1][1])
-            at += 1
+                places[index] = at, DECODER.raw_decode(text, at)[1]
+                at, index = _next(text, places[index][1]), index + 1
+            at = _next(text, at + 1)
         else:
             places[name] = at, DECODER.raw_decode(text, at)[1]
-            at = places[name][1]
-        at = _after(text, at)
-    pieces, last = [data[: len(data) - len(data.removeprefix(BOM))]], 0
+            at = _next(text, places[name][1])
+    pieces, last = [BOM] if data.startswith(BOM) else [], 0
     for where in sorted(changes, key=places.__getitem__):
         start, end = places[where]
         value = DECODER.raw_decode(text, start)[0]
@@ -190,13 +187,8 @@ def _pieced(data: bytes, changes: Changes) -> bytes:
     return b"".join((*pieces, text[last:].encode()))
 
 
-def _skip(text: str, at: int) -> int:
-    found = SPACE.match(text, at)
+def _next(text: str, at: int) -> int:
+    """Return where the next name or value begins, or the bracket that ends them."""
+    found = BETWEEN.match(text, at)
     assert found is not None
     return found.end()
-
-
-def _after(text: str, at: int) -> int:
-    """Return where the next value begins, or the bracket that ends them."""
-    at = _skip(text, at)
-    return _skip(text, at + 1) if text[at] == "," else at

@@ -33,11 +33,6 @@ def with_models(cells: Sequence[dict[str, Any]], changes: Changes, models: Model
     return {**changes, "metadata": partial(widgetstate.kept, cells=after, models=models)}
 
 
-def with_plan(metadata: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    """Return a notebook's metadata with a plan."""
-    return {**metadata, "stepper": plan}
-
-
 def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the raw cell under another id."""
     return as_written({**raw, "id": name})

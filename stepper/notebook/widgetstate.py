@@ -45,7 +45,6 @@ def kept(metadata: dict[str, Any], cells: Sequence[dict[str, Any]], models: Mode
 
 
 def _views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the models that outputs show."""
     for cell in cells:
         for output in cell.get("outputs") or ():
             view = (output.get("data") or {}).get(VIEW) if isinstance(output, dict) else None
@@ -54,7 +53,6 @@ def _views(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Yield the models that a state names."""
     if isinstance(value, str) and value.startswith(REFERENCE):
         yield value[len(REFERENCE) :]
     elif isinstance(value, dict | list):

@@ -1,7 +1,7 @@
 """The commands, a row each: its name, what it is told, whether it runs code, whether it is the person's.
 
 A row is a frozen dataclass: its fields are the arguments, its docstring is what help says. All that need the table
-read it here: the daemon binds a function to each row (`daemon/verbs.py`), the command line makes a command of it and
+read it here: the daemon has a case for each row (`daemon/verbs.py`), the command line makes a command of it and
 has a rendering (`cli/present.py`), the gate makes its patterns of it.
 """
 

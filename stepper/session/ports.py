@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
@@ -47,6 +48,11 @@ class Target:
 
     cell_id: str
     source_hash: str
+
+    @classmethod
+    def of(cls, cell: Cell) -> Target:
+        """Return a cell as it is now."""
+        return cls(cell.id, source_hash(cell.source))
 
 
 @dataclass(frozen=True)
@@ -214,9 +220,6 @@ class NotebookFile(Protocol):
 
         Raise NotebookError where the file can't be read or written.
         """
-
-    def outputs(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return a cell's outputs, as read anew; empty where it is gone. Raise NotebookError."""
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""

@@ -8,10 +8,11 @@ from stepper.policy import ledger
 from stepper.policy.model import Step
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers
+from stepper.session.ports import Target
 from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words import report as reports
-from stepper.words.pages import paged
+from stepper.words.quotes import paged
 
 
 async def status(session: Session) -> answers.Status:
@@ -67,7 +68,7 @@ def output(session: Session, name: str, page: int) -> answers.Page:
     if not fits:
         raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
     cell = fits[0]
-    pages = paged(session.file.outputs(cell))
+    pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
     return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])

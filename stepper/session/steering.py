@@ -140,8 +140,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
         session.log(ran)
         told = {key: value for key, value in ran.to_json().items() if key not in ("event", "at")}
-        text = reports.of_scratch(execution.outcome, verdict, fault, took, timeout, source, execution.outputs)
-        return answers.Evaluated(session.name, **told, text=text)
+        ended = reports.Ended(cell, execution.outcome, verdict, took, execution.outputs, fault, timeout=timeout)
+        return answers.Evaluated(session.name, **told, text=reports.of_scratch(ended))
 
 
 async def restart(session: Session, caller: Caller) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.names import quoted, shown
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
+from stepper.ground.text import quoted, shown
 from stepper.setup.files import link
 
 

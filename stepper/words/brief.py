@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, one_line
-from stepper.policy.model import Cell, Key, Outcome, Run, Step, StepStatus, Verdict
+from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State, Stop
-from stepper.words.report import Report, bounded, left_out, quote, seconds, step_name, words
+from stepper.words.quotes import quote, words
+from stepper.words.report import Report, bounded, left_out, seconds, short_fault, step_name
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -38,26 +39,19 @@ def next_line(state: State) -> str:
     """Return what comes next."""
     step = state.plan.step(state.open_step())
     if step is None:
-        return (
-            "No step of the plan is left." if state.plan.steps else "There is no plan; the next cell goes at the end."
-        )
+        done = "No step of the plan is left."
+        return done if state.plan.steps else "There is no plan; the next cell goes at the end."
     criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
     again = " (its cell failed)" if state.of(step.id).status is StepStatus.FAILED else ""
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
-def names_lines(known: Namespace) -> list[str]:
-    """Return the modules, functions and variables of the kernel, a line each."""
+def _names_lines(known: Namespace) -> list[str]:
     modules = [f"{alias} ({name})" if alias != name else name for alias, name in known.modules.items()]
     functions = [f"{name}{signature}" for name, signature in known.functions.items()]
     variables = [f"{name}: {describe(variable)}" for name, variable in known.variables.items()]
-    rows = (
-        ("Modules", modules),
-        ("Functions", functions),
-        ("Classes", known.classes),
-        ("Variables", variables),
-    )
-    return [f"{title}: {_listed(names)}" for title, names in rows if names]
+    rows = {"Modules": modules, "Functions": functions, "Classes": known.classes, "Variables": variables}
+    return [f"{title}: {_listed(names)}" for title, names in rows.items() if names]
 
 
 def describe(variable: Variable) -> str:
@@ -82,17 +76,14 @@ def _listed(names: Sequence[str]) -> str:
 
 def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
-    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name})."]
-    lines += plan_lines(state)
+    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name}).", *plan_lines(state)]
     if state.stop:
         lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
     lines.append(next_line(state))
-    lines.append(
-        "Its kernel is alive; its variables are there."
-        if alive
-        else "Its kernel is not running: no variables are there."
-    )
-    lines += names_lines(known) if alive else []
+    if alive:
+        lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
+    else:
+        lines.append("Its kernel is not running: no variables are there.")
     lines.append(
         "Further cells go into this notebook, unless the person asks for a new one."
         " NotebookEdit needs a Read of it first in this session."
@@ -106,8 +97,8 @@ def built(state: State) -> str:
     loose = len(state.ran) - len(steps)
     if not state.ran:
         return ""
-    named = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"] if steps else []
-    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    named = [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"] if steps else []
+    named += [_counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
@@ -115,13 +106,12 @@ def stop_of_death(why: str, built: str, stderr: str) -> tuple[str, str]:
     """Return the error and the text of a stop that no cell is to blame for: the kernel died while nothing ran."""
     said = f"; it wrote last: {one_line(stderr.splitlines()[-1], 200)}" if stderr.strip() else ""
     message = one_line(f"{why}: all variables are lost; {built}{said}")
-    return f"KernelDied: {message}", "\n".join(
-        [
-            "❌ Execution stopped: the kernel died",
-            "Error Type: KernelDied",
-            f"Error Message: {message}",
-            "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
-        ]
+    return (
+        f"KernelDied: {message}",
+        f"""❌ Execution stopped: the kernel died
+Error Type: KernelDied
+Error Message: {message}
+Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue""",
     )
 
 
@@ -156,11 +146,11 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
     """Return the answer of `fix`: the failed cell, its error, what was tried."""
     if key is None:
         return f"stepper: no cell of {one_line(name)} has failed. {next_line(state)}"
-    lines = [f"stepper: {retries} fresh retries for {what(state, key)} in {one_line(name)}."]
+    lines = [f"stepper: {retries} fresh retries for {_what(state, key)} in {one_line(name)}."]
     tried = [run for run in state.runs if run.key == key and run.outcome is not Outcome.OK]
     if tried:
         lines.append("What was tried:")
-        lines += [f"  run {run.run}: {fault_line(run)}" for run in tried[-6:]]
+        lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
         lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
@@ -174,20 +164,16 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     if key is None:
         return f"stepper: there is nothing to skip in {one_line(name)}."
     because = f" ({one_line(reason, 200)})" if reason else ""
-    return f"stepper: {what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
+    return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
 
 
-def what(state: State, key: Key) -> str:
-    """Return how a text names a step or a cell in no step."""
-    step: Step | None = state.plan.step(key) if isinstance(key, int) else None
+def _ended(run: Run) -> str:
+    return short_fault(run.fault) if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+
+
+def _what(state: State, key: Key) -> str:
+    step = state.plan.step(key) if isinstance(key, int) else None
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
-
-
-def fault_line(run: Run) -> str:
-    """Return the error of a run in one line."""
-    if run.outcome is not Outcome.ERROR or run.fault is None:
-        return run.outcome.value
-    return f"{one_line(run.fault.ename, 100)}: {one_line(run.fault.evalue, 200)}"
 
 
 def completion(name: str, state: State, figures: int) -> list[str]:
@@ -195,16 +181,15 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
-        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
-        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
+        f"The notebook is complete: {_counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {_counted(len(state.runs), 'run')},"
+        f" {_counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {_counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
 
 
-def counted(number: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:

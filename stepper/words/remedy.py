@@ -10,19 +10,16 @@ DECIDE = "decide what the message asks, tell the agent, then /continue or /fix"
 TIMEOUT = "let the cell do less, or give it more time (first line `# stepper: timeout=10m`), then /fix"
 NETWORK = "see whether the network and the server are there, then /fix"
 
+LESS = "let the cell work on less data at a time"
+AGAIN = "`stepper restore` runs the steps before it again"
+
 # By the words of classify.words, classes without their module. The first row whose word the fault has decides.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then /fix"),
-    (
-        "OutOfMemory",
-        "let the cell work on less data at a time, then /fix; `stepper restore` runs the steps before it again",
-    ),
-    (
-        "KernelDied",
-        "change the cell that ended the kernel, then /fix; `stepper restore` runs the steps before it again",
-    ),
-    ("MemoryLimit", "let the cell work on less data at a time, or raise max_memory_percent, then /fix"),
-    ("MemoryError", "let the cell work on less data at a time, then /fix"),
+    ("OutOfMemory", f"{LESS}, then /fix; {AGAIN}"),
+    ("KernelDied", f"change the cell that ended the kernel, then /fix; {AGAIN}"),
+    ("MemoryLimit", f"{LESS}, or raise max_memory_percent, then /fix"),
+    ("MemoryError", f"{LESS}, then /fix"),
     ("SystemExit", "take exit() out of the cell, then /fix"),
     ("KeyboardInterrupt", "say why the cell was interrupted, or take the interrupt out of it, then /fix"),
     (
@@ -46,19 +43,11 @@ def action(outcome: Outcome, verdict: Verdict, fault: Fault | None) -> str:
     if outcome is Outcome.ERROR and classify.asks_to_stop(fault):
         return DECIDE
     if verdict is Verdict.TRANSIENT:
-        if "HTTP 429" in classify.words(fault):
-            return "wait until the server takes requests again, then /fix"
-        return NETWORK
+        busy = "HTTP 429" in classify.words(fault)
+        return "wait until the server takes requests again, then /fix" if busy else NETWORK
     if outcome is Outcome.TIMEOUT:
         return TIMEOUT
     words = {word.rsplit(".", 1)[-1] for word in classify.words(fault) | classify.causes(fault)}
-    for word, text in ACTIONS:
-        if word in words:
-            return text.format(filename=_printable(fault.attributes.get("filename")) or "the file")
-    return ELSE
-
-
-def _printable(name: object) -> str:
-    """Return a file's name such that it stays on its line: a name may hold line breaks and escapes."""
-    text = "" if name is None else str(name)
-    return text if text.isprintable() else ascii(text)
+    name = str(fault.attributes.get("filename") or "the file")
+    name = name if name.isprintable() else ascii(name)  # it stays on its line: it may hold line breaks and escapes
+    return next((text.format(filename=name) for word, text in ACTIONS if word in words), ELSE)

@@ -1,27 +1,20 @@
-"""The texts for the agent and for the person: verdict first, facts not orders, bounded, no escapes.
-
-Every line that a cell printed stands behind `| `, so that nothing printed can pass for stepper's own words.
-"""
+"""The texts for the agent and for the person: verdict first, facts not orders, bounded, no escapes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.ground.text import clean, last_state, one_line
+from stepper.ground.text import clean, one_line
 from stepper.policy.model import Cell, Fault, Outcome, Plan, Step, Verdict
 from stepper.words import remedy
+from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
 
-TEXT_LIMIT = 2000  # characters of a cell's output in a report
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
-LINE_LIMIT = 400
-SAME = 4  # equal lines in a row that are shown
-NOTE_LIMIT = 1000
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
 MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
 
@@ -66,59 +59,17 @@ class Ended:
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
 
-def words(text: str) -> str:
-    """Return a message that may have several lines: the first as it is, the others behind `| `."""
-    first, *others = clean(text).strip().split("\n")
-    return "\n".join([one_line(first, NOTE_LIMIT), *folded([_cut_line(line) for line in others])])
-
-
-def quote(text: str, limit: int) -> str:
-    """Return a cell's text behind `| `, head and tail within `limit` characters, with the number left out."""
-    text = clean("\n".join(map(last_state, text.replace("\r\n", "\n").split("\n")))).strip("\n")
-    lines = folded([_cut_line(line) for line in text.split("\n")])
-    if sum(len(line) - 1 for line in lines) <= limit:
-        return "\n".join(lines)
-    head, used = 0, 0
-    while used + len(lines[head]) - 1 <= limit * 0.6:
-        used += len(lines[head]) - 1
-        head += 1
-    tail, used = len(lines), 0
-    while used + len(lines[tail - 1]) - 1 <= limit * 0.35:
-        tail -= 1
-        used += len(lines[tail]) - 1
-    left = lines[head:tail]
-    said = (
-        f"… {len(left):,} lines ({sum(len(line) - 1 for line in left):,} characters) left out; all is in the notebook"
-    )
-    return "\n".join([*lines[:head], said, *lines[tail:]])
-
-
-def folded(lines: Sequence[str]) -> list[str]:
-    """Return the lines behind `| `; of equal ones in a row the first few, and how many more there are."""
-    found: list[str] = []
-    for line, same in groupby(lines):
-        count = sum(1 for _ in same)
-        shown = count if count <= SAME + 1 else SAME
-        found += [f"| {line}"] * shown
-        if count > shown:
-            found.append(f"… {count - shown:,} more lines like this")
-    return found
-
-
-def _cut_line(line: str) -> str:
-    if len(line) <= LINE_LIMIT:
-        return line
-    keep = LINE_LIMIT // 2
-    return f"{line[:keep]} …{len(line) - 2 * keep:,} characters… {line[-keep:]}"
+def capital(text: str) -> str:
+    """Return a text as a sentence begins."""
+    return text[0].upper() + text[1:]
 
 
 def step_name(plan: Plan, step: Step) -> str:
     """Return how reports name a step."""
-    return f'step {plan.position(step.id)} of {len(plan.steps)} "{few(step.title, TITLE_WORDS)}"'
+    return f'step {plan.position(step.id)} of {len(plan.steps)} "{_few(step.title, TITLE_WORDS)}"'
 
 
-def few(text: str, count: int) -> str:
-    """Return the first words of a text, in one line: each report repeats it."""
+def _few(text: str, count: int) -> str:
     words = one_line(text, 120).split()
     return " ".join(words) if len(words) <= count else " ".join(words[:count]) + " …"
 
@@ -128,20 +79,15 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
 
 
-def headline(ended: Ended) -> str:
-    """Return the verdict, in one line."""
-    where, took = ended.cell.label, seconds(ended.duration_s)
-    where = where[0].upper() + where[1:]
+def _headline(ended: Ended) -> str:
+    where, took, error = capital(ended.cell.label), seconds(ended.duration_s), ": ".join(error_of(ended))
     if ended.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
     if ended.verdict is Verdict.FINE:
-        return f"{where} ran in {took} and raised {': '.join(error_of(ended))}, as its tag raises-exception allows."
+        return f"{where} ran in {took} and raised {error}, as its tag raises-exception allows."
     if ended.outcome is Outcome.CANCELLED:
         return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
-    name, message = error_of(ended)
-    if ended.held:
-        return f"{where} FAILED before it ran: {name}: {message}"
-    return f"{where} FAILED after {took}: {name}: {message}"
+    return f"{where} FAILED {'before it ran' if ended.held else f'after {took}'}: {error}"
 
 
 def error_of(ended: Ended) -> tuple[str, str]:
@@ -163,33 +109,25 @@ def short_fault(fault: Fault | None) -> str:
 def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
     """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
     name, message = error_of(ended)
-    title = one_line(ended.step.title, 200) if ended.step else "(no step)"
-    return "\n".join(
-        [
-            f"❌ Execution stopped at cell {ended.cell.number}",
-            f"TODO: {title}",
-            f"Error Type: {name}",
-            f"Error Message: {message}",
-            f"Attempted Fixes: {retries}",
-            f"Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}",
-        ]
-    )
+    return f"""❌ Execution stopped at cell {ended.cell.number}
+TODO: {one_line(ended.step.title, 200) if ended.step else "(no step)"}
+Error Type: {name}
+Error Message: {message}
+Attempted Fixes: {retries}
+Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}"""
 
 
 def joined(reports: Sequence[Report]) -> Report:
     """Return several reports as one; the last one's line and verdict stand."""
-    last = reports[-1]
-    return Report(bounded("\n".join(one.text for one in reports)), last.line, last.stop, last.ok)
+    return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)))
 
 
-def standing(ended: Ended) -> str:
-    """Return where the step stands after the run."""
+def _standing(ended: Ended) -> str:
     if ended.step is None:
         return ""
-    name = step_name(ended.plan, ended.step)
-    name = name[0].upper() + name[1:]
+    name = capital(step_name(ended.plan, ended.step))
     if ended.verdict is Verdict.FINE:
-        criterion = f"; criterion: {few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        criterion = f"; criterion: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
@@ -199,45 +137,19 @@ def standing(ended: Ended) -> str:
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
 
-def found_before(ended: Ended) -> list[str]:
-    """Return what a fault that was found before the cell ran counts for."""
-    if not ended.held:
-        return []
-    count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
-    return [f"Nothing of the cell ran; {count}. The same code written once more runs."]
-
-
-def chain(fault: Fault) -> list[str]:
-    """Return what led to an error, a line each."""
-    return [
-        f"{how[0].upper()}{how[1:]} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]
-    ]
-
-
-def failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
-    """Return the failing line of the cell with its neighbours, and the frame in an earlier cell where it arose."""
+def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     parts = []
     if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
         lines = source.split("\n")
         around = [(n, lines[n - 1]) for n in range(fault.line - 2, fault.line + 3) if 0 < n <= len(lines)]
-        parts.append(f"Line {fault.line} of the cell:\n" + _listing(around, fault.line))
+        parts.append(f"Line {fault.line} of the cell:\n" + listing(around, fault.line))
     if fault.frames:
         inner = fault.frames[-1]
         if inner.line != fault.line or inner.function != "<module>":
             where = one_line(inner.file, 200) or origins.get(inner.cell, f"the cell run as [{inner.cell}]")
             here = f"Raised in `{one_line(inner.function, 80)}`, line {inner.line} of {where}:"
-            parts.append(here + "\n" + _listing(inner.context, inner.line))
+            parts.append(here + "\n" + listing(inner.context, inner.line))
     return parts
-
-
-def _listing(lines: Sequence[tuple[int, str]], failing: int) -> str:
-    return "\n".join(f"| {'→' if n == failing else ' '}{n:>4}  {one_or_cut(text)}" for n, text in lines)
-
-
-def one_or_cut(line: str) -> str:
-    """Return a line of code, cleaned, cut where it is very long."""
-    line = clean(line).replace("\n", " ")
-    return line if len(line) <= 200 else line[:199] + "…"
 
 
 def left_out(characters: int, outputs: int, size: int) -> str:
@@ -247,47 +159,20 @@ def left_out(characters: int, outputs: int, size: int) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
-def _named(error: Mapping[str, Any]) -> dict[str, Any]:
-    return {"output_type": "stream", "text": f"{error.get('ename')}: {error.get('evalue')}\n"}
-
-
-def outputs_text(
-    outputs: Sequence[dict[str, Any]], limit: int = TEXT_LIMIT, title: str = "Output", errors: bool = False
-) -> list[str]:
-    """Return the text that the outputs hold within `limit` characters, in a list; empty where they hold none.
-
-    With `errors` those that were shown but ended nothing are named among it.
-    """
-    shown = [_named(output) if errors and output.get("output_type") == "error" else output for output in outputs]
-    text = "".join(text for output in shown for text in texts_of(output))
-    return [f"{title}:\n{quote(text, limit)}"] if text.strip() else []
-
-
-def texts_of(output: Mapping[str, Any]) -> list[str]:
-    """Return the text of an output, in a list; a picture's own words for itself tell nothing."""
-    if output.get("output_type") == "stream":
-        return [whole(output.get("text", ""))]
-    data = output.get("data") or {}
-    if "text/plain" in data and not any(mime.startswith("image/") for mime in data):
-        return [whole(data["text/plain"]) + "\n"]
-    return []
-
-
-def whole(value: Any, between: str = "") -> str:
-    """Return a text that may be stored as lines."""
-    return value if isinstance(value, str) else between.join(str(item) for item in value)
-
-
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
-    parts = ["stepper: " + headline(ended), *filter(None, [standing(ended)]), *found_before(ended)]
+    parts = ["stepper: " + _headline(ended), *filter(None, [_standing(ended)])]
+    if ended.held:
+        count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
+        parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
     room = TEXT_LIMIT
     if ended.verdict is not Verdict.FINE and ended.fault is not None:
         fault = ended.fault
         if fault.suggestion and fault.suggestion not in fault.evalue:
             parts.append(f"Suggestion: {one_line(fault.suggestion)}")
-        parts += failing_lines(fault, ended.cell.source, ended.origins) + chain(fault)
+        parts += _failing_lines(fault, ended.cell.source, ended.origins)
+        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
@@ -304,22 +189,19 @@ def of_run(ended: Ended) -> Report:
     return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.verdict is Verdict.FINE)
 
 
-def of_scratch(
-    outcome: Outcome, verdict: Verdict, fault: Fault | None, took: float, timeout: float, source: str,
-    outputs: Sequence[dict[str, Any]],
-) -> str:  # fmt: skip
+def of_scratch(ended: Ended) -> str:
     """Return the report on code that was run beside the notebook: the verdict, then what it printed."""
-    ended = Ended(Cell("", -1, 0, "code", source), outcome, verdict, took, fault=fault, timeout=timeout)
-    if outcome is Outcome.OK:
-        parts = [f"stepper: eval ran ok in {seconds(took)}."]
-    elif outcome is Outcome.CANCELLED:
-        parts = [f"stepper: eval was CANCELLED after {seconds(took)}."]
+    took, fault = seconds(ended.duration_s), ended.fault
+    if ended.outcome is Outcome.OK:
+        parts = [f"stepper: eval ran ok in {took}."]
+    elif ended.outcome is Outcome.CANCELLED:
+        parts = [f"stepper: eval was CANCELLED after {took}."]
     else:
-        parts = [f"stepper: eval FAILED after {seconds(took)}: {': '.join(error_of(ended))}"]
+        parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
         if fault is not None:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
-            parts += failing_lines(fault, source, {})
-    return bounded("\n".join([*parts, *outputs_text(outputs, EVAL_LIMIT)]))
+            parts += _failing_lines(fault, ended.cell.source, {})
+    return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 
 
 def bounded(text: str) -> str:
@@ -358,7 +240,7 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
-        parts += [headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [_headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")
