@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from stepper.diagnosis import before as beforehand
-from stepper.diagnosis import doubts, pictures, rich, syntax
-from stepper.diagnosis.facts import Bound, Changed, Look
+from stepper.diagnosis import before, doubts, pictures, syntax
+from stepper.diagnosis.facts import Changed, Look
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
-from stepper.diagnosis.missing import file_error
-from stepper.diagnosis.names import Notebook, module_error, name_error
+from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.reading import read
 from stepper.ground.text import one_line
@@ -68,20 +66,13 @@ class Adviser:
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
         lasting = namespace.lasting
-        known = beforehand.Known(
-            frozenset(namespace.names),
-            frozenset({"input"} if namespace.own_input else ()),
-            lasting.python if lasting else (0, 0),
-            None if lasting is None or lasting.magics is None else frozenset(lasting.magics),
-        )
-        return beforehand.check(cell.source, known, lambda name: self._findable(name, namespace), self.transform)
 
-    def _findable(self, name: str, known: Namespace) -> bool:
-        """Whether a module may be there; what is not known may be."""
-        lasting = known.lasting
-        if lasting is None or lasting.other_finders or name in lasting.imported:
-            return True
-        return self.surroundings.findable(name, lasting.path, known.cwd)
+        def findable(name: str) -> bool:  # what is not known may be there
+            if lasting is None or lasting.other_finders or name in lasting.imported:
+                return True
+            return self.surroundings.findable(name, lasting.path, namespace.cwd)
+
+        return before.check(cell.source, namespace, findable, self.transform)
 
     @harmless(lambda fault, *others: fault)
     def suggested(
@@ -90,17 +81,17 @@ class Adviser:
     ) -> Fault:  # fmt: skip
         """Return the fault with its suggestion."""
         look, notebook = read(Look, told.get("look") or {}), Notebook(cell, cells, state, namespace, self.transform)
-        classes = set(fault.mro or (fault.ename,))
+        classes, around = {fault.ename, *fault.mro}, self.surroundings
         said: Sequence[str] = []
         with contextlib.suppress(OSError):  # a folder that went away: the report matters more
             if "NameError" in classes:
-                said = sentences(look, notebook) or name_error(fault, look, notebook, self.surroundings)
+                said = sentences(look, notebook) or name_error(fault, look, notebook, around)
             elif "ImportError" in classes:
-                said = module_error(fault, look, notebook, self.surroundings, python)
+                said = module_error(fault, look, cell.source, namespace, around, python)
             elif classes.intersection(FILES):
-                said = file_error(fault, look, self.surroundings, namespace.cwd)
+                said = file_error(fault, look, around, namespace.cwd)
             elif "SyntaxError" in classes:
-                said = [syntax.suggestion(cell.source, fault, self.transform)]
+                said = [syntax.suggestion(cell.source, fault)]
             elif fault.ename == "MemoryLimit":
                 said = brief.largest(namespace)
             elif fault.ename == "KernelDied":
@@ -108,24 +99,22 @@ class Adviser:
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
                 said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
-        said = [part for part in said if part] or sentences(look, notebook) or documented(fault)
+        own = [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
+        said = [part for part in said if part] or sentences(look, notebook) or own
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda told, since_ns: [])
     def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
         """Return what a failed cell had bound and written before it failed: a retry begins with that."""
         changed = read(Changed, told.get("changed") or {})
-        rebound = [f"`{name}`: {old} → {new}" for name, old, new in changed.rebound]
-        in_place = [f"`{name}` (line {line})" for name, line in changed.in_place]
-        bound = [f"`{name}`" for name in changed.bound]
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
-        parts = [
-            "rebound " + listed(rebound, 300) if rebound else "",
-            "changed in place " + listed(in_place, 200) if in_place else "",
-            "bound " + listed(bound, 120) if bound else "",
-            "wrote " + listed(written, 200) if written else "",
-        ]
-        line = "; ".join(filter(None, parts))
+        parts = {
+            "rebound": listed([f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300),
+            "changed in place": listed([f"`{name}` (line {line})" for name, line in changed.in_place], 200),
+            "bound": listed([f"`{name}`" for name in changed.bound], 120),
+            "wrote": listed(written, 200),
+        }
+        line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
         return [one_line(f"before failing, this cell {line}", 600)] if line else []
 
     @harmless(lambda run, namespace: True)
@@ -150,22 +139,20 @@ class Adviser:
         """Save the pictures of a run; return the lines on them and on other rich outputs."""
         if execution.told.get("swallowed"):
             log.warning("the look into the kernel went wrong: %s", str(execution.told["swallowed"])[:400])
-        saved = self.pictures.save(execution.pictures, run)
-        lines = pictures.lines(saved, execution.told.get("figures") or [])
-        return [*lines, *rich.rich(execution.outputs, execution.told.get("figures") or [])]
+        saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
+        return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:
-    """Return the findings as sentences, each with the place where its subject was bound."""
-    return [finding.text + where(finding.bound, notebook) for finding in look.findings]
-
-
-def where(bound: Bound | None, notebook: Notebook) -> str:
-    """Return where something was bound last, with the text of that line; '' where it is not known."""
-    if bound is None:
-        return ""
-    line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
-    return f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
+    """Return the findings as sentences, each with the place where its subject was bound last."""
+    said = []
+    for finding in look.findings:
+        text, bound = finding.text, finding.bound
+        if bound:
+            line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
+            text += f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
+        said.append(text)
+    return said
 
 
 def place(cell: int, file: str, notebook: Notebook) -> str:
@@ -187,11 +174,6 @@ def running(fault: Fault, notebook: Notebook) -> list[str]:
     return [f"line {inner.line} of {place(inner.cell, inner.file, notebook)} was running: `{text}`"]
 
 
-def documented(fault: Fault) -> list[str]:
-    """Return the first line of the class's docstring, as its words; nothing where it has none."""
-    return [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
-
-
 def joined(said: Sequence[str]) -> str:
     """Return the sentences in one line: the first, and of the others those for which there is room."""
     line = ""
@@ -199,5 +181,4 @@ def joined(said: Sequence[str]) -> str:
         both = f"{line}; {part}" if line else part
         if not line or (len(both) <= ROOM and part not in line):
             line = both
-    line = " ".join(line.split("\n"))
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return " ".join(line.split("\n"))

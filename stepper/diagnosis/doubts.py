@@ -52,14 +52,6 @@ def _warning(doubt: Doubt) -> str:
     return _cut(doubt.category) + (f" ({where})" if where else "") + _message(doubt)
 
 
-def _multiplied(doubt: Doubt) -> str:
-    return f"{_cut(doubt.name)} has {doubt.rows:,} rows: more than {_sides(doubt)}"
-
-
-def _emptied(doubt: Doubt) -> str:
-    return f"{_cut(doubt.name)} has 0 rows: nothing matched in the merge of {_sides(doubt)}"
-
-
 def _empty(doubt: Doubt) -> str:
     if [name for name, _ in doubt.operands] == [doubt.name]:
         return f"{_cut(doubt.name)} has 0 rows now; before: {doubt.operands[0][1]:,}"
@@ -72,8 +64,8 @@ def _blank(doubt: Doubt) -> str:
         return f"{_cut(doubt.name)} is all NaN now"
     left = doubt.count - len(doubt.columns)
     listed = ", ".join(f'"{_cut(column)}"' for column in doubt.columns) + (f" and {left} more" if left > 0 else "")
-    single = len(doubt.columns) == 1 and left <= 0
-    return f"column{'' if single else 's'} {listed} of {_cut(doubt.name)} {'is' if single else 'are'} all NaN now"
+    column, are = ("column", "is") if len(doubt.columns) == 1 and left <= 0 else ("columns", "are")
+    return f"{column} {listed} of {_cut(doubt.name)} {are} all NaN now"
 
 
 def _cut(text: str) -> str:
@@ -91,8 +83,8 @@ def _sides(doubt: Doubt) -> str:
 # The weightiest first.
 KINDS: dict[str, Callable[[Doubt], str]] = {
     "swallowed": _swallowed,
-    "multiplied": _multiplied,
-    "emptied": _emptied,
+    "multiplied": lambda doubt: f"{_cut(doubt.name)} has {doubt.rows:,} rows: more than {_sides(doubt)}",
+    "emptied": lambda doubt: f"{_cut(doubt.name)} has 0 rows: nothing matched in the merge of {_sides(doubt)}",
     "empty": _empty,
     "blank": _blank,
     "warning": _warning,

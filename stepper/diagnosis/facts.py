@@ -1,7 +1,4 @@
-"""What the kernel's part of the diagnosis tells, as values.
-
-A cell can publish any message it likes: what comes from a kernel is read as a stranger's (`ground/reading`).
-"""
+"""What the kernel's part of the diagnosis tells, as values; it is read as a stranger's (`ground/reading`)."""
 
 from __future__ import annotations
 

@@ -45,31 +45,28 @@ class Figures:
 
         A picture that is shown again is the same `Saved` again.
         """
-        seen: dict[int, Saved] = {}
-        saved = []
-        for text in filter(None, map(picture_in, outputs)):
+        saved: dict[int, Saved] = {}
+        texts = [text for text in map(picture_in, outputs) if text]
+        for text in texts:
             mark = key(text)
-            if mark not in seen and len(seen) >= LOOKED_AT:
-                saved.append(Saved(why=MANY, key=mark))
-                continue
-            if mark not in seen:
-                seen[mark] = self._one(text, mark, f"{run:04d}-{len(seen) + 1}.png")
-            saved.append(seen[mark])
-        if seen:
+            if mark not in saved and len(saved) < LOOKED_AT:
+                saved[mark] = self._one(text, mark, f"{run:04d}-{len(saved) + 1}.png")
+        if saved:
             with suppress(OSError):
                 self._prune()
-        return saved
+        return [saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)]
 
     def _one(self, text: str, mark: int, name: str) -> Saved:
         try:
-            width, height, single, content = looked_at(decoded(text))
+            width, height, single, content = looked_at(text)
         except UnreadableError as error:
             return Saved(why=str(error), key=mark)
+        path, why = os.path.join(self.folder, name), ""
         try:
-            private.replace(os.path.join(self.folder, name), content)
+            private.replace(path, content)
         except OSError as error:
-            return Saved("", width, height, single, f"it can't be written: {error.strerror}", mark)
-        return Saved(os.path.join(self.folder, name), width, height, single, "", mark)
+            path, why = "", f"it can't be written: {error.strerror}"
+        return Saved(path, width, height, single, why, mark)
 
     def _prune(self) -> None:
         now = time.time_ns()
@@ -79,18 +76,14 @@ class Figures:
             private.remove(os.path.join(self.folder, name))
 
 
-def decoded(text: str) -> bytes:
-    """Return a picture's bytes; raise UnreadableError."""
-    try:
-        return base64.b64decode(text)
-    except ValueError as error:
-        raise UnreadableError("it is not base64") from error
-
-
-def looked_at(data: bytes) -> tuple[int, int, bool, bytes]:
+def looked_at(text: str) -> tuple[int, int, bool, bytes]:
     """Return a picture's size, whether it is of one colour, and the PNG for the agent; raise UnreadableError."""
     from PIL import Image
 
+    try:
+        data = base64.b64decode(text)
+    except ValueError as error:
+        raise UnreadableError("it is not base64") from error
     if data.startswith(b"RIFF"):  # Image.open knows the others' decoders
         from PIL import WebPImagePlugin  # noqa: F401
     try:
@@ -99,13 +92,11 @@ def looked_at(data: bytes) -> tuple[int, int, bool, bytes]:
             image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > LARGEST:
-            raise UnreadableError("too large to look at")
+            raise Image.DecompressionBombError
         image.load()  # all of it: a client that is given a broken picture stops
         single = width * height <= COUNTED and is_single_coloured(image)
         small = max(width, height) <= LONG_EDGE
         return width, height, single, data if small and image.format == "PNG" else as_png(image)
-    except UnreadableError:
-        raise
     except Image.DecompressionBombError as error:
         raise UnreadableError("too large to look at") from error
     except Exception as error:  # the decoders raise whatever they stumble over
@@ -126,10 +117,7 @@ def as_png(image: Image) -> bytes:
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     elif image.mode not in ("L", "RGB", "RGBA"):
         image = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
-    scale = LONG_EDGE / max(image.size)
-    if scale < 1:
-        width, height = (max(1, round(side * scale)) for side in image.size)
-        image = image.resize((width, height), Resampling.LANCZOS)
+    image.thumbnail((LONG_EDGE, LONG_EDGE), Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

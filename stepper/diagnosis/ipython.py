@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 
 PACKAGES = ("IPython", "IPython.core", "IPython.utils")
@@ -19,28 +20,22 @@ MODULE = "IPython.core.inputtransformer2"
 
 @functools.cache
 def transformer() -> Callable[[str], str]:
-    """Return the function that turns a cell into Python; ImportError where there is no IPython."""
-    made: Callable[[str], str] = _module().TransformerManager().transform_cell
-    return made
+    """Return the function that turns a cell into Python; ImportError where there is no IPython.
 
-
-def _module() -> ModuleType:
-    """Import the module below empty packages that only tell where it lies, and take them out of `sys.modules` again.
-
-    They stand there for these milliseconds alone, so a later `import IPython` is the real one. Where IPython is there
-    already, or a later version asks more of its packages, the usual import must do.
+    The module is imported below empty packages that only tell where it lies, and that are taken out of `sys.modules`
+    again, so a later `import IPython` is the real one. Where IPython is there already, or a later version asks more of
+    its packages, the usual import must do.
     """
-    if "IPython" not in sys.modules:
-        found = importlib.util.find_spec("IPython")  # of a package at the top it runs nothing
-        folders = (found and found.submodule_search_locations) or ()
-        try:
-            for name in PACKAGES if folders else ():
+    found = importlib.util.find_spec("IPython") if "IPython" not in sys.modules else None  # it runs nothing
+    module = None
+    if found and found.submodule_search_locations:
+        with suppress(ImportError, AttributeError):
+            for name in PACKAGES:
                 sys.modules[name] = package = ModuleType(name)
-                package.__path__ = [os.path.join(folder, *name.split(".")[1:]) for folder in folders]
-            return importlib.import_module(MODULE)
-        except (ImportError, AttributeError):
-            pass
-        finally:
-            for name in [name for name in sys.modules if name.split(".")[0] == "IPython"]:
-                del sys.modules[name]
-    return importlib.import_module(MODULE)
+                tail = name.split(".")[1:]
+                package.__path__ = [os.path.join(folder, *tail) for folder in found.submodule_search_locations]
+            module = importlib.import_module(MODULE)
+        for name in [name for name in sys.modules if name.split(".")[0] == "IPython"]:
+            del sys.modules[name]
+    made: Callable[[str], str] = (module or importlib.import_module(MODULE)).TransformerManager().transform_cell
+    return made

@@ -1,13 +1,171 @@
-"""Suggestions for a path that is not there: what is like it, which of its folders lacks, where the kernel stands."""
+"""Suggestions for a name, a module, a path that is not there: where it comes from, where it went, what is like it."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import difflib
 import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
+from stepper.diagnosis import distributions
 from stepper.diagnosis.facts import Look
-from stepper.diagnosis.inside.near import listed, quoted
+from stepper.diagnosis.inside.near import bare, closest, listed, quoted
 from stepper.diagnosis.surroundings import Surroundings
-from stepper.policy.model import Fault
+from stepper.diagnosis.tree import ENTRIES, LONGEST, entries
+from stepper.ground.text import one_line
+from stepper.policy.changes import runnable
+from stepper.policy.model import Cell, Fault
+from stepper.policy.namespace import Namespace
+from stepper.policy.state import State
+from stepper.words import brief
+
+# What JSON and JavaScript write, and what Python writes for it.
+WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')"}
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+BOUND, DELETED = "bound by", "deleted by"
+CAUGHT = "the error of an `except … as`, unbound at that clause's end:"
+FEW = 4  # live variables, all of which are worth a line
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """The cell that failed, the cells around it and what the kernel told last."""
+
+    cell: Cell
+    cells: Sequence[Cell]
+    state: State
+    known: Namespace
+    transform: Callable[[str], str]
+
+    def changes(self, name: str, ran: bool) -> list[tuple[str, str, str]]:
+        """Return how cells that ran in the present kernel, or did not, bind or unbind a name: how, place, text."""
+        cells = [
+            cell for cell in runnable(self.cells) if cell.id != self.cell.id and (cell.id in self.state.ran) is ran
+        ]
+        found = []
+        for cell in [*cells, self.cell] if ran else cells:
+            for line, how in changes(self.transform(cell.source), name):
+                text = one_line(cell.source.split("\n")[line - 1].strip(), 100)
+                found.append((how, f"line {line} of {cell.label}", f"`{text}`"))
+        return found
+
+
+def changes(source: str, name: str) -> list[tuple[int, str]]:
+    """Return the lines of a source that bind or unbind a name at its top level, in order, and how."""
+    try:
+        todo: list[ast.AST] = list(ast.parse(source).body)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found = []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            found.append((node.lineno, BOUND if isinstance(node.ctx, ast.Store) else DELETED))
+        elif isinstance(node, ast.ExceptHandler) and node.name == name:
+            found.append((node.lineno, CAUGHT))
+        elif isinstance(node, (*SCOPES, ast.alias)):
+            called = getattr(node, "asname", None) or getattr(node, "name", None) or ""
+            found += [(node.lineno, BOUND)] if called.split(".")[0] == name else []
+        if not isinstance(node, SCOPES):
+            todo += ast.iter_child_nodes(node)
+    return sorted(found)
+
+
+def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
+    """Where a name is defined, was deleted or can't be seen; the closest live names."""
+    name = str(fault.attributes.get("name") or quoted(fault.evalue))
+    if name in WRITTEN:
+        return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
+    known, variables = notebook.known, notebook.known.variables
+    live = {other: "" for other in known.names if not other.startswith("_")}
+    live |= {other: f" ({brief.describe(variable)})" for other, variable in variables.items()}
+    live |= {other: f" (the module {module})" for other, module in known.modules.items()}
+    near = [
+        other for other in closest(name, [*look.locals, *live, *known.functions, *known.classes])
+        if not hasattr(builtins, other) or difflib.SequenceMatcher(None, other, name).ratio() >= 0.75
+    ]  # fmt: skip
+    unrun = [
+        f"`{name}` is defined by {place} ({text}), which has not run"
+        for how, place, text in notebook.changes(name, ran=False) if how == BOUND
+    ]  # fmt: skip
+    gone = [
+        f"`{name}` was {how} {place}: {text}" for how, place, text in notebook.changes(name, ran=True) if how != BOUND
+    ]  # fmt: skip
+    said = unrun[:2] + gone[-1:]
+    if not said:
+        said = [f"line {line} of {path} defines `{name}`" for path, line, _ in surroundings.defining([name])[:2]]
+    if near:
+        said.append(f"closest live names: {', '.join(f'`{other}`{live.get(other, str())}' for other in near)}")
+    usual = distributions.definition(name)
+    if usual and not (near and bare(near[0]) == bare(name)):
+        said.append(f"`{usual}` defines it")
+    # Of many variables none is likelier than the others; what the cell names itself is not meant.
+    used = re.findall(r"\w+", notebook.cell.source)
+    free = [f"`{other}`{live[other]}" for other in reversed(variables) if other not in used]
+    if (not said or (gone and not near)) and 0 < len(free) <= FEW and not name.isupper():
+        said.append(f"other live variables: {listed(free)}")
+    return said or (["no live name is like it, and no cell of the notebook defines it"] if live else [])
+
+
+def module_error(
+    fault: Fault, look: Look, source: str, namespace: Namespace, surroundings: Surroundings, python: str
+) -> list[str]:
+    """A local module; what its package holds; where else its names are; the distribution and what installs it here."""
+    name = str(fault.attributes.get("name") or quoted(fault.evalue))
+    line = "\n".join(text for _, text in fault.frames[-1].context) if fault.frames else source
+    in_no_package = "relative import" in fault.evalue
+    module, names = imported(line, r"\.+[\w.]*" if in_no_package else rf"{re.escape(name)}\b[\w.]*")
+    module = module.lstrip(".") or name
+    inside = [finding.text for finding in look.findings]
+    if "ModuleNotFoundError" not in (fault.mro or (fault.ename,)) and not in_no_package:
+        circle = "partially initialized" in fault.evalue or "circular" in fault.evalue
+        files = [f"{frame.file} line {frame.line}" for frame in fault.frames if frame.file and circle]
+        return [*([f"a circular import: {' → '.join(files)}"] if files else []), *inside]
+    cwd, path = namespace.cwd, namespace.lasting.path if namespace.lasting else ()
+    place, on_path = [], False
+    for file, folder in (surroundings.modules_like(module, cwd) or surroundings.modules_like(name, cwd))[:1]:
+        known = {os.path.realpath(os.path.join(cwd, entry)) for entry in path}
+        on_path = os.path.realpath(os.path.join(cwd, folder)) in known
+        its = f"its folder, {folder!r} from the kernel's, {'is' if on_path else 'is not'} on sys.path"
+        place = [f"{file} is a module of that name; {its}"]
+    defined = [
+        f"line {number} of {file} defines `{what}`"
+        for file, number, what in ([] if place else surroundings.defining(names)[:2])
+    ]  # fmt: skip
+    if in_no_package:
+        return ["a notebook's cell is in no package: `.` means nothing in it", *(place or defined)]
+    if any("no package" in text for text in inside):
+        return [*inside, *place]
+    if place or inside:
+        return inside if inside and (on_path or not place) else place
+    distribution = distributions.distribution(".".join([module, *names[:1]])) or distributions.distribution(name)
+    install = f": {surroundings.install_command(python, distribution)}" if distribution else ""
+    said = [f"the distribution {distribution} provides it{install}"] if distribution else []
+    there = {*sys.stdlib_module_names, *(namespace.lasting.imported if namespace.lasting else ())}
+    for folder in path:
+        there |= {one.name.removesuffix(".py") for one in islice(entries(os.path.join(cwd, folder)), ENTRIES)}
+    close = difflib.get_close_matches(name.partition(".")[0], sorted(there), cutoff=0.7)
+    if close and not (said or defined):
+        return [f"closest modules that are there: {', '.join(close)}"]
+    unknown = "no installed module has a name like it, and no distribution is known to stepper that provides it"
+    return said + defined or [unknown]
+
+
+def imported(source: str, module: str) -> tuple[str, list[str]]:
+    """Return the first module that a source imports and the pattern `module` fits, with the names taken from it."""
+    found = re.search(
+        rf"\bfrom\s+({module})\s+import\s+(?:\(([^)]*)|([^\n#;]*))|\bimport\s+(?:[^\n#;]*,\s*)?({module})", source
+    )
+    if found is None:
+        return "", []
+    names = re.sub(r"#[^\n]*", "", found[2] or found[3] or "").strip("()\\ ")
+    return found[1] or found[4], [one.split()[0] for one in names.split(",") if one.strip()]
 
 
 def file_error(fault: Fault, look: Look, surroundings: Surroundings, cwd: str) -> list[str]:
@@ -17,17 +175,25 @@ def file_error(fault: Fault, look: Look, surroundings: Surroundings, cwd: str) -
     if look.program:
         return [finding.text for finding in look.findings] + (here if "/" in asked else [])
     if fault.ename == "IsADirectoryError":
-        return [f"{asked!r} is a folder; it holds {listed(surroundings.entries(asked, cwd)) or 'nothing'}", *here]
+        held = sorted(entry.name for entry in islice(entries(os.path.join(cwd, asked)), ENTRIES))
+        return [f"{asked!r} is a folder; it holds {listed(held) or 'nothing'}", *here]
     paths = surroundings.paths_like(asked, cwd) if asked else []
-    lacks, above = surroundings.missing_folder(asked, cwd)
+    lacks, above = missing_folder(asked, cwd)
     if asked.startswith("/") and lacks:  # a path of another machine: what is like it is written from here
         paths = [os.path.relpath(path, os.path.realpath(cwd)) for path in paths]
-    home = asked.startswith("~") and fault.ename == "FileNotFoundError"
+    home = asked.startswith("~")
     said = ["`~` is no folder here: Python leaves it as it is, os.path.expanduser replaces it"] if home else []
     said += [f"closest existing paths: {', '.join(map(repr, paths))}"] if paths else []
-    if lacks and not asked.startswith("~"):
+    if lacks and not home:
         there = f" ({above!r} does)" if above.strip("./") else ""
         said.append(f"the folder {lacks!r} does not exist{there}")
     if not said and asked:
         said.append("nothing below the project is like it")
     return said + here
+
+
+def missing_folder(asked: str, cwd: str) -> tuple[str, str]:
+    """Return the topmost folder of a path that does not exist, and the one above it; '' for none."""
+    above = Path(asked).parents if len(asked) <= LONGEST else ()
+    lacks = [folder for folder in above if folder.name and not os.path.lexists(os.path.join(cwd, folder))]
+    return (str(lacks[-1]), str(lacks[-1].parent)) if lacks else ("", "")

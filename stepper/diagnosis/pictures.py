@@ -1,4 +1,4 @@
-"""A run's pictures in words: where the agent's copy lies, and what matplotlib's figure holds.
+"""A run's pictures and other rich outputs in words: where the agent's copy lies, what matplotlib's figure holds.
 
 Titles, labels and names come from the user's figure: they stand in double quotes, on one line, cut.
 """
@@ -6,34 +6,33 @@ Titles, labels and names come from the user's figure: they stand in double quote
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stepper.ground.reading import read_all
 from stepper.ground.text import clean, one_line
+from stepper.kernel.pictures import RASTER, content_text, key
 
 LIMIT = 1800  # characters of all lines
 FIGURE_LIMIT = 420  # … and of one figure's
+REST = 120  # … and of what is said of those that are left out
 TITLE, LABEL, NAMED = 80, 40, 8
 MANY = "one of too many"  # why a picture was not even looked at
 SAFE_PATH = re.compile(r"[\w./~+@%=,-]+")
 SCALE = re.compile(r"log|symlog|logit|asinh|function")
-# How many of what axes hold, in the order of a line: the word for one and, where it has its own, that for more.
-KINDS = {
-    "line": "",
-    "scatter": "",
-    "bar": "",
-    "patch": "patches",
-    "other collection": "",
-    "other artist": "",
-    "text": "",
-}
+ARTISTS = ("line", "scatter", "bar", "patch", "other collection", "other artist", "text")  # in the order of a line
 POINTED = ("line", "scatter")
-UNSEEN = {
-    "blank": "blank: the axes hold no data",
-    "nan": "all values are NaN",
-}
+UNSEEN = {"blank": "blank: the axes hold no data", "nan": "all values are NaN"}
+MIME = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
+PLACEHOLDER = re.compile(r"<[^\n]*>|(Figure|FigureWidget|Map|alt\.\w*Chart)\(.*\)", re.DOTALL)
+# The first that fits names an output.
+KINDS = {
+    "application/vnd.plotly.": "plotly figure", "application/vnd.vega": "Altair/Vega-Lite chart",
+    "application/vnd.bokeh": "Bokeh figure", "application/vnd.jupyter.widget-view": "widget", "image/svg+xml": "SVG",
+    "application/pdf": "PDF", "video/": "video", "audio/": "audio", "application/javascript": "JavaScript",
+    "text/html": "HTML", "text/markdown": "Markdown", "text/latex": "LaTeX",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,109 +86,127 @@ class Figure:
     left_out: int = 0  # axes
 
 
-def by_key(facts: list[Any]) -> dict[int, Figure]:
-    """Return the figures that the helper told of, by the key of their picture."""
-    return {figure.key: figure for figure in read_all(Figure, facts)}
-
-
 def lines(saved: Sequence[Saved], facts: list[Any]) -> list[str]:
     """Return a line for each picture that was looked at, and one for the others, all within `LIMIT` characters."""
-    figures = by_key(facts)
+    figures = {figure.key: figure for figure in read_all(Figure, facts)}
     looked = [picture for picture in saved if picture.why != MANY]
     distinct = list(dict.fromkeys(looked))
-    room = min(FIGURE_LIMIT, (LIMIT - 120) // max(1, len(distinct)))
+    room = min(FIGURE_LIMIT, (LIMIT - REST) // max(1, len(distinct)))
     texts: list[str] = []
     for number, picture in enumerate(distinct, 1):
         text = _line(number, picture, figures.get(picture.key), looked.count(picture), room)
-        if sum(map(len, texts)) + len(text) + 120 > LIMIT:
-            texts.append(f"… and {many(len(distinct) - len(texts), 'picture')} in the same folder")
+        if sum(map(len, texts)) + len(text) + REST > LIMIT:
+            texts.append(f"… and {_many(len(distinct) - len(texts), 'picture')} in the same folder")
             break
         texts.append(text)
     past = len(saved) - len(looked)
     return texts + ([f"… and {past:,} more {'picture' if past == 1 else 'pictures'}, not saved"] if past else [])
 
 
+def rich(outputs: Iterable[Mapping[str, Any]], facts: Any = ()) -> list[str]:
+    """Return the names and sizes of what can be seen in the notebook only; facts where an SVG is matplotlib's."""
+    figures = {figure.key: figure for figure in read_all(Figure, facts)}
+    names = [name for output in outputs if (name := _rich(output.get("data"), figures))]
+    return names[:NAMED] + ([f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else [])
+
+
 def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
     if not picture.path:
         return f"Figure {number}: not saved: {one_line(picture.why, 120)}."
     path = clean(picture.path).replace("\n", "")
-    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else quoted(path, len(path))}"
+    head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else _quoted(path, len(path))}"
     head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
-    return joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
+    return _joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
 
 
-def joined(head: str, wrong: Sequence[str], figure: Figure | None, room: int = FIGURE_LIMIT) -> str:
+def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
+    """Return how an output is named that has neither a picture nor a text that says it all; else ''."""
+    if not isinstance(data, dict) or any(kind in data for kind in RASTER):
+        return ""
+    plain = content_text(data.get("text/plain", "")).strip()
+    readable = bool(plain) and not PLACEHOLDER.fullmatch(plain)
+    kinds = [mime for mime in data if mime != "text/plain" and not (readable and mime.startswith("text/"))]
+    known = [(name, mime) for start, name in KINDS.items() for mime in kinds if mime.startswith(start)]
+    others = [(mime if MIME.fullmatch(mime) else f"output of the type {_quoted(mime, LABEL)}", mime) for mime in kinds]
+    for name, mime in (known + others)[:1]:
+        text = content_text(data[mime])
+        figure = figures.get(key(text)) if name == "SVG" else None
+        words = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
+        return _joined(words, [], figure, FIGURE_LIMIT) if figure else words
+    return ""
+
+
+def _joined(head: str, wrong: list[str], figure: Figure | None, room: int) -> str:
     """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
-    text = ": ".join([head, *filter(None, ["; ".join([*wrong, *(_wrong(figure.axes) if figure else ())])])])
-    for part in _held(figure) if figure else ():
-        if len(text) + len(part) + 4 > room:
-            return text + " …"
-        text += (": " if text == head else ". " if part.startswith("Axes ") else "; ") + part
-    return text + "."
-
-
-def _wrong(axes: Sequence[Axes]) -> list[str]:
-    texts = []
+    axes = figure.axes if figure else ()
     for why, text in UNSEEN.items():
-        which = [str(number) for number, each in enumerate(axes, 1) if each.invisible == why]
-        if which:
-            texts.append(text if len(axes) == 1 else f"{text} (axes {', '.join(which)})")
-    return texts
+        which = ", ".join(str(number) for number, each in enumerate(axes, 1) if each.invisible == why)
+        wrong += [f"{text} (axes {which})" if len(axes) > 1 else text] if which else []
+    line = f"{head}: {'; '.join(wrong)}" if wrong else head
+    for part in _held(figure) if figure else ():
+        if len(line) + len(part) + 4 > room:
+            return line + " …"
+        line += (": " if line == head else ". " if part.startswith("Axes ") else "; ") + part
+    return line + "."
 
 
 def _held(figure: Figure) -> list[str]:
     total, bars = len(figure.axes) + figure.left_out, figure.colour_bars
-    parts = [f"title {quoted(figure.title, TITLE)}"] if figure.title else []
-    parts += [f"{total:,} axes"] if total > 1 else []
-    named = [quoted(bar, LABEL) for bar in bars[:3] if bar]
-    parts += [" ".join(["colour bar" if len(bars) == 1 else f"{len(bars)} colour bars", *named])] if bars else []
-    parts += _legend(figure.legend)
+    parts = [
+        f"title {_quoted(figure.title, TITLE)}" if figure.title else "",
+        f"{total:,} axes" if total > 1 else "",
+        " ".join([_many(len(bars), "colour bar"), *(_quoted(bar, LABEL) for bar in bars[:3] if bar)]) if bars else "",
+        _legend(figure.legend),
+    ]
     for number, axes in enumerate(figure.axes, 1):
-        parts += _shown(axes, f"Axes {number}" if total > 1 else "")
-    return parts
+        if axes.invisible != "blank" or axes.title or axes.xlabel or axes.ylabel:  # else it is said that it is blank
+            parts += _shown(axes, f"Axes {number}" if total > 1 else "")
+    return [part for part in parts if part]
 
 
 def _shown(axes: Axes, name: str) -> list[str]:
-    if axes.invisible == "blank" and not (axes.title or axes.xlabel or axes.ylabel):
-        return []  # that it is blank is said
-    names = [name, *(quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
+    names = [name, *(_quoted(text, TITLE) for text in (axes.title, axes.kind) if text)]
     sides = [_side("x", axes.xlabel, axes.xlim, axes.xscale), _side("y", axes.ylabel, axes.ylim, axes.yscale)]
     held = []
-    for kind, count, points in sorted(axes.artists, key=lambda artist: [*KINDS, artist[0]].index(artist[0])):
-        if kind in KINDS:
-            held.append(many(count, kind, KINDS[kind]) + (f" ({many(points, 'point')})" if kind in POINTED else ""))
-    held += map(_image, axes.images[:2])
-    parts = [" ".join(filter(None, names)), ", ".join(filter(None, sides)), ", ".join(held)]
-    return [*filter(None, parts), *_legend(axes.legend)]
+    for kind, count, points in sorted(axes.artists, key=lambda artist: [*ARTISTS, artist[0]].index(artist[0])):
+        words = _many(count, kind, "patches" if kind == "patch" else "") if kind in ARTISTS else ""
+        held.append(words + (f" ({_many(points, 'point')})" if kind in POINTED else ""))
+    for image in axes.images[:2]:
+        ends = dict.fromkeys(_end(end) for end in (image.min, image.max) if end is not None)
+        shape = "image " + " × ".join(f"{side:,}" for side in image.shape)
+        held.append(f"{shape}, {'all ' if len(ends) == 1 else ''}{' to '.join(ends)}" if ends else shape)
+    return [
+        " ".join(filter(None, names)),
+        *(", ".join(filter(None, one)) for one in (sides, held)),
+        _legend(axes.legend),
+    ]
 
 
 def _side(letter: str, label: str, ends: Sequence[str | float | None], scale: str) -> str:
-    words = [quoted(label, LABEL)] if label else []
+    words = [_quoted(label, LABEL)] if label else []
     words += [f"{_end(ends[0])} to {_end(ends[1])}"] if len(ends) == 2 else []
-    words += [f"({scale if SCALE.fullmatch(scale) else quoted(scale, LABEL)})"] if scale else []
+    words += [f"({scale if SCALE.fullmatch(scale) else _quoted(scale, LABEL)})"] if scale else []
     return " ".join([letter, *words]) if words else ""
 
 
 def _end(end: str | float | None) -> str:
-    return "?" if end is None else quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
+    return "?" if end is None else _quoted(end, LABEL) if isinstance(end, str) else f"{end:.10g}"
 
 
-def _image(image: Image) -> str:
-    words, low, high = "image " + " × ".join(f"{side:,}" for side in image.shape), image.min, image.max
-    if low is None or high is None:
-        return words
-    return f"{words}, " + (f"all {low:.10g}" if low == high else f"{low:.10g} to {high:.10g}")
+def _legend(names: Sequence[str]) -> str:
+    return f"legend {', '.join(_quoted(name, LABEL) for name in names[:NAMED])}" if names else ""
 
 
-def _legend(names: Sequence[str]) -> list[str]:
-    return [f"legend {', '.join(quoted(name, LABEL) for name in names[:NAMED])}"] if names else []
-
-
-def many(count: int, word: str, plural: str = "") -> str:
-    """Return a number of things in words."""
+def _many(count: int, word: str, plural: str = "") -> str:
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
 
 
-def quoted(value: Any, limit: int) -> str:
+def _size(size: int) -> str:
+    if size < 1024:
+        return f"{size} bytes"
+    return f"{size / 1024:.0f} kB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MB"
+
+
+def _quoted(value: Any, limit: int) -> str:
     """Return the user's words as one quoted piece, in which nothing ends the quotes or the line."""
     return '"' + one_line(" ".join(clean(str(value)).split()), limit).replace('"', "'") + '"'

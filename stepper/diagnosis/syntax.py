@@ -1,65 +1,86 @@
 """A suggestion for source that Python can't read: the small change with which it reads, found by trying.
 
-Python names the place where it could go on no more. What is told here was tried: with that one change (or the same
-change in a few lines) the whole source compiles, as IPython reads it. Where no change helps there is the place alone.
+Python names the place where it could go on no more. What is told here was tried: with that change the whole source
+compiles, as IPython reads it. Where no change helps there is the place alone: Python's own message says what a colon, a
+text's end or an operator too many is.
 """
 
 from __future__ import annotations
 
-import itertools
+import keyword
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 from stepper.diagnosis.before import compiled
-from stepper.diagnosis.repairs import ROWS, Broken, Edit
 from stepper.policy.model import Fault
 
 EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compiled the whole but for a name
-MAGIC = re.compile(r"^[ \t]*[%!?]|=[ \t]*[%!]|\?[ \t]*$", re.MULTILINE)  # what IPython may take for its own
-LONGEST = 20_000  # characters of a source that is looked at, each magic another time: so IPython reads it
-MOST = 80  # changes tried of one kind
-EFFORT = 400_000  # characters that are read in all: some tenths of a second
+# What IPython reads as its own is no Python: `%x`, `!x`, `a = !x`, `x?`.
+MAGIC = re.compile(r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)", re.MULTILINE)
+LONGEST, WIDEST = 20_000, 2_000  # characters of a source, of a line that is looked at: some patterns are quadratic
+EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
+NEAR = 50  # lines around the place where Python stopped that are changed
+ROUNDS = 8  # changes of one source
+KEYWORDS = "|".join(keyword.kwlist)
+PAIRS = {")": "(", "]": "[", "}": "{"}
+END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"  # of a line, before a comma, a colon, a remark
+
+Row = tuple[str, str, str]  # what is there, what Python writes, how that is said before the number of the line
+Edit = tuple[str, str]  # a changed source, and the change as one says it after "reads with"
+
+# What other languages, escaped text and shells write in the line where Python stops.
+WORDS = (
+    (r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
+    (r"[“”„‟]", '"', "`{new}` in place of `{old}` in"),
+    (r"[‘’‚‛]", "'", "`{new}` in place of `{old}` in"),
+    (r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", "`{new}` in place of `{old}` in"),
+    (r"&&", " and ", "`{new}` in place of `{old}` in"),
+    (r"\|\|", " or ", "`{new}` in place of `{old}` in"),
+    (r"!(?!=)", "not ", "`{new}` in place of `{old}` in"),
+    (r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", "`{new}` in place of `{old}` in"),
+    (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),  # what pandas makes of && and ||
+    (r"\\[nr]", "\n", r"a line break in place of `\n` in"),
+    (r"\\(?=[\"'])", "", "no backslash before the quotes of"),
+    (r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", "`{new:.60}` (a command of the shell) in"),
+    (r"^(?:apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget) (?![=(\[.,:)]).*", r"!\g<0>",
+     "`{new:.60}` (a command of the shell) in"),
+    (r"(?<=\w)'(?=\w)", r"\\'", "a backslash before the inner ' of"),
+    (r'(?<=\[)"([^"]*)"(?=\])', r"'\1'", "the other kind of quotes (') inside the text of"),
+    (r"(?<=\[)'([^']*)'(?=\])", r'"\1"', 'the other kind of quotes (") inside the text of'),
+    (rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])", r"\g<0>_",
+     "`{new}` in place of the reserved word `{old}` in"),
+)  # fmt: skip
+# What the nearest line lacks.
+PIECES = (
+    (rf"(?<=[\w\])}}'\"]){END}", ",", "a comma at the end of"),
+    (r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
+)
+ASYNC = ((r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in"),)
+LAST = (
+    (r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"),
+    (r"(?<=[^\s\\])[ \t]*$", r" \\", "a backslash (or brackets around the whole) at the end of"),
+    (r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (if only `pass`) below"),
+)
 
 
-def suggestion(source: str, fault: Fault, transform: Callable[[str], str]) -> str:
-    """Return the change with which the source reads, else the place; '' where the fault has no place.
-
-    `transform` is IPython's way from a cell to Python.
-    """
+def suggestion(source: str, fault: Fault) -> str:
+    """Return the change with which the source reads, else the place; '' where the fault has no place."""
     line, text = fault.attributes.get("lineno"), str(fault.attributes.get("text") or "")
     line = line if isinstance(line, int) else fault.line
     if not isinstance(line, int):
         return ""
-    if re.search(EXACT, fault.evalue):
-        return _place(line, 0, text or "".join(source.split("\n")[line - 1 : line]))
     offset = fault.attributes.get("offset")
     column = offset if isinstance(offset, int) and offset > 0 else 0
-    own = _line_in_cell(line, text, fault, source)
-    if own:
-        body = re.sub(r"\A%%.*", "", source)  # a cell magic hands on the lines below it
-        help_ = _repaired(Broken(body, own), transform)
-        return f"the cell reads with {help_}" if help_ else _place(own, column, [*source.split("\n"), ""][own - 1])
     name = str(fault.attributes.get("filename") or "")
-    query = re.search(r"\.(?:query|eval)\(", source) is not None
-    of = f" of {re.sub(r'[^/]+/[.][.]/', '', name)}" if _is_file(name) else " of the text that was parsed"
-    help_ = _repaired(Broken(text.strip(), 1, query), transform)
-    return _place(line, column, text, of) + (f"; this line reads with {help_}" if help_ else "")
-
-
-def _line_in_cell(line: int, text: str, fault: Fault, source: str) -> int | None:
-    """Return which line of the cell is meant, None where another text is: a file, a query, what `exec` was given."""
-    lines = source.split("\n")
-    magic = source.startswith("%%")
-    for number in (line, line + 1) if magic else (line,):
-        if text.strip() and 0 < number <= len(lines) and lines[number - 1].strip() == text.strip():
-            return number
-    if fault.frames and not (magic and not text.strip()):
-        return None
-    return None if _is_file(str(fault.attributes.get("filename") or "")) else min(max(line + magic, 1), len(lines))
-
-
-def _is_file(name: str) -> bool:
-    return name[:1] != "<" and "/" in name and "ipykernel" not in name
+    file = name if name[:1] != "<" and "/" in name and "ipykernel" not in name else ""
+    lines = [*source.split("\n"), ""]
+    own = lines[min(line, len(lines)) - 1]
+    if not file and (not fault.frames or (own.strip() and own.strip() == text.strip())):
+        change = "" if re.search(EXACT, fault.evalue) else _repaired(re.sub(r"\A%%.*", "", source))
+        return f"the cell reads with {change}" if change else _place(line, column, own)
+    of = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}" if file else " of the text that was parsed"
+    change = _repaired(text.strip())
+    return _place(line, column, text, of) + (f"; this line reads with {change}" if change else "")
 
 
 def _place(line: int, column: int, text: str, of: str = "") -> str:
@@ -67,48 +88,136 @@ def _place(line: int, column: int, text: str, of: str = "") -> str:
     return f"line {line}{of}{at}: `{text.strip()[:120]}`"
 
 
-def _repaired(broken: Broken, transform: Callable[[str], str]) -> str:
-    """Return the first change with which the source reads, in words; '' where there is none."""
-    left, cost = EFFORT, len(broken.source) * (1 + len(MAGIC.findall(broken.source)))
-    if cost > LONGEST or _reads(broken.source, transform):  # another Python refused it
-        return ""
-    for row, together in ROWS:
-        edits = [*itertools.islice(row(broken), MOST)]
-        for tried in (*([edit] for edit in edits), *(_groups(edits) if together else ())):
-            left -= cost
-            if left < 0:
-                return ""
-            if _reads(_changed(broken.source, tried), transform):
-                return _told(tried)
+def _repaired(source: str) -> str:
+    """Return the changes with which a source reads, in words; '' where there are none."""
+    left, made = EFFORT, list[str]()
+    long = len(source) > LONGEST or max(map(len, source.split("\n"))) > WIDEST
+    stopped = None if long else _stopped(source)  # None: another Python refused it
+    while stopped and len(made) < ROUNDS:
+        line, unread = stopped
+        lines, at, further = source.split("\n"), line - 1, None
+        for several, edits in ((True, _small(lines, at)), (False, _large(lines, at))):
+            for changed, what in edits:
+                left -= len(changed)
+                if left < 0:
+                    return ""
+                after = _stopped(changed)
+                if after is None:
+                    return ", ".join([*made, what])
+                if several and not further and after[1] < unread:
+                    further = (changed, what, after)
+        if not further:
+            return ""
+        source, what, stopped = further
+        made.append(what)
     return ""
 
 
-def _groups(edits: list[Edit]) -> Iterator[list[Edit]]:
-    """Yield the changes that are the same, then all."""
-    kinds = dict.fromkeys((edit.what, edit.at) for edit in edits)
-    yield from ([edit for edit in edits if (edit.what, edit.at) == kind] for kind in kinds)
-    yield edits
+def _stopped(source: str) -> tuple[int, int] | None:
+    """Return the line where Python stops and how many characters it leaves unread; None where it reads all."""
+    stopped = None
+    for text in dict.fromkeys((source, MAGIC.sub(lambda own: own[1] + "..." + "\n" * own[0].count("\n"), source))):
+        try:
+            compiled(text)
+        except SyntaxError as error:
+            lines = text.split("\n")
+            line = min(max(error.lineno or 1, 1), len(lines))
+            stopped = line, sum(map(len, lines[line - 1 :])) - (error.offset or 0)
+        except Exception:  # noqa: BLE001  # too deep, a null byte: it tells nothing
+            stopped = 1, len(text)
+        else:
+            return None
+    return stopped
 
 
-def _changed(source: str, edits: list[Edit]) -> str:
-    end = len(source) + 1
-    for begin, stop, text in sorted({piece for edit in edits for piece in edit.pieces}, reverse=True):
-        if stop <= end:  # what two changes both touch is changed once
-            source = source[:begin] + text + source[stop:]
-            end = begin
-    return source
+def _small(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield changes of which several may be needed."""
+    for row in WORDS:
+        yield from _replaced(lines, at, row)
+    yield from _nearby(lines, at, PIECES)
 
 
-def _reads(source: str, transform: Callable[[str], str]) -> bool:
-    """Whether Python reads a source; IPython, which is slow, is asked only where a line may be its own."""
-    try:
-        compiled(transform(source) if MAGIC.search(source) else source)
-    except Exception:  # noqa: BLE001  # too deep, a null byte, a transformer's own fault: it tells nothing
-        return False
-    return True
+def _large(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield changes each of which must be all that lacks, the likeliest first."""
+    yield from _nearby(lines, at, ASYNC)
+    yield from _ended(lines, at)
+    yield from _indented(lines, at)
+    yield from _nearby(lines, at, LAST)
 
 
-def _told(edits: list[Edit]) -> str:
-    whats = ", ".join(dict.fromkeys(edit.what for edit in edits))
-    lines = [str(line) for line in sorted({edit.line for edit in edits})]
-    return f"{whats} {edits[0].at} line{'s' if len(lines) > 1 else ''} {', '.join(lines)}" if edits[0].at else whats
+def _nearby(lines: Sequence[str], at: int, rows: Sequence[Row]) -> Iterator[Edit]:
+    for row in rows:
+        for number in sorted(range(len(lines)), key=lambda number: abs(number - at))[:NEAR]:
+            yield from _replaced(lines, number, row)
+
+
+def _replaced(lines: Sequence[str], number: int, row: Row) -> Iterator[Edit]:
+    pattern, python, said = row
+    if found := re.search(pattern, lines[number]):
+        what = said.format(new=found.expand(python).strip(), old=found[0].strip())
+        yield _changed(lines, number, re.sub(pattern, python, lines[number]), what)
+
+
+def _changed(lines: Sequence[str], number: int, line: str, what: str) -> Edit:
+    return "\n".join([*lines[:number], line, *lines[number + 1 :]]), f"{what} line {number + 1}"
+
+
+def _ended(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield the end of a bracket, or of a text between triple quotes, at a line's end; a bracket taken out."""
+
+    def unlikely(number: int) -> tuple[int, int]:
+        """Where the indentation goes back, the bracket ended; after a comma something goes on, in most cases."""
+        below = next((line for line in lines[number + 1 :] if line.strip()), lines[number])
+        back = _width(below) < _width(lines[number]) and below.lstrip()[0] not in PAIRS
+        return (0 if back else 1 + lines[number].rstrip().endswith(","), number)
+
+    source = "\n".join(lines)
+    ends = sorted((number for number, line in enumerate(lines) if line.strip()), key=unlikely)
+    for closer, opener in PAIRS.items():
+        for number in ends if source.count(opener) > source.count(closer) else ():
+            line = re.sub(rf"{END}|$", closer, lines[number], count=1)
+            yield _changed(lines, number, line, f"a `{closer}` at the end of")
+        for number in range(at, -1, -1) if source.count(closer) > source.count(opener) else ():
+            for found in reversed([*re.finditer(re.escape(closer), lines[number])]):
+                line = lines[number][: found.start()] + " " + lines[number][found.end() :]
+                yield _changed(lines, number, line, f"the `{closer}` taken out in column {found.end()} of")
+    for mark in (mark for mark in ('"""', "'''") if source.count(mark) % 2):
+        for number in sorted(ends):
+            begin = "\n".join(lines[: number + 1]).rpartition(mark)[0].count("\n") + 1
+            yield _changed(lines, number, lines[number] + mark, f"the {mark} of line {begin} closed at the end of")
+
+
+def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield blanks in place of tabs; lines moved into a block around them: that where Python stopped, those above."""
+    if tabs := [str(number) for number, line in enumerate(lines, 1) if "\t" in line[: _width(line)]]:
+        for size in (4, 8):
+            spread = "\n".join(line.expandtabs(size) for line in lines)
+            yield spread, f"{size} blanks in place of the tab in line {', '.join(tabs)}"
+    code = [number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
+    width = {number: _width(lines[number]) for number in code}
+    inner = {number: width[number] + 4 * lines[number].split("#")[0].rstrip().endswith(":") for number in code}
+    end = len([number for number in code if number <= at])
+    for first in range(end - 1, max(0, end - NEAR), -1):
+        above, now = code[max(0, first - NEAR) : first], width[code[first]]
+        widths = {width[above[-1]]} if width[above[-1]] > now else set()
+        if first == end - 1:
+            widths = {*(width[number] for number in above), inner[above[-1]]}
+        run = next((number for number in range(first, len(code)) if width[code[number]] < now), len(code))
+        for _, by in sorted((abs(goal - now), now - goal) for goal in widths - {now}):
+            head = next((number for number in above[::-1] if width[number] < now - by), -1)
+            yield from (_moved(lines, code[first:stop], -by, head) for stop in (end, end - 1, run) if stop > first)
+
+
+def _moved(lines: Sequence[str], which: Sequence[int], by: int, head: int) -> Edit:
+    """Return lines moved to the right, or back, into the block of the line `head`; -1: into none."""
+    new = [*lines]
+    for number in which:
+        new[number] = " " * (_width(lines[number]) + by) + lines[number].lstrip()
+    now, first, last = _width(lines[which[0]]), which[0] + 1, which[-1] + 1
+    name = f"line {first}" if len(which) == 1 else f"lines {first}–{last}"
+    into = f", in the block of line {head + 1}" if head >= 0 else ""
+    return "\n".join(new), f"{name} indented by {now + by} blanks (now {now}){into}"
+
+
+def _width(line: str) -> int:
+    return len(line) - len(line.lstrip())

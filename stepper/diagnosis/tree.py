@@ -6,19 +6,19 @@ import os
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+LONGEST = 4096  # characters of a path that the system takes
 ENTRIES, SECONDS = 20_000, 0.25  # of one walk; the seconds also bound what is asked of all its files
 TURN = 500  # entries of a folder that are read before the next folder's turn
-COMPARED = 500  # names that difflib compares, those first that begin and end like the one asked for
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # what tells an environment from a folder of the project
-ALIKE, STEMS_ALIKE = 0.6, 0.5  # difflib's ratio of names; the second lest an extension alone be a likeness
+ALIKE = 0.6  # difflib's ratio
 SAME_NAME, OTHER_CASE, OTHER_EXTENSION = 4.0, 3.0, 2.0
 
 
@@ -61,15 +61,14 @@ def walk(root: str) -> Tree:
 
 def entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Give a folder's entries; none where it can't be read."""
-    with suppress(OSError), os.scandir(folder) as found:
+    with suppress(OSError, ValueError), os.scandir(folder) as found:
         yield from found
 
 
 def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
     """Return how alike names are, for those that are: the same, in another case, with another extension, or close."""
     wanted = _folded(asked)
-    stem, backwards = _stem(wanted), wanted[::-1]
-    found, others = {}, []
+    stem, found, others = _stem(wanted), dict[str, float](), []
     for name in names:
         folded = _folded(name)
         if name == asked:
@@ -78,23 +77,16 @@ def likeness(asked: str, names: Iterable[str]) -> dict[str, float]:
             found[name] = OTHER_CASE
         elif _stem(folded) == stem or folded.startswith(wanted + ".") or wanted.startswith(folded + "."):
             found[name] = OTHER_EXTENSION
-        elif 2 * min(len(folded), len(wanted)) >= ALIKE * (len(folded) + len(wanted)):  # else no ratio can be enough
-            others.append((shared(folded, wanted) + shared(folded[::-1], backwards), folded, name))
-    whole, stems = SequenceMatcher(b=wanted, autojunk=False), SequenceMatcher(b=stem, autojunk=False)
-    until = time.monotonic() + SECONDS
-    for _, folded, name in sorted(others, reverse=True)[:COMPARED]:
+        else:
+            others.append((_stem(folded), name))  # without the extension, which alone is no likeness
+    matcher, until = SequenceMatcher(b=stem, autojunk=False), time.monotonic() + SECONDS
+    for other, name in others:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE:
+            found[name] = matcher.ratio()
         if time.monotonic() > until:
             break
-        whole.set_seq1(folded)
-        stems.set_seq1(_stem(folded))
-        if whole.quick_ratio() >= ALIKE and whole.ratio() >= ALIKE and stems.ratio() >= STEMS_ALIKE:
-            found[name] = whole.ratio()
     return found
-
-
-def shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how much two sequences have in common at their beginning."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _stem(name: str) -> str:
@@ -112,4 +104,5 @@ def distance(one: str, other: str) -> int:
     while a and b and a[-1] == b[-1]:
         a.pop()
         b.pop()
-    return len(a) + len(b) - 2 * shared(a, b)
+    shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return len(a) + len(b) - 2 * shared
