@@ -259,6 +259,11 @@ fine = 1
 """
 
 
+def test_a_module_whose_name_is_none_is_told_by_its_alias(clean: Lab) -> None:
+    done = clean.ok("import types\nodd = types.ModuleType('odd')\nodd.__name__ = 5\nzz = 2")
+    assert done.namespace.modules["odd"] == "odd" and "zz" in done.namespace.variables
+
+
 @pytest.mark.parametrize("act", ["raise RuntimeError", "raise SystemExit", "time.sleep(30)"])
 def test_hostile_objects(clean: Lab, act: str) -> None:
     began = time.monotonic()

@@ -294,3 +294,14 @@ def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> 
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("print('now')\nlate('later')")
     wait_until(lambda: text_of(notebook.cell(cell_id)) == "now\nlater")
+
+
+def test_a_write_of_the_same_source_runs_it(project: Project) -> None:
+    notebook = project.new("One")
+    cell, _ = notebook.insert("d = {'a': 1}\nd['b']")
+    raw = notebook.raw
+    for each in raw["cells"]:
+        if each["id"] == cell:
+            each.update(id="fresh-id", outputs=[])
+    assert "FAILED" in notebook.write(raw["cells"], **raw["metadata"]).text
+    assert len(project.json("history")) == 2

@@ -172,6 +172,12 @@ def test_text_on_one_line_is_laid_out():
     assert new == '{\n  "a": 1,\n  "b": [\n    true,\n    {}\n  ]\n}'
 
 
+@pytest.mark.parametrize("name", [f"{settings.MARK}{number}" for number in (0, 7)])
+def test_a_key_that_is_called_as_our_marks_are_is_kept(name):
+    old = json.dumps({name: {"a": 1}, "b": [1]}, indent=2) + "\n"
+    assert json.loads(settings.render({name: {"a": 1}, "b": [1], "c": 2}, old)) == {name: {"a": 1}, "b": [1], "c": 2}
+
+
 def test_a_change_of_type_or_order_is_a_change():
     assert json.loads(settings.render({"a": True, "c": 2, "b": 1}, '{"a": 1, "b": 1, "c": 2}')) == {
         "a": True,

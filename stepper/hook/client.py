@@ -88,6 +88,8 @@ def connect(paths: Meeting) -> _socket.socket | None:
         sock.connect(paths.socket)
         sock.settimeout(SILENCE_SECONDS)
         uid = wire.peer_uid(sock)
+        if uid == 0xFFFFFFFF:  # nobody: the wait was interrupted (stopped and continued)
+            raise BlockingIOError
         if uid != posix.getuid():  # it would be told our environment, and what it answers the agent would read
             why = f"{paths.socket} is of another user (uid {uid})"
             raise DaemonError(why, f"ls -la {paths.runtime}  # who made it?")

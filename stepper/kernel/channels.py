@@ -106,9 +106,9 @@ class Channels:
     def open(self) -> None:
         """Have messages come and go."""
         if not self.is_open:
-            self.is_open = True
             self.client.start_channels(stdin=False, hb=False, control=False)
             self.iopub, self.shell = Inbox(self.client.iopub_channel), Inbox(self.client.shell_channel)
+            self.is_open = True
 
     def close(self) -> None:
         """Have none come any more; whoever waits for one goes on."""

@@ -15,6 +15,7 @@ from stepper.session.ports import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
+LARGE = 8 << 20  # characters whose escapes are not counted: it would take as long as the daemon has for others
 WHY = "left out by stepper (max_output_bytes) …"
 GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
 
@@ -79,7 +80,7 @@ class Text:
         return "".join(self.head) + gap + "".join(self.tail)
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """One output. A stream's text grows, a display is replaced; `picture` also holds one too large for the notebook."""
 
@@ -155,6 +156,8 @@ def size(output: dict[str, Any]) -> int:
 
 
 def _taken(content: Any) -> int:
+    if isinstance(content, str) and len(content) > LARGE:
+        return len(content)
     lines = LINE * content.count("\n") if isinstance(content, str) else 0
     try:
         return len(orjson.dumps(content)) + lines

@@ -20,6 +20,7 @@ SHOWN = ("display_data", UPDATE, RESULT)
 REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execute_reply"}
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
+EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
 
@@ -157,7 +158,7 @@ class OutputArea:
         begin = len(self.entries) - _fits(self.entries[::-1], most)
         gone, self.entries = self.entries[:begin], self.entries[begin:]
         self.missing = sum((entry.whole for entry in gone), self.missing)
-        self.gone += [Entry({}, 0, picture=entry.picture) for entry in gone if entry.picture]
+        self.gone += [Entry(EMPTY, 0, picture=entry.picture) for entry in gone if entry.picture]
         left = set(map(id, gone))
         kept = {mark: [entry for entry in held if id(entry) not in left] for mark, held in self.displays.items()}
         self.displays = {mark: entries for mark, entries in kept.items() if entries}

@@ -33,7 +33,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
-        found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller)
+        found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller, alone=True)
         return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
 
 
@@ -75,15 +75,24 @@ async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Con
 
 
 async def _attempt(
-    session: Session, cells: Sequence[Cell], cell: Cell, consent: Consent, new: bool, caller: Caller
+    session: Session,
+    cells: Sequence[Cell],
+    cell: Cell,
+    consent: Consent,
+    new: bool,
+    caller: Caller,
+    alone: bool = False,
 ) -> Ended | Report | None:
-    """Run a cell, or say why not; None where there is nothing to run or to say."""
+    """Run a cell, or say why not; None where there is nothing to run or to say.
+
+    Where its edit is of it `alone`, the agent that repeats itself is told so; a Write brings a whole notebook.
+    """
     decided = turn.before(session.state, cells, cell, consent, session.limits, new)
     if decided.do is turn.Do.WAIT:
         return brief.waits(decided.why, f"stepper run {session.name}")
     if decided.do is not turn.Do.RUN:
         return report.not_run(decided.why) if decided.do is turn.Do.REFUSE else None
-    if decided.repeats is not None and await _same(session, cell, decided.repeats):
+    if alone and decided.repeats is not None and await _same(session, cell, decided.repeats):
         return report.not_run(progress.repeated(decided.repeats))
     held = await _held(session, cells, cell, caller) if decided.look_ahead else None
     return held or await run_cell(session, cells, cell, caller)

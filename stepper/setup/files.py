@@ -27,6 +27,8 @@ def read(path: Path) -> bytes:
 
 def read_settings(path: Path) -> tuple[str | None, settings.Data]:
     """Return the text (None: no file) and the data of settings; raise StepperError where merging is impossible."""
+    if path.exists() and not path.is_file():  # a FIFO's writer would be waited for
+        raise StepperError(f"{path} is not a file", "move it away, then run this again")
     try:
         text = path.read_bytes().decode("utf-8")
         data = settings.parse(text)

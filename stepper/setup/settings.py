@@ -176,7 +176,8 @@ def render(data: Data, old: str = "{}\n") -> str:
     before, after = old.split(body) if body else ("", "")
     new = json.dumps(_marked(data, body, texts), indent=indent[1] if indent else 2, ensure_ascii=False)
     new = new.replace("\n", "\r\n") if "\r\n" in old else new
-    return before + re.sub(rf'"{MARK}(\d+)"', lambda found: texts[int(found[1])], new) + after
+    # a key is kept too, and may be called as a mark is
+    return before + re.sub(rf'"{MARK}(\d+)"(?!:)', lambda found: texts[int(found[1])], new) + after
 
 
 def _marked(new: Json, source: str, texts: list[str]) -> Json:

@@ -11,9 +11,8 @@ import re
 from functools import partial
 from typing import Any, Callable, Iterator
 
-from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.inside.words import label, size, written
-from stepper.kernel.inside.base import is_a, is_pandas, name_of, of_library, one_of, short, top_module
+from stepper.kernel.inside.base import is_a, is_pandas, name_of, of_library, one_of, short
 
 ITEMS, DEPTH, ROWS = 20_000, 4, 500_000
 # What messages say of items of a wrong kind, of unequal lengths, of what stands more than once.
@@ -41,8 +40,6 @@ def searches(said: str, kinds: set[str], line: list[str]) -> list[Search]:
         found.append(partial(odd_kind, said=said))
     if kinds & {"ValueError", "TypeError"} and re.search(f"(?i){SIZES}", said):
         found.append(odd_length)
-    if re.search("no such (table|column)", said):
-        found.append(tables)
     return [*found, *([partial(twice, line=line)] if re.search(f"(?i){TWICE}", said) else [])]
 
 
@@ -66,15 +63,16 @@ def leaves(value: Any) -> Iterator[Leaf]:
         path, group, item, depth = todo.popleft()
         count += 1
         yield path, group, item
-        if depth < DEPTH:
-            todo.extend((path + step, group + like, below, depth + 1) for step, like, below in inner(item))
+        room = ITEMS - count - len(todo)  # no more is ever taken out
+        if depth < DEPTH and room > 0:
+            todo.extend((path + step, group + like, below, depth + 1) for step, like, below in inner(item)[:room])
 
 
 def inner(item: Any) -> list[tuple[str, str, Any]]:
     """(step, step without its place, item) of what an item holds."""
     if type(item) is dict:
-        keys = [(key, f"[{written(key, 30, 0) or '…'}]") for key in list(item)[:ITEMS]]
-        return [(step, step if is_a(key, str) else "[]", item[key]) for key, step in keys]
+        pairs = [(key, f"[{written(key, 30, 0) or '…'}]", below) for key, below in list(item.items())[:ITEMS]]
+        return [(step, step if is_a(key, str) else "[]", below) for key, step, below in pairs]
     if is_pandas(item, "DataFrame") and item.size <= ROWS and item.columns.is_unique:
         return [(f"[{label(name)}]", f"[{label(name)}]", item[name]) for name in item.columns]
     if is_pandas(item, "Series") and len(item) <= ROWS:
@@ -143,13 +141,3 @@ def twice(value: Any, line: list[str]) -> str:
         if count > 1:
             return f"` has {count} {what} {text}"
     return ""
-
-
-def tables(value: Any) -> str:
-    if top_module(type(value)) != "sqlite3":
-        return ""
-    cursor = getattr(value, "connection", value).cursor()
-    cursor.row_factory = None  # the user's own
-    found = cursor.execute("SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p").fetchall()
-    held = [f"{table} ({', '.join(column for one, column in found if one == table)})" for table in dict(found)]
-    return "` holds " + (listed(held, 240) or "no tables")

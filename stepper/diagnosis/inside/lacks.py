@@ -53,7 +53,8 @@ def first(nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable
 
 def key(error: BaseException, places: list[Spot]) -> Finding | None:
     """What has no such key: an expression on the line, or what the library's own frames hold."""
-    wanted = error.args[0] if error.args else None
+    given = peek(error, "args")
+    wanted = given[0] if type(given) is tuple and given else None
 
     def nodes(spot: Spot) -> list[Any]:
         bases = [node for node in spot.nodes if isinstance(node, (ast.Subscript, ast.Call, ast.BinOp))]
@@ -104,7 +105,11 @@ def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
     )
     near += [f"it is in `{expression}{part}"] if part else []
     axes = [axis for axis in ("index", "columns") if top_module(type(value)) == "pandas" and plain]
-    near += [f"{label(wanted)} is the name of its {axis}" for axis in axes if wanted in axis_names(value, axis)]
+    near += [
+        f"{label(wanted)} is the name of its {axis}"
+        for axis in axes
+        if any(type(own) is type(wanted) and own == wanted for own in axis_names(value, axis))
+    ]
     if near:
         return finding(f"{of} has {'; '.join(near)}; {len(labels):,} key{'s' * (len(labels) != 1)} in all")
     below = {label(key): item for key, item in value.items() if type(item) is dict} if type(value) is dict else {}

@@ -85,7 +85,8 @@ def of_library(value: Any) -> bool:
 
 def is_pandas(value: Any, name: str) -> bool:
     """Whether it is of that class of pandas, which lies elsewhere from version to version."""
-    return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in classes_of(type(value)))
+    kinds = classes_of(type(value)) if of_library(value) else ()  # a class of the user's own may run code of theirs
+    return any(name_of(kind) == name and top_module(kind) == "pandas" for kind in kinds)
 
 
 def mro(error: BaseException) -> list[str]:

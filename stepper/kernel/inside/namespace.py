@@ -41,7 +41,8 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
             continue
         name, kind = short(name), type(value)
         if issubclass(kind, types.ModuleType):  # its dict, because a lazy module is loaded by any attribute
-            modules[name] = plain(object.__getattribute__(value, "__dict__").get("__name__")) or name
+            told = plain(object.__getattribute__(value, "__dict__").get("__name__"))
+            modules[name] = told if type(told) is str and told else name
         elif issubclass(kind, type):
             classes.append(name)
         elif one_of(kind, callables):
