@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
@@ -100,7 +100,7 @@ async def conclude(
         repeat=work.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
-        left_out=astuple(execution.left_out) if execution.left_out else None,
+        left_out=execution.left_out,
         request=begun.request,
     )
     follows = turn.after(state, run, work.limits)

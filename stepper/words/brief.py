@@ -207,5 +207,5 @@ def _came(name: str, what: Came) -> str:
     told = " and ".join(parts) or "a clearing of its outputs"
     if what.lost:
         return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
-    gone = f"; in all, {left_out(*what.left_out)}" if any(what.left_out) else ""
+    gone = f"; in all, {left_out(what.left_out)}" if what.left_out else ""
     return f"after its run {name} got {told}: they are on it{gone}"

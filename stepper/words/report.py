@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.text import clean, one_line
-from stepper.policy.model import Cell, Fault, Outcome, Plan, Step, Verdict
+from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Step, Verdict
 from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
 
@@ -152,10 +152,10 @@ def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> lis
     return parts
 
 
-def left_out(characters: int, outputs: int, size: int) -> str:
+def left_out(what: LeftOut) -> str:
     """Return what the notebook's limits leave out of a cell, in words."""
-    parts = [f"{characters:,} characters"] if characters else []
-    parts += [f"{outputs:,} output{'s' * (outputs > 1)} ({size:,} bytes)"] if outputs else []
+    parts = [f"{what.characters:,} characters"] if what.characters else []
+    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)} ({what.bytes:,} bytes)"] if what.outputs else []
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
