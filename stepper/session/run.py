@@ -146,14 +146,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
     state = session.state
     return Ended(
         cell=work.cell,
-        run=run.run,
-        outcome=run.outcome,
-        verdict=run.verdict,
-        duration_s=run.duration_s,
+        run=run,
         outputs=execution.outputs,
-        fault=run.fault,
         plan=state.plan,
-        step=state.plan.step(run.step),
         next_step=state.plan.step(state.open_step()),
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,

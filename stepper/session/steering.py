@@ -84,11 +84,11 @@ async def _run(
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
         found = session.kept(reports.of_run(ended), ended)
-        if ended.verdict is not Verdict.FINE:
+        if ended.run.verdict is not Verdict.FINE:
             failed = found
             break
         done += 1
-        if before is not None and before[cell.id].outcome is not ended.outcome:
+        if before is not None and before[cell.id].outcome is not ended.run.outcome:
             told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
             failed = replace(found, text=f"{found.text}\n{told}")
             break
@@ -113,7 +113,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         await session.known(kernel)
         began, at = time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
-        took = round(time.monotonic() - began, 4)
+        took = time.monotonic() - began
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
@@ -121,11 +121,12 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         cell = Cell("eval", -1, 0, "code", source)
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
-        ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
+        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source)
+        run = begun.became(execution.outcome, verdict, fault, took)
+        ran = events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault)
         session.log(ran)
-        ended = reports.Ended(cell, execution.outcome, verdict, took, execution.outputs, fault, timeout=timeout)
-        text = reports.of_scratch(ended)
-        return answers.Evaluated(session.name, source, execution.outcome, took, ran.to_json()["fault"], text)
+        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, ran.to_json()["fault"], text)
 
 
 async def restart(session: Session, caller: Caller) -> bool:
