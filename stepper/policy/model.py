@@ -176,6 +176,11 @@ class Run:
     tool_use_id: str | None = None
     key: Key
 
+    @property
+    def error(self) -> str:
+        """The error that it ended with, in one line."""
+        return f"{one_line(self.fault.ename, 100)}: {one_line(self.fault.evalue, 200)}" if self.fault else "failed"
+
 
 class LeftOut(NamedTuple):
     """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""

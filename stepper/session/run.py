@@ -15,7 +15,7 @@ from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
-from stepper.words import brief, report
+from stepper.words import brief
 from stepper.words.report import Ended
 
 
@@ -81,7 +81,7 @@ async def run_cell(
         if follows.act is not turn.Act.AGAIN:
             break
         again = f"stepper ran it again after {follows.wait:g} s"
-        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; {again}")
+        work.notes.append(f"run {run.run}: {run.error}; {again}")
         if await _paused(session, follows.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break

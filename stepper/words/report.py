@@ -102,11 +102,6 @@ def error_of(ended: Ended) -> tuple[str, str]:
     return one_line(fault.ename, 100), message
 
 
-def short_fault(fault: Fault | None) -> str:
-    """Return an error in one line."""
-    return f"{one_line(fault.ename, 100)}: {one_line(fault.evalue, 200)}" if fault else "failed"
-
-
 def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
     """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
     run = ended.run
