@@ -1,9 +1,12 @@
-"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order."""
+"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
+
+Two are told on the way: `CellBegins`, `CellEnded`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +106,29 @@ class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
     gone: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellBegins:
+    """A cell is about to run, the one at this position of those that are to."""
+
+    cell: int
+    position: int
+    of: int
+    what: str = "running"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEnded:
+    """A cell ran; `line` tells how it ended."""
+
+    position: int
+    of: int
+    what: str = "ran"
+    line: str
+
+
+Progress = Callable[[CellBegins | CellEnded], None]
 
 
 @dataclass(frozen=True)

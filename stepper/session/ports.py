@@ -262,6 +262,3 @@ class Diagnosis(Protocol):
 
 class Without(Diagnosis):
     """No diagnosis: a report holds what Python says."""
-
-
-Progress = Callable[[dict[str, Any]], None]

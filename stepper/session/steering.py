@@ -13,7 +13,6 @@ from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verd
 from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
-from stepper.session.ports import Progress
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
@@ -28,7 +27,7 @@ async def create(session: Session, made: Plan) -> None:
         session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
-async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> answers.Ran:
+async def run(session: Session, everything: bool, caller: Caller, progress: answers.Progress) -> answers.Ran:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
     async with session.turn():
         if why := gate.stopped(session.state):
@@ -40,7 +39,7 @@ async def run(session: Session, everything: bool, caller: Caller, progress: Prog
         return await _run(session, notebook, changes.not_run_yet(notebook, ran), caller, progress)
 
 
-async def restore(session: Session, caller: Caller, progress: Progress) -> answers.Restored:
+async def restore(session: Session, caller: Caller, progress: answers.Progress) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
     It ends at the first that ends otherwise than before or was changed since.
@@ -74,15 +73,15 @@ async def _run(
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
-    progress: Progress,
+    progress: answers.Progress,
     before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`."""
     done, failed = 0, None
     for position, cell in enumerate(cells, 1):
-        progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
+        progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
-        progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
+        progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
         found = session.kept(reports.of_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
