@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepper.policy.model import Fault
+
 
 def to_json(answer: object) -> bytes:
     """Return an answer's JSON; whatever is in it may be one of these classes too."""
@@ -85,7 +87,7 @@ class Report:
     cell_id: str | None
     step: int | None
     outcome: str | None
-    fault: Mapping[str, Any] | None
+    fault: Fault | None
     text: str
 
 
@@ -139,7 +141,7 @@ class Evaluated:
     source: str
     outcome: str
     duration_s: float
-    fault: Mapping[str, Any] | None
+    fault: Fault | None
     text: str
 
 

@@ -122,10 +122,9 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         session.ended(execution, "`stepper eval`")
         begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source)
         run = begun.became(execution.outcome, verdict, fault, took)
-        ran = events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault)
-        session.log(ran)
+        session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
-        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, ran.to_json()["fault"], text)
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text)
 
 
 async def restart(session: Session, caller: Caller) -> bool:
