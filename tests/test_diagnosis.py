@@ -199,6 +199,11 @@ def test_where_nothing_is_found_the_class_tells_what_it_means() -> None:
     assert said("OddError", "no") == ""
 
 
+def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
+    for text in ("asyncio.run() cannot be called from a running event loop", "This event loop is already running"):
+        assert "a cell can `await`" in said("RuntimeError", text, doc="Unspecified run-time error.")
+
+
 def test_a_deadline_names_the_line_and_how_to_get_more_time() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
     text = said("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])

@@ -280,6 +280,11 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         (FRAME + "df.append(df)", r"there is now pd\.concat"),
         (FRAME + "df[df['price'] == '9'].iloc[0]", r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'"),
         (FRAME + "df.prices", "closest attributes: price"),
+        (FRAME + "df.groupby('qty').sum()['qty']", r"has 'qty' is the name of its index; 1 key in all"),
+        (
+            "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
+            r"`row`, with `found`: .*rows",
+        ),
         (FRAME + "df.price + df.qty", "`df.price`: Series .*; `df.qty`: Series .*1 NaN"),
         ("def f(n_epochs=1): pass\nf(epochs=2)", r"f\(n_epochs=1\); closest to `epochs`: n_epochs"),
         ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from stepper.words import brief
 log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
 LONGEST, ROOM = 420, 330
+RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 MORE_TIME = "a first line `# stepper: timeout=10m` gives a cell more time"
 
 
@@ -99,6 +101,8 @@ class Adviser:
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
                 said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
+            elif RUNNING_LOOP.search(fault.evalue):
+                said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
         own = [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
         said = [part for part in said if part] or sentences(look, notebook) or own
         return replace(fault, suggestion=one_line(joined(said), LONGEST))

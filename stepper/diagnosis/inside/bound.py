@@ -18,7 +18,7 @@ Bound = dict[str, Any]  # cell (its execution count, 0 for none), file, line, te
 
 
 def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound | None, ast.expr | None]:
-    """Where an expression (a name, or attributes of one) was bound last, and the expression that it was given there.
+    """Where an expression (a name, or attributes of one) was bound last, and what it was given there, or taken from.
 
     Of an argument it is the line of the call.
     """
@@ -73,7 +73,11 @@ def last(scope: Any, wanted: str, before: int) -> Any:
 
 def given(target: ast.AST) -> ast.expr | None:
     above = getattr(target, "parent", None)  # which `executing` sets
-    return above.value if isinstance(above, ast.Assign) else None
+    if isinstance(above, ast.Assign):
+        return above.value
+    while isinstance(above, (ast.Tuple, ast.List)):
+        above = getattr(above, "parent", None)
+    return above.iter if isinstance(above, (ast.For, ast.AsyncFor)) else None
 
 
 def line_of(filename: str, line: int) -> Bound:

@@ -15,7 +15,7 @@ from stepper.diagnosis.inside.gone import replaced
 from stepper.diagnosis.inside.imports import elsewhere, newer, version
 from stepper.diagnosis.inside.near import closest, differs, listed, public, quoted
 from stepper.diagnosis.inside.spots import DATA, Spot, columns
-from stepper.diagnosis.inside.table import Finding, finding
+from stepper.diagnosis.inside.table import Finding, finding, made_of
 from stepper.diagnosis.inside.words import CALLABLE, described, kind_name, label, named, shown_name
 from stepper.kernel.inside.base import (
     class_names,
@@ -103,11 +103,18 @@ def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
         else ""
     )
     near += [f"it is in `{expression}{part}"] if part else []
+    axes = [axis for axis in ("index", "columns") if top_module(type(value)) == "pandas" and plain]
+    near += [f"{label(wanted)} is the name of its {axis}" for axis in axes if wanted in axis_names(value, axis)]
     if near:
-        return finding(f"{of} has {'; '.join(near)}; {len(labels):,} keys in all")
+        return finding(f"{of} has {'; '.join(near)}; {len(labels):,} key{'s' * (len(labels) != 1)} in all")
     below = {label(key): item for key, item in value.items() if type(item) is dict} if type(value) is dict else {}
     shown = [f"{text} (dict: {listed([*map(label, below[text])], 60)})" if text in below else text for text in texts]
     return finding(f"{of} has {len(labels):,} keys: {listed(shown, 300)}" if labels else f"{of} is empty")
+
+
+def axis_names(value: Any, axis: str) -> list[Any]:
+    """The names of an axis of a frame or series, or of its levels."""
+    return list(getattr(getattr(value, axis, None), "names", ()))
 
 
 def nearest(name: str, texts: dict[str, Any]) -> str:
@@ -139,11 +146,14 @@ def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
         value = peek(error, "obj", missing)  # Python 3.10
         value = spot.values[node.value] if value is missing else value
         expression = short(ast.unparse(node.value), 80) if node is not None else ""
-        where = binding(node.value, spot, outer)[0] if node is not None and isinstance(node.value, DATA[:2]) else None
+        plain = node is not None and isinstance(node.value, DATA[:2])
+        where, made = binding(node.value, spot, outer) if plain else (None, None)
         said = [*instead(value, wanted, expression), *near_attributes(value, wanted)] if value is not None else []
         if value is None or not (said or where):
             return None  # of None the table tells where it comes from
-        return finding("; ".join([titled(value), *said, *([f"`{expression}`"] if where else [])]), where)
+        source = made_of(made, spot, expression) if made is not None and not said else ""
+        named = [f"`{expression}`" + (f", with {source}" if source else "")] if where else []
+        return finding("; ".join([titled(value), *said, *named]), where)
 
     return first(nodes, places, owner) if wanted else None
 
