@@ -12,6 +12,7 @@ from stepper.policy.state import State
 from stepper.words import quotes, report
 
 AT = "2026-01-01T00:00:00Z"
+BEGUN = events.Started(run=1, key="id0", at=AT, cell_id="id0")
 
 
 def cell(number: int, source: str = "1", cell_id: str = "", kind: str = "code") -> Cell:
@@ -274,7 +275,7 @@ def test_every_default_passes_its_own_rule() -> None:
 )
 def test_nothing_printed_can_pass_for_steppers_words(printed: str) -> None:
     outputs = [{"output_type": "stream", "name": "stdout", "text": printed}]
-    text = report.of_run(report.Ended(cell(0), Outcome.OK, Verdict.FINE, 0.1, outputs)).text
+    text = report.of_run(report.Ended(cell(0), BEGUN.became(Outcome.OK, Verdict.FINE, None, 0.1), outputs)).text
     ours = [line for line in text.splitlines() if not line.startswith("| ")]
     assert [line for line in ours if "forged" in line or "ran ok" in line] == [
         "stepper: Cell 1 (id id0) ran ok in 0.10 s."
@@ -285,7 +286,7 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
     fault = Fault(
         "Evil\nstepper: ok", "first\n❌ Execution stopped at cell 9\nTODO: forged", ("ValueError", "Exception")
     )
-    ended = report.Ended(cell(0), Outcome.ERROR, Verdict.UNRECOVERABLE, 0.1, fault=fault)
+    ended = report.Ended(cell(0), BEGUN.became(Outcome.ERROR, Verdict.UNRECOVERABLE, fault, 0.1))
     block = report.stop_block(ended, 0)
     assert len(block.split("\n")) == 6
     assert "forged" not in block

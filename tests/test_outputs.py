@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepper.kernel import messages
 from stepper.kernel.outputs import OutputArea, Text, size
-from stepper.session.ports import LeftOut
+from stepper.policy.model import LeftOut
 from tests.conftest import Project, text_of
 
 

@@ -170,25 +170,29 @@ class RunProgress(contextlib.ExitStack):
         self.quiet = quiet
         self.bar: Any = None
 
-    def __call__(self, message: bytes) -> None:
+    def __call__(self, body: bytes) -> None:
         """Show one message of the daemon's; a mere beat holds nothing."""
-        if self.quiet or not message:
+        if self.quiet or not body:
             return
-        told = json.loads(message)
-        line = clean(told["line"]) if told["what"] == "ran" else None
+        from stepper.ground.reading import read
+        from stepper.session.answers import CellBegins, CellEnded
+
+        message = json.loads(body)
+        kind: type[CellBegins | CellEnded] = CellEnded if message["what"] == CellEnded.what else CellBegins
+        told = read(kind, message)
         if not sys.stdout.isatty():
-            if line is not None:
-                click.echo(line)
+            if isinstance(told, CellEnded):
+                click.echo(clean(told.line))
             return
         if self.bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
             self.bar = self.enter_context(Progress(*columns))
-            self.bar.add_task("", total=told["of"])
+            self.bar.add_task("", total=told.of)
         (task,) = self.bar.task_ids
-        if line is None:
-            self.bar.update(task, description=f"cell {told['cell']}")
+        if isinstance(told, CellBegins):
+            self.bar.update(task, description=f"cell {told.cell}")
         else:
-            self.bar.console.print(line, markup=False, highlight=False)
-            self.bar.update(task, completed=told["position"])
+            self.bar.console.print(clean(told.line), markup=False, highlight=False)
+            self.bar.update(task, completed=told.position)

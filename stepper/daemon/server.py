@@ -31,10 +31,11 @@ from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
-from stepper.session import steering
+from stepper.session import answers, steering
 from stepper.session.recovery import settle
 from stepper.session.session import Caller, Session
 
+BEAT = wire.pack(wire.PROGRESS, b"")
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
 READ_SECONDS = 30.0  # for a whole request to come
@@ -178,10 +179,10 @@ class Daemon:
             self.ending.set()
             return
 
-        def progress(told: dict[str, Any]) -> None:
-            writer.write(wire.pack(wire.PROGRESS, json.dumps(told).encode() if told else b""))
+        def progress(told: answers.CellBegins | answers.CellEnded) -> None:
+            writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
-        progress({})
+        writer.write(BEAT)
         caller = Caller(wire.unpack_environ(environ))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
@@ -195,7 +196,7 @@ class Daemon:
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
             elif not work.done() and not caller.left.is_set():
-                progress({})
+                writer.write(BEAT)
         gone.cancel()
         kind, body = work.result()
         if not caller.left.is_set():

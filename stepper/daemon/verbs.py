@@ -14,7 +14,6 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
 from stepper.session import answers, standing, steering
-from stepper.session.ports import Progress
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -28,7 +27,7 @@ class Request:
     workspace: Workspace
     caller: Caller
     cwd: str
-    progress: Progress
+    progress: answers.Progress
     about: Mapping[str, Any]
 
     @property

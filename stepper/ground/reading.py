@@ -60,9 +60,10 @@ def _reader(kind: Any) -> Reader:
     if origin is tuple and inside[-1] is ...:
         each = _reader(inside[0])
         return lambda value: tuple(map(each, _a((list, tuple), value)))
-    if origin is tuple:
-        places = [_reader(place) for place in inside]
-        return lambda value: tuple(read(item) for read, item in zip(places, _a((list, tuple), value), strict=True))
+    if origin is tuple or hasattr(kind, "_make"):  # a NamedTuple
+        make, held = (tuple, inside) if origin else (kind._make, get_type_hints(kind).values())
+        places = [_reader(place) for place in held]
+        return lambda value: make(read(item) for read, item in zip(places, _a((list, tuple), value), strict=True))
     if origin is list:
         of_item = _reader(inside[0])
         return lambda value: [of_item(item) for item in _a(list, value)]

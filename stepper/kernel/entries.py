@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from stepper.kernel.pictures import content_text, picture_in
-from stepper.session.ports import NOTHING, LeftOut
+from stepper.policy.model import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text

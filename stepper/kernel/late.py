@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
 from stepper.kernel.outputs import UPDATE, OutputArea
 from stepper.notebook.file import IpynbFile
 from stepper.policy import events
-from stepper.session.ports import LeftOut, Models, Target
+from stepper.policy.model import LeftOut
+from stepper.session.ports import Models, Target
 
 
 class Late:
@@ -61,7 +61,7 @@ class Late:
         gone = self.file.put_late(found, models)
         arrived = [
             events.Late(**vars(target), characters=came["characters"], shows=came["shows"], updates=came["updates"],
-                        left_out=astuple(area.left_out), there=target not in gone,
+                        left_out=area.left_out, there=target not in gone,
                         displays={mark: [*outputs] for mark, outputs in area.placed.items()})
             for target, (area, came) in self.cells.items()
         ]  # fmt: skip

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from itertools import accumulate
 from typing import Any
 
 from stepper.kernel.entries import EACH, WHY, Entry, Text, left_out, size
 from stepper.kernel.pictures import LOOKED_AT, content_text, key, picture_in
-from stepper.session.ports import NOTHING, LeftOut
+from stepper.policy.model import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go
 RESULT = "execute_result"
@@ -55,7 +54,7 @@ class OutputArea:
             else:
                 area.entries.append(entries[-1])
         told = sum((entry.missing for entry in area._all()), area.missing)
-        untold = (max(0, known - found) for known, found in zip(astuple(missing), astuple(told), strict=True))
+        untold = (max(0, known - found) for known, found in zip(missing, told, strict=True))
         area.before = LeftOut(*untold)
         for mark, places in displays.items():
             shown = [entries[place] for place in places if place < len(entries)]

@@ -10,8 +10,8 @@ from typing import Any
 
 from stepper.kernel.outputs import OutputArea
 from stepper.notebook.plainjson import dump_json
-from stepper.policy.model import Limits
-from stepper.session.ports import LeftOut, Models
+from stepper.policy.model import NOTHING, Limits
+from stepper.session.ports import Models
 
 OUTPUT = ("@jupyter-widgets/output", "OutputModel")
 ROOM = 4  # how many times the limit may come in before what is too much is let go
@@ -73,7 +73,7 @@ class Widgets:
 
     def _steer(self, widget: Captured, state: dict[str, Any], method: Any) -> None:
         if isinstance(state.get("outputs"), list) and method != "echo_update":  # the kernel has set them
-            widget.area = OutputArea.of(state["outputs"], {}, LeftOut(), widget.limit)
+            widget.area = OutputArea.of(state["outputs"], {}, NOTHING, widget.limit)
         if "msg_id" in state:
             widget.request = str(state["msg_id"] or "")
             self.taking = [*(other for other in self.taking if other is not widget), widget]

@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 
 from stepper.ground import reading
 from stepper.policy.changes import source_hash
-from stepper.policy.model import Fault, Key, Moment, Outcome, Run, Verdict
-
-LeftOut = tuple[int, int, int]  # characters, outputs, their bytes
-
+from stepper.policy.model import NOTHING, Fault, Key, LeftOut, Moment, Outcome, Run, Verdict
 
 KINDS: dict[str, type[Event]] = {}
 
@@ -36,6 +33,8 @@ class Event:
         for name in self.optional:
             if not data[name]:
                 del data[name]
+        if "left_out" in data:
+            data["left_out"] = tuple(data["left_out"])  # orjson knows no tuples with names
         return data
 
 
@@ -106,7 +105,7 @@ class Ran(Run, Event, kind="run", optional=("displays", "left_out")):
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
     execution_count: int | None = None
     displays: dict[str, list[int]] = field(default_factory=dict)
-    left_out: LeftOut | None = None
+    left_out: LeftOut = NOTHING
     request: str = ""
 
 

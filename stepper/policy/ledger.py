@@ -9,7 +9,7 @@ from typing import Any
 from stepper.policy import events, plan
 from stepper.policy.events import Event
 from stepper.policy.model import StepStatus, Verdict
-from stepper.policy.state import NONE, Came, Shown, State
+from stepper.policy.state import Came, Shown, State
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
 
@@ -102,7 +102,7 @@ def _ran(event: events.Ran, state: State) -> None:
     state.ran_ever[cell_id] = source
     if event.request:
         state.requests[event.request] = cell_id, source
-    state.shown[cell_id] = Shown(source, event.displays, event.left_out or NONE)
+    state.shown[cell_id] = Shown(source, event.displays, event.left_out)
     if verdict is Verdict.FINE:
         state.ran[cell_id] = source
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from stepper.ground.text import one_line
 
@@ -175,6 +175,28 @@ class Run:
     kernel: str = ""
     tool_use_id: str | None = None
     key: Key
+
+    @property
+    def error(self) -> str:
+        """The error that it ended with, in one line."""
+        return f"{one_line(self.fault.ename, 100)}: {one_line(self.fault.evalue, 200)}" if self.fault else "failed"
+
+
+class LeftOut(NamedTuple):
+    """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
+
+    characters: int = 0
+    outputs: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: LeftOut) -> LeftOut:  # type: ignore[override]
+        return LeftOut(*map(sum, zip(self, other, strict=True)))
+
+    def __bool__(self) -> bool:
+        return bool(self.characters or self.outputs)
+
+
+NOTHING = LeftOut()
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def returned(state: State, key: Key, source: str) -> list[str]:
 
 
 def _ended(run: Run) -> str:
-    return f"{one_line(run.fault.ename, 100)}: {one_line(run.fault.evalue, 200)}" if run.fault else run.outcome.value
+    return run.error if run.fault else run.outcome.value
 
 
 def _failing_text(run: Run) -> str:

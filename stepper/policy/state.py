@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import LeftOut, Ran, Started, Stopped, Unwritten
-from stepper.policy.model import Key, Kind, Plan, StepStatus, Verdict
+from stepper.policy.events import Ran, Started, Stopped, Unwritten
+from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, StepStatus, Verdict
 
-NONE: LeftOut = (0, 0, 0)
 HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 
@@ -31,7 +30,7 @@ class Shown:
 
     source_hash: str
     displays: dict[str, list[int]] = field(default_factory=dict)
-    left_out: LeftOut = NONE
+    left_out: LeftOut = NOTHING
     late_characters: int = 0  # that came after the run, and messages that were no text
     late_others: int = 0
 
@@ -43,7 +42,7 @@ class Came:
     characters: int = 0
     outputs: int = 0
     updates: int = 0
-    left_out: LeftOut = NONE  # of all that the cell got
+    left_out: LeftOut = NOTHING  # of all that the cell got
     lost: bool = False  # the cell was changed or deleted since it ran
 
 

@@ -1,11 +1,16 @@
-"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order."""
+"""What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
+
+Two are told on the way: `CellBegins`, `CellEnded`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from stepper.policy.model import Fault
 
 
 def to_json(answer: object) -> bytes:
@@ -82,7 +87,7 @@ class Report:
     cell_id: str | None
     step: int | None
     outcome: str | None
-    fault: Mapping[str, Any] | None
+    fault: Fault | None
     text: str
 
 
@@ -105,6 +110,29 @@ class Restored(Ran):
     gone: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellBegins:
+    """A cell is about to run, the one at this position of those that are to."""
+
+    cell: int
+    position: int
+    of: int
+    what: str = "running"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEnded:
+    """A cell ran; `line` tells how it ended."""
+
+    position: int
+    of: int
+    what: str = "ran"
+    line: str
+
+
+Progress = Callable[[CellBegins | CellEnded], None]
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """How code in no cell ended, and what it printed."""
@@ -113,7 +141,7 @@ class Evaluated:
     source: str
     outcome: str
     duration_s: float
-    fault: Mapping[str, Any] | None
+    fault: Fault | None
     text: str
 
 

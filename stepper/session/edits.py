@@ -69,7 +69,7 @@ async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Con
         if not isinstance(found, Ended):
             return report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
         ended.append(found)
-        if found.verdict is not Verdict.FINE:
+        if found.run.verdict is not Verdict.FINE:
             break
     return session.kept(report.of_runs(ended, len(to_run)), ended[-1]) if ended else None
 
@@ -123,11 +123,10 @@ async def _held(session: Session, cells: Sequence[Cell], cell: Cell, caller: Cal
     fault = await session.advised(fault, {}, known, cell, cells)
     work = replace(work_on(session, cells, cell), timeout=0.0, notes=session.take_notes())
     begun = work.begun(0, caller)
-    run = begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)
-    found = events.Held(**vars(run), at=begun.at)
+    found = events.Held(**vars(begun.became(Outcome.ERROR, Verdict.RECOVERABLE, fault, 0.0)), at=begun.at)
     follows = turn.held(session.state, found, work.limits)
     session.log(found)
-    ended = replace(summed(session, work, run, Execution(run.outcome)), held=True, counted=follows.counts)
+    ended = replace(summed(session, work, found, Execution(found.outcome)), held=True, counted=follows.counts)
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts)
     return ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
@@ -13,7 +13,7 @@ from stepper.policy import events
 from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.state import Shown, State
 from stepper.session.keeper import now
-from stepper.session.ports import Execution, Kernel, Late, LeftOut, Models, NotebookFile, Target
+from stepper.session.ports import Execution, Kernel, Late, Models, NotebookFile, Target
 from stepper.words.report import left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -50,7 +50,7 @@ class Outputs:
             execution.timings = {}
         notes = [*execution.notes]
         if execution.left_out:
-            notes.append(f"{left_out(*astuple(execution.left_out))} (max_output_bytes {limits.max_output_bytes:,})")
+            notes.append(f"{left_out(execution.left_out)} (max_output_bytes {limits.max_output_bytes:,})")
         if models is not None and models.left_out:
             notes.append(
                 f"left out of the notebook: the state of {models.left_out} widgets, {models.left_out_bytes:,} bytes"
@@ -144,10 +144,10 @@ class Outputs:
 
     def _take(self, target: Target, message: dict[str, Any]) -> None:
         shown = self.state.shown.get(target.cell_id, Shown(""))
-        missing, waiting = LeftOut(*shown.left_out), self.state.unwritten.get(target.cell_id)
+        waiting = self.state.unwritten.get(target.cell_id)
         outputs = waiting.outputs if waiting else None
         try:
-            self.late.take(target, message, shown.displays, missing, self.limits().max_output_bytes, outputs)
+            self.late.take(target, message, shown.displays, shown.left_out, self.limits().max_output_bytes, outputs)
         except NotebookError as error:
             size = len(str(message["content"].get("text", "")))
             self.log(events.Late(at=now(), **vars(target), characters=size, shows=int(not size), updates=0,

@@ -8,27 +8,9 @@ from typing import Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
-from stepper.policy.model import Cell, Death, Fault, Limits, Outcome, Plan, Run
+from stepper.policy.model import NOTHING, Cell, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """What the notebook's limits leave out of a cell's outputs: characters of texts, and outputs of so many bytes."""
-
-    characters: int = 0
-    outputs: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(self.characters + other.characters, self.outputs + other.outputs, self.bytes + other.bytes)
-
-    def __bool__(self) -> bool:
-        return bool(self.characters or self.outputs)
-
-
-NOTHING = LeftOut()
 
 
 @dataclass(frozen=True)
@@ -280,6 +262,3 @@ class Diagnosis(Protocol):
 
 class Without(Diagnosis):
     """No diagnosis: a report holds what Python says."""
-
-
-Progress = Callable[[dict[str, Any]], None]

@@ -41,7 +41,7 @@ async def settle(session: Session) -> None:
     ended = await tell(session, work, run, execution, follows)
     session.kept(report.of_run(ended), ended)
     fine = run.verdict is Verdict.FINE
-    how = "ran ok, its outputs are on the cell" if fine else f"ended with {report.short_fault(run.fault)}"
+    how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
     session.trouble(f"{where} lost its daemon and went on: it {how}. `stepper report --run {cut.run}`", cut.run)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
@@ -15,7 +15,7 @@ from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
-from stepper.words import brief, report
+from stepper.words import brief
 from stepper.words.report import Ended
 
 
@@ -81,7 +81,7 @@ async def run_cell(
         if follows.act is not turn.Act.AGAIN:
             break
         again = f"stepper ran it again after {follows.wait:g} s"
-        work.notes.append(f"run {run.run}: {report.short_fault(run.fault)}; {again}")
+        work.notes.append(f"run {run.run}: {run.error}; {again}")
         if await _paused(session, follows.wait, caller):
             run = replace(run, verdict=Verdict.CANCELLED, outcome=Outcome.CANCELLED)
             break
@@ -100,7 +100,7 @@ async def conclude(
         repeat=work.repeat,
         execution_count=execution.execution_count,
         displays=execution.displays,
-        left_out=astuple(execution.left_out) if execution.left_out else None,
+        left_out=execution.left_out,
         request=begun.request,
     )
     follows = turn.after(state, run, work.limits)
@@ -146,14 +146,9 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
     state = session.state
     return Ended(
         cell=work.cell,
-        run=run.run,
-        outcome=run.outcome,
-        verdict=run.verdict,
-        duration_s=run.duration_s,
+        run=run,
         outputs=execution.outputs,
-        fault=run.fault,
         plan=state.plan,
-        step=state.plan.step(run.step),
         next_step=state.plan.step(state.open_step()),
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,

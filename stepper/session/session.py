@@ -261,7 +261,7 @@ class Session:
         """Journal the report, so that it can be had again, and add the stop, if there is one."""
         if self.state.stop and not found.ok:
             found = replace(found, stop=self.state.stop.block)
-        self.log(events.Reported(run=ended.run, text=f"{found.text}\n{found.stop}".strip()), sync=False)
+        self.log(events.Reported(run=ended.run.run, text=f"{found.text}\n{found.stop}".strip()), sync=False)
         return found
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:

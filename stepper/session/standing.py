@@ -53,11 +53,12 @@ def report(session: Session, number: int | None) -> answers.Report:
     number = state.last_report if number is None else number
     if number and number not in state.reports:  # an old one: the journal has it
         state = ledger.replay(event for event in session.journal.load()[0] if event.get("run") == number)
-    run = next((run.to_json() for run in state.runs if run.run == number), {})
-    if not run and (number is None or number not in state.reports):
+    run = next((run for run in state.runs if run.run == number), None)
+    if run is None and (number is None or number not in state.reports):
         raise UsageError(f"{session.name} has no run {number}" if number else f"no cell of {session.name} has run here")
     text = reports.bounded(clean(state.reports.get(number or 0, "")))
-    return answers.Report(**{key: run.get(key) for key in ("run", "cell_id", "step", "outcome", "fault")}, text=text)
+    known = {key: getattr(run, key, None) for key in ("run", "cell_id", "step", "outcome", "fault")}
+    return answers.Report(**known, text=text)
 
 
 def output(session: Session, name: str, page: int) -> answers.Page:

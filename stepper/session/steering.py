@@ -13,7 +13,6 @@ from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verd
 from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.keeper import now
-from stepper.session.ports import Progress
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
@@ -28,7 +27,7 @@ async def create(session: Session, made: Plan) -> None:
         session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
-async def run(session: Session, everything: bool, caller: Caller, progress: Progress) -> answers.Ran:
+async def run(session: Session, everything: bool, caller: Caller, progress: answers.Progress) -> answers.Ran:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
     async with session.turn():
         if why := gate.stopped(session.state):
@@ -40,7 +39,7 @@ async def run(session: Session, everything: bool, caller: Caller, progress: Prog
         return await _run(session, notebook, changes.not_run_yet(notebook, ran), caller, progress)
 
 
-async def restore(session: Session, caller: Caller, progress: Progress) -> answers.Restored:
+async def restore(session: Session, caller: Caller, progress: answers.Progress) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
     It ends at the first that ends otherwise than before or was changed since.
@@ -74,21 +73,21 @@ async def _run(
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
-    progress: Progress,
+    progress: answers.Progress,
     before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`."""
     done, failed = 0, None
     for position, cell in enumerate(cells, 1):
-        progress({"cell": cell.number, "position": position, "of": len(cells), "what": "running"})
+        progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
-        progress({"position": position, "of": len(cells), "what": "ran", "line": reports.person_line(ended)})
+        progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
         found = session.kept(reports.of_run(ended), ended)
-        if ended.verdict is not Verdict.FINE:
+        if ended.run.verdict is not Verdict.FINE:
             failed = found
             break
         done += 1
-        if before is not None and before[cell.id].outcome is not ended.outcome:
+        if before is not None and before[cell.id].outcome is not ended.run.outcome:
             told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
             failed = replace(found, text=f"{found.text}\n{told}")
             break
@@ -113,7 +112,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         await session.known(kernel)
         began, at = time.monotonic(), now()
         execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
-        took = round(time.monotonic() - began, 4)
+        took = time.monotonic() - began
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
@@ -121,11 +120,11 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         cell = Cell("eval", -1, 0, "code", source)
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
-        ran = events.Evaluated(at=at, source=source, outcome=execution.outcome, duration_s=took, fault=fault)
-        session.log(ran)
-        ended = reports.Ended(cell, execution.outcome, verdict, took, execution.outputs, fault, timeout=timeout)
-        text = reports.of_scratch(ended)
-        return answers.Evaluated(session.name, source, execution.outcome, took, ran.to_json()["fault"], text)
+        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source)
+        run = begun.became(execution.outcome, verdict, fault, took)
+        session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
+        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text)
 
 
 async def restart(session: Session, caller: Caller) -> bool:

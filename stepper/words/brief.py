@@ -10,7 +10,7 @@ from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State
 from stepper.words.quotes import quote, words
-from stepper.words.report import Report, bounded, left_out, seconds, short_fault, step_name
+from stepper.words.report import Report, bounded, left_out, seconds, step_name
 
 MARKS = {
     StepStatus.DONE: "✓",
@@ -169,7 +169,7 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
 
 
 def _ended(run: Run) -> str:
-    return short_fault(run.fault) if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
 
 
 def _what(state: State, key: Key) -> str:
@@ -207,5 +207,5 @@ def _came(name: str, what: Came) -> str:
     told = " and ".join(parts) or "a clearing of its outputs"
     if what.lost:
         return f"{told} came for {name} after its run; it was changed or deleted since, so they are left out"
-    gone = f"; in all, {left_out(*what.left_out)}" if any(what.left_out) else ""
+    gone = f"; in all, {left_out(what.left_out)}" if what.left_out else ""
     return f"after its run {name} got {told}: they are on it{gone}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.text import clean, one_line
-from stepper.policy.model import Cell, Fault, Outcome, Plan, Step, Verdict
+from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
 
@@ -36,13 +36,9 @@ class Ended:
     """All that a report on one run needs."""
 
     cell: Cell
-    outcome: Outcome
-    verdict: Verdict
-    duration_s: float
+    run: Run  # its number is 0 where nothing ran
     outputs: Sequence[dict[str, Any]] = ()
-    fault: Fault | None = None
     plan: Plan = field(default_factory=Plan)
-    step: Step | None = None
     next_step: Step | None = None
     attempts: int = 0  # retries made so far
     max_retries: int = 3
@@ -50,13 +46,17 @@ class Ended:
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
     origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
-    run: int = 0  # its number in the journal; 0 where nothing ran
     held: bool = False  # found before it ran: nothing of it ran
     counted: bool = False  # as an attempt, although nothing ran
     captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
     next_inputs: Sequence[str] = ()  # sources of the cells that Jupyter would make next
     seen: Sequence[str] = ()  # pictures and other rich outputs
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
+
+    @property
+    def step(self) -> Step | None:
+        """The step that it ran for."""
+        return self.plan.step(self.run.step)
 
 
 def capital(text: str) -> str:
@@ -80,41 +80,38 @@ def seconds(value: float) -> str:
 
 
 def _headline(ended: Ended) -> str:
-    where, took, error = capital(ended.cell.label), seconds(ended.duration_s), ": ".join(error_of(ended))
-    if ended.outcome is Outcome.OK:
+    run = ended.run
+    where, took, error = capital(ended.cell.label), seconds(run.duration_s), ": ".join(error_of(ended))
+    if run.outcome is Outcome.OK:
         return f"{where} ran ok in {took}."
-    if ended.verdict is Verdict.FINE:
+    if run.verdict is Verdict.FINE:
         return f"{where} ran in {took} and raised {error}, as its tag raises-exception allows."
-    if ended.outcome is Outcome.CANCELLED:
+    if run.outcome is Outcome.CANCELLED:
         return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
     return f"{where} FAILED {'before it ran' if ended.held else f'after {took}'}: {error}"
 
 
 def error_of(ended: Ended) -> tuple[str, str]:
     """Return the error's class and its message in one line; what is no exception has classes of its own."""
-    fault = ended.fault
+    fault = ended.run.fault
     if fault is None:
-        return ended.outcome.value, "no details"
+        return ended.run.outcome.value, "no details"
     message = one_line(fault.evalue) or "(no message)"
     if fault.ename == "Timeout":
         message = f"interrupted after {ended.timeout:g} s (its deadline); {message}"
     return one_line(fault.ename, 100), message
 
 
-def short_fault(fault: Fault | None) -> str:
-    """Return an error in one line."""
-    return f"{one_line(fault.ename, 100)}: {one_line(fault.evalue, 200)}" if fault else "failed"
-
-
 def stop_block(ended: Ended, retries: int, mend: str = "") -> str:
     """Return the text of a stop: exactly these lines, for the person now and for the agent with the next prompt."""
+    run = ended.run
     name, message = error_of(ended)
     return f"""❌ Execution stopped at cell {ended.cell.number}
 TODO: {one_line(ended.step.title, 200) if ended.step else "(no step)"}
 Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
-Suggestion: {one_line(mend) or remedy.action(ended.outcome, ended.verdict, ended.fault)}"""
+Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault)}"""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -126,12 +123,12 @@ def _standing(ended: Ended) -> str:
     if ended.step is None:
         return ""
     name = capital(step_name(ended.plan, ended.step))
-    if ended.verdict is Verdict.FINE:
+    if ended.run.verdict is Verdict.FINE:
         criterion = f"; criterion: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
-    if ended.verdict is Verdict.CANCELLED:
+    if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
-    if ended.verdict is Verdict.UNRECOVERABLE:
+    if ended.run.verdict is Verdict.UNRECOVERABLE:
         return f"{name}: failed; not a matter of another try."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
@@ -152,23 +149,24 @@ def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> lis
     return parts
 
 
-def left_out(characters: int, outputs: int, size: int) -> str:
+def left_out(what: LeftOut) -> str:
     """Return what the notebook's limits leave out of a cell, in words."""
-    parts = [f"{characters:,} characters"] if characters else []
-    parts += [f"{outputs:,} output{'s' * (outputs > 1)} ({size:,} bytes)"] if outputs else []
+    parts = [f"{what.characters:,} characters"] if what.characters else []
+    parts += [f"{what.outputs:,} output{'s' * (what.outputs > 1)} ({what.bytes:,} bytes)"] if what.outputs else []
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
+    run = ended.run
     parts = ["stepper: " + _headline(ended), *filter(None, [_standing(ended)])]
     if ended.held:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
     room = TEXT_LIMIT
-    if ended.verdict is not Verdict.FINE and ended.fault is not None:
-        fault = ended.fault
+    if run.verdict is not Verdict.FINE and run.fault is not None:
+        fault = run.fault
         if fault.suggestion and fault.suggestion not in fault.evalue:
             parts.append(f"Suggestion: {one_line(fault.suggestion)}")
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
@@ -176,25 +174,26 @@ def of_run(ended: Ended) -> Report:
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
-    about = "Doubt" if ended.verdict is Verdict.FINE else "Note"
+    about = "Doubt" if run.verdict is Verdict.FINE else "Note"
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
-    parts += outputs_text(ended.outputs, room, errors=ended.outcome is Outcome.OK)  # `run_cell` in a cell shows one
+    parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
     parts += list(ended.seen)
     parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
               for source in ended.next_inputs[:2]]  # fmt: skip
-    if ended.verdict is Verdict.FINE and ended.next_step is not None:
+    if run.verdict is Verdict.FINE and ended.next_step is not None:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
-    return Report(bounded("\n".join(parts)), person_line(ended), ok=ended.verdict is Verdict.FINE)
+    return Report(bounded("\n".join(parts)), person_line(ended), ok=run.verdict is Verdict.FINE)
 
 
 def of_scratch(ended: Ended) -> str:
     """Return the report on code that was run beside the notebook: the verdict, then what it printed."""
-    took, fault = seconds(ended.duration_s), ended.fault
-    if ended.outcome is Outcome.OK:
+    run = ended.run
+    took, fault = seconds(run.duration_s), run.fault
+    if run.outcome is Outcome.OK:
         parts = [f"stepper: eval ran ok in {took}."]
-    elif ended.outcome is Outcome.CANCELLED:
+    elif run.outcome is Outcome.CANCELLED:
         parts = [f"stepper: eval was CANCELLED after {took}."]
     else:
         parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
@@ -215,12 +214,13 @@ def bounded(text: str) -> str:
 
 def person_line(ended: Ended) -> str:
     """Return the one line that the person sees: step n of m, title, outcome, duration."""
+    run = ended.run
     where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
-    mark = MARKS[Outcome.OK] if ended.verdict is Verdict.FINE else MARKS.get(ended.outcome, "✗")
-    told = ended.outcome.value
-    if ended.outcome not in (Outcome.OK, Outcome.CANCELLED):
+    mark = MARKS[Outcome.OK] if run.verdict is Verdict.FINE else MARKS.get(run.outcome, "✗")
+    told = run.outcome.value
+    if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
-    took = "found before it ran" if ended.held else seconds(ended.duration_s)
+    took = "found before it ran" if ended.held else seconds(run.duration_s)
     return f"{mark} {where} · {one_line(told, 160)} · {took}"
 
 
