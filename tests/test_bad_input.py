@@ -202,6 +202,7 @@ def test_a_wrong_config_is_named_with_line_and_nearest_key(project: Project) -> 
 
 @pytest.mark.nightly
 def test_a_daemon_that_hangs_is_said_within_ten_seconds(project: Project) -> None:
+    project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
     pid = project.json("status")["daemon"]["pid"]
     os.kill(pid, signal.SIGSTOP)

@@ -427,6 +427,8 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
 
 @pytest.mark.nightly
 def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
+    project.stepper("shutdown")
+    project.daemons = False  # who ends one by force knows it by its command line
     notebook = project.new()
     notebook.insert("x = 3")
     os.unlink(project.paths.socket)

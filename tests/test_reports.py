@@ -44,9 +44,6 @@ def runs(project: Project) -> list[dict[str, Any]]:
             marks=pytest.mark.nightly,
         ),
         ("age = input('age? ')", "StdinNotImplementedError"),
-        pytest.param(
-            "from getpass import getpass\nsecret = getpass()", "StdinNotImplementedError", marks=pytest.mark.nightly
-        ),
     ],
 )
 def test_a_fault_is_found_before_anything_ran(project: Project, source: str, said: str) -> None:

@@ -27,6 +27,7 @@ QUIET_MODULES = sys.stdlib_module_names | {
     *("numpy", "pandas", "polars", "pyarrow", "scipy", "sklearn", "statsmodels", "matplotlib", "seaborn", "plotly"),
     *("altair", "IPython", "requests", "tqdm"),
 }
+QUIET_CALLS = ("print", "warnings", "logging", "np", "numpy", "pd", "pandas", "plt", "matplotlib", "sns")
 PROMPTS = re.compile(r"^[ \t]*(?:>>>|\.{3,}:)|In \[\d+\]:", re.MULTILINE)  # versions of IPython strip them differently
 WORD_FIRST = re.compile(r"\s*([^\W\d]\w*)\b(?!\s*[=,]|[.*]).*")
 LONGEST = 20_000  # characters: IPython reads the whole cell again for each magic
@@ -125,12 +126,14 @@ def _place(source: str, code: str, line: int) -> int:
 
 
 def _modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Found]:
-    """Yield what the imports at the cell's head lack, before anything may bring new modules."""
+    """Yield what the cell's imports lack, before anything may bring new modules."""
     for statement in tree.body:
         if isinstance(statement, ast.Import):
             names = [alias.name for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             names = [statement.module]
+        elif _is_quiet(statement):
+            continue
         else:
             return
         for name in [name.split(".")[0] for name in names]:
@@ -138,6 +141,17 @@ def _modules(tree: ast.Module, findable: Callable[[str], bool]) -> Iterator[Foun
                 yield statement, _fault(ModuleNotFoundError, f"No module named {name!r}", name=name)
             if name not in QUIET_MODULES:
                 return
+
+
+def _is_quiet(statement: ast.stmt) -> bool:
+    """Whether a statement can't bring a module: it binds names or sets `os.environ`, and calls nothing unknown."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    calls = [ast.unparse(node.func).split(".")[0] for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return (
+        isinstance(statement, (ast.Expr, ast.Assign))
+        and all(isinstance(target, ast.Name) or ast.unparse(target).startswith("os.environ[") for target in targets)
+        and all(call in QUIET_CALLS for call in calls)
+    )
 
 
 def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
