@@ -86,17 +86,18 @@ def test_a_step(project: Project, counted: Callable[[], Counts], cells: int) -> 
     for number in range(6):
         assert "ran ok" in notebook.replace("cell-005", f"print({number})").text
         steps.append(counted())
-    # The first ones start the kernel, load and remember; on a busy machine the memory guard looks twice within a step.
-    found = min(steps[3:], key=lambda step: sum(step.values()))
-    assert found.pop("requests") == 1
-    assert found.pop("notebook reads") == 2  # before the cell, and fresh before its outputs are put
-    assert found.pop("notebook writes") == 1
-    assert found.pop("journal writes") == 3  # the start, the run, the report
-    assert found.pop("fsyncs") in (1, 2)  # the notebook; the journal soon after, which nobody waits for
-    assert found.pop("other writes") == 1  # .stepper/batch: the file keeps its time until the message ends
-    assert found.pop("other reads") <= 12  # the memory guard: the machine's and each cgroup's above the kernel
-    assert found.pop("folders") <= 7 * (len(project.folder.parts) + 2)  # each on the way to a file, not by its path
-    assert found == {}, "a step starts no process and no thread, and imports nothing"
+    looks = []
+    for found in steps[3:]:  # the first ones start the kernel, load and remember
+        assert found.pop("requests") == 1
+        assert found.pop("notebook reads") == 2  # before the cell, and fresh before its outputs are put
+        assert found.pop("notebook writes") == 1
+        assert found.pop("journal writes") == 3  # the start, the run, the report
+        assert found.pop("fsyncs") in (1, 2)  # the notebook; the journal soon after, which nobody waits for
+        assert found.pop("other writes") == 1  # .stepper/batch: the file keeps its time until the message ends
+        looks.append(found.pop("other reads"))  # the memory guard: the machine's and each cgroup's above the kernel
+        assert found.pop("folders") <= 7 * (len(project.folder.parts) + 2)  # each on the way to a file, not by its path
+        assert found == {}, "a step starts no process and no thread, and imports nothing"
+    assert min(looks) <= 12  # on a busy machine a step lasts longer, and the guard looks twice
 
 
 def test_the_look_before_an_edit(project: Project, counted: Callable[[], Counts]) -> None:

@@ -245,16 +245,21 @@ def test_the_next_daemon_finds_the_kernel_and_what_it_missed(room: Room) -> None
     assert text(room.run("print(kept)")) == "7\n"
 
 
-def test_a_run_that_lost_its_daemon_is_recalled(room: Room) -> None:
+def left(room: Room, code: str, request: str) -> Any:
+    """The kernel as the next daemon finds it, where the last one went away within a run."""
+
     async def lost() -> None:
-        code = "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'"
-        running = asyncio.create_task(room.kernel.execute(code, 30, LIMITS, "c" * 32))
+        running = asyncio.create_task(room.kernel.execute(code, 30, LIMITS, request))
         await asyncio.sleep(0.4)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
     room.wait(lost())
-    kernel = room.again()
+    return room.again()
+
+
+def test_a_run_that_lost_its_daemon_is_recalled(room: Room) -> None:
+    kernel = left(room, "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')\n'result'", "c" * 32)
     assert kernel is not None and not isinstance(kernel, Death)
     assert room.wait(kernel.recall("d" * 32, 20, LIMITS)) is None  # that one never began
     done = room.wait(kernel.recall("c" * 32, 20, LIMITS))
@@ -263,15 +268,7 @@ def test_a_run_that_lost_its_daemon_is_recalled(room: Room) -> None:
 
 
 def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(room: Room) -> None:
-    async def lost() -> None:
-        code = "import time\nwhile True:\n    time.sleep(0.01)"
-        running = asyncio.create_task(room.kernel.execute(code, 30, LIMITS, "e" * 32))
-        await asyncio.sleep(0.4)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    room.wait(lost())
-    kernel = room.again()
+    kernel = left(room, "import time\nwhile True:\n    time.sleep(0.01)", "e" * 32)
     assert kernel is not None and not isinstance(kernel, Death)
     assert room.wait(kernel.adopt()) is None
     assert text(room.run("print('free')")) == "free\n"

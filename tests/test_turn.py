@@ -86,6 +86,7 @@ def test_what_is_decided_before(happened, written, consent, limits, new, do: Do,
 def test_what_would_only_repeat_itself(happened, source: str, repeats: bool) -> None:
     written = cell(0, source)
     decided = turn.before(state(*happened), [written], written, GIVEN, Limits, False)
+    assert turn.before(state(*happened), [written], written, GIVEN, Limits, False, alone=False).repeats is None
     assert decided.do is Do.RUN
     assert (decided.repeats is not None) == repeats
 

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from stepper.diagnosis import before, doubts, pictures, syntax
@@ -25,7 +24,7 @@ from stepper.diagnosis.missing import Notebook, file_error, module_error, name_e
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.reading import read
 from stepper.ground.text import one_line
-from stepper.policy.model import Cell, Fault, Run
+from stepper.policy.model import Cell, Fault, Run, instant
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.session.ports import Execution
@@ -124,7 +123,7 @@ class Adviser:
     @harmless(lambda run, namespace: True)
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether a file of the project or its environment changed after a run ended: it may end otherwise now."""
-        began = datetime.fromisoformat(run.started_at.replace("Z", "+00:00")).timestamp()
+        began = instant(run.started_at).timestamp()
         missing = run.fault.attributes.get("filename") if run.fault else None
         if missing and os.path.lexists(os.path.join(namespace.cwd, str(missing))):
             return True  # it may lie where the walk does not look

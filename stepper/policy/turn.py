@@ -38,9 +38,18 @@ class Before:
 
 
 def before(
-    state: State, cells: Sequence[Cell], cell: Cell, consent: Consent, asked: Callable[[], Limits], new: bool
+    state: State,
+    cells: Sequence[Cell],
+    cell: Cell,
+    consent: Consent,
+    asked: Callable[[], Limits],
+    new: bool,
+    alone: bool = True,
 ) -> Before:
-    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit."""
+    """Decide on a cell that stands in the notebook now; `new` where it did not before the edit.
+
+    Where its edit is of it `alone`, the agent may repeat itself with it; a Write brings a whole notebook.
+    """
     if cell not in changes.runnable([cell]):
         return Before(Do.NOTHING)
     limits = asked()  # a wrong configuration is no matter of a cell that is not meant to run
@@ -53,7 +62,8 @@ def before(
     key, source = plan.key(state, cells, cell), changes.source_hash(cell.source)
     as_held = state.progress.get(key, Progress()).held == source  # written once more, it runs
     look_ahead = limits.preflight and not as_held and changes.RAISES_TAG not in cell.tags
-    return Before(Do.RUN, "", progress.same_again(state, key, source), look_ahead)
+    repeats = progress.same_again(state, key, source) if alone else None
+    return Before(Do.RUN, "", repeats, look_ahead)
 
 
 @dataclass(frozen=True)

@@ -83,16 +83,13 @@ async def _attempt(
     caller: Caller,
     alone: bool = False,
 ) -> Ended | Report | None:
-    """Run a cell, or say why not; None where there is nothing to run or to say.
-
-    Where its edit is of it `alone`, the agent that repeats itself is told so; a Write brings a whole notebook.
-    """
-    decided = turn.before(session.state, cells, cell, consent, session.limits, new)
+    """Run a cell, or say why not; None where there is nothing to run or to say."""
+    decided = turn.before(session.state, cells, cell, consent, session.limits, new, alone)
     if decided.do is turn.Do.WAIT:
         return brief.waits(decided.why, f"stepper run {session.name}")
     if decided.do is not turn.Do.RUN:
         return report.not_run(decided.why) if decided.do is turn.Do.REFUSE else None
-    if alone and decided.repeats is not None and await _same(session, cell, decided.repeats):
+    if decided.repeats is not None and await _same(session, cell, decided.repeats):
         return report.not_run(progress.repeated(decided.repeats))
     held = await _held(session, cells, cell, caller) if decided.look_ahead else None
     return held or await run_cell(session, cells, cell, caller)
