@@ -37,7 +37,7 @@ SAME = {
     test_workflow: """
         three_failed_retries_stop_the_notebook attempts_survive_deletion_write_daemon_and_session
         fix_grants_fresh_retries_and_shows_what_was_tried skip_marks_step_and_cell_and_names_the_next
-        continue_lifts_a_stop_and_says_where_to_go_on a_failed_cell_waits_for_its_fix
+        continue_lifts_a_stop_and_says_where_to_go_on an_answer_is_handed_on_and_journaled a_failed_cell_waits_for_its_fix
         a_batch_whose_first_cell_fails_runs_no_further_new_cell directives_bind_a_cell_to_a_step_or_to_none
         replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order
         without_a_plan_attempts_are_counted_by_cell_and_by_place the_number_of_code_cells_is_limited

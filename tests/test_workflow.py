@@ -155,12 +155,31 @@ def test_continue_lifts_a_stop_and_says_where_to_go_on(project: Project) -> None
     cell_id, answer = notebook.insert("raise ValueError('please STOP here')")
     assert answer.stop
     said = project.stepper("continue").stdout
-    assert "The stop is lifted" in said
+    assert "The stop is lifted" in said and "The person" not in said
     assert 'Next: step 2 of 2 "Plot"' in said
     assert "math" in said and "area(r, scale=1)" in said and "rows: list of 2" in said
     assert project.json("status")["state"] == "ready"
     assert "Nothing was stopped" in project.stepper("continue").stdout
     assert "ran ok" in notebook.replace(cell_id, "1").text
+
+
+@pytest.mark.nightly
+def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
+    notebook = project.new("Load")
+    cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
+    said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
+    assert 'To "`a` or "b"?" the person answers: take `b`; $(echo no) & \'go on\'\n' in said
+    assert notebook.replace(cell_id, "raise MemoryError").stop
+    assert "`/fix HINT`" in say(notebook, "buy more of it")
+    said = project.stepper("fix", "half", "of it", "--notebook", notebook.path.name).stdout
+    assert said.splitlines()[-1] == "What the person adds: half of it"
+    notebook.replace(cell_id, "raise MemoryError")
+    assert "lifted" in project.stepper("continue", notebook.path.name).stdout  # a notebook's name alone answers nothing
+    lines = [json.loads(line) for line in (project.folder / ".stepper/journal").glob("*.jsonl").__next__().open()]
+    lifted = [
+        (line["event"], line.get("answer", line.get("hint"))) for line in lines if line["event"] in ("continue", "fix")
+    ]
+    assert lifted == [("continue", "take `b`; $(echo no) & 'go on'"), ("fix", "half of it"), ("continue", None)]
 
 
 @pytest.mark.nightly
@@ -380,20 +399,28 @@ def test_the_agents_own_lifting_asks_the_person(project: Project) -> None:
 
 def test_plain_words_and_near_misses(project: Project) -> None:
     notebook = project.new("One", "Two")
-    cell_id, _ = notebook.insert("raise RuntimeError('STOP: ?')")
-    for near in (
-        "continue notebook cleanup in the README",
-        "please fix and retry",
-        "skip cell 3",
-        "status",
-        "hello",
-        "new notebook",
-    ):
-        assert say(notebook, near) == "", near
-    assert "stopped" in say(notebook, " Show Status \n")
-    assert "fresh retries" in say(notebook, "FIX AND RETRY")
-    assert "Go on" in say(notebook, "continue notebook")
-    assert "is skipped" in say(notebook, "Skip cell")
+    cell_id, answer = notebook.insert("raise RuntimeError('STOP: which of the two columns?')")
+    assert answer.stop.splitlines()[5:] == [
+        "Suggestion: answer what the message asks: /continue ANSWER, or /fix HINT",
+        "",
+        "The agent asks: which of the two columns?",
+    ]
+    for near in ("skip cell 3", "status", "the first one", "/data/a.csv is better", "how do I continue notebook work?"):
+        said = say(notebook, near)
+        assert f'{notebook.path.name} is stopped (it asks "which of the two columns?")' in said, near
+        assert "lifts nothing" in said and "for the person to give: `/continue ANSWER`." in said
+    for other in ("/help", "/compact the rest", "/continue the first one"):  # that one's own command lifts it
+        assert say(notebook, other) == "", other
+    assert project.json("status")["state"] == "stopped"
+    assert "stopped" in say(notebook, " Show Status, please \n")
+    said = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
+    assert "fresh retries" in said
+    assert 'To "which of the two columns?" the person answers: the second one of the two' in said
+    assert say(notebook, "the first one") == ""  # nothing is in force any more
+    assert "Nothing was stopped. Go on.\nWhat the person adds: drop the rows" in say(
+        notebook, "continue notebook, drop the rows"
+    )
+    assert "is skipped (because we lack data)" in say(notebook, "Skip cell because we lack data")
     assert notebook.cell(cell_id)["metadata"]["tags"] == ["skip-execution"]
     assert "The problem: plot the sales" in say(notebook, "New notebook plot the sales")
     project.stepper("shutdown")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -41,7 +42,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     row = commands.COMMANDS.get(verb)
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
-    told = commands.read(row.arguments, load_arguments(payload))
+    told = _placed(commands.read(row.arguments, load_arguments(payload)))
     if isinstance(told, WORK):
         request.workspace.worked.add(request.owner)
     return answers.to_json(await _of_project(request, told))
@@ -55,6 +56,15 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
         raise UsageError(f"the request's arguments can't be read: {error}") from None
     if not isinstance(told, dict):
         raise UsageError("the request's arguments are no object")
+    return told
+
+
+def _placed(told: Any) -> Any:
+    """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
+    match told:
+        case commands.Continue(answer=said, notebook=None) | commands.Fix(hint=said, notebook=None):
+            row: Any = type(told)
+            return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
     return told
 
 
@@ -109,9 +119,9 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Restart():
             return answers.Restarted(session.name, await steering.restart(session, request.caller))
         case commands.Continue():
-            return answers.Said(await steering.go_on(session))
+            return answers.Said(await steering.go_on(session, told.answer))
         case commands.Fix():
-            return answers.Said(await steering.fix(session))
+            return answers.Said(await steering.fix(session, told.hint))
         case commands.Skip():
             return answers.Said(await steering.skip(session, told.reason))
         case commands.PlanAdd():

@@ -146,12 +146,21 @@ class Restart(OfNotebook, name="restart", runs_code=True, persons=True):
     """Start a fresh kernel: the state of the old one is lost."""
 
 
-class Continue(OfNotebook, name="continue", persons=True):
-    """Lift a stop; say where to go on."""
+class Continue(Arguments, name="continue", persons=True):
+    """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
+
+    answer: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
 
 
-class Fix(OfNotebook, name="fix", persons=True):
-    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
+class Fix(Arguments, name="fix", persons=True):
+    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
+
+    The agent reads HINT (`-`: from standard input).
+    """
+
+    hint: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
 
 
 class Skip(Arguments, name="skip", persons=True):

@@ -200,10 +200,11 @@ class Written(Event, kind="written"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued(Event, kind="continue"):
-    """The person lifted a stop."""
+class Continued(Event, kind="continue", optional=("answer",)):
+    """The person lifted a stop, maybe with an answer to what it asks."""
 
     at: Moment = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,11 +215,12 @@ class Restored(Event, kind="restore"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Event, kind="fix"):
-    """The person granted fresh retries, which lifts a stop."""
+class Fixed(Event, kind="fix", optional=("hint",)):
+    """The person granted fresh retries, which lifts a stop, maybe with a hint."""
 
     at: Moment = ""
     key: Key | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -266,5 +266,6 @@ class Session:
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        error, block = ": ".join(report.error_of(ended)), report.stop_block(ended, retries, mend)
+        error, asked = ": ".join(report.error_of(ended)), report.question(ended)
+        block = report.stop_block(ended, retries, mend) + (f"\n\n{asked}" if asked else "")
         self.log(events.Stopped(at=now(), key=key, cell_id=ended.cell.id, block=block, error=error))

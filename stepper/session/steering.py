@@ -145,21 +145,22 @@ async def shutdown(session: Session, why: str) -> bool:
         return await session.keeper.end(why)
 
 
-async def go_on(session: Session) -> str:
-    """Lift a stop; return where to go on, with the context."""
-    lifted = session.state.stop is not None
-    if lifted:
-        session.log(events.Continued(at=now()))
+async def go_on(session: Session, answer: str = "") -> str:
+    """Lift a stop; return where to go on, with the context and what the person answers."""
+    lifted = session.state.stop
+    if lifted is not None:
+        session.log(events.Continued(at=now(), answer=answer.strip()))
     known, alive = await standing.namespace(session)
-    return brief.after_continue(session.name, session.state, known, alive, lifted)
+    return brief.after_continue(session.name, session.state, known, alive, lifted, answer)
 
 
-async def fix(session: Session) -> str:
-    """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
-    key = failed_key(session)
-    session.log(events.Fixed(at=now(), key=key))
+async def fix(session: Session, hint: str = "") -> str:
+    """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
+    key, stop = failed_key(session), session.state.stop
+    session.log(events.Fixed(at=now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
-    return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    said = brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    return "\n".join([said, *brief.answered(stop, hint)])
 
 
 async def skip(session: Session, reason: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, one_line
+from stepper.policy import classify
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
@@ -20,6 +21,7 @@ MARKS = {
     StepStatus.PENDING: "·",
 }
 NAMES = 40  # of each kind, in a context
+ANSWER_LIMIT = 2000  # characters of what the person says with a command
 
 
 def plan_lines(state: State) -> list[str]:
@@ -137,10 +139,30 @@ def waits(reason: str, command: str) -> Report:
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
-def after_continue(name: str, state: State, known: Namespace, alive: bool, lifted: bool) -> str:
-    """Return the answer of `continue`: the stop is lifted, where to go on, with the context."""
-    first = "The stop is lifted." if lifted else "Nothing was stopped."
-    return f"{first} Go on.\n{context(name, state, known, alive)}"
+def after_continue(
+    name: str, state: State, known: Namespace, alive: bool, lifted: Stopped | None, answer: str = ""
+) -> str:
+    """Return the answer of `continue`: the stop is lifted, what the person says, where to go on, with the context."""
+    first = "The stop is lifted. Go on." if lifted else "Nothing was stopped. Go on."
+    return "\n".join([first, *answered(lifted, answer), context(name, state, known, alive)])
+
+
+def answered(stop: Stopped | None, answer: str) -> list[str]:
+    """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
+    said, asked = " ".join(clean(answer).split())[:ANSWER_LIMIT], classify.question(stop.error) if stop else ""
+    return [f'To "{asked}" the person answers: {said}' if asked else f"What the person adds: {said}"] if said else []
+
+
+def in_force(name: str, stop: Stopped) -> str:
+    """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
+    asked = classify.question(stop.error)
+    why, command = (f'it asks "{asked}"', "/continue ANSWER") if asked else (one_line(stop.error, 300), "/fix HINT")
+    if stop.key is None:
+        command = "/continue"
+    return (
+        f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the person wrote here is left"
+        f" alone: it lifts nothing, nor can you. The one command that lifts it, for the person to give: `{command}`."
+    )
 
 
 def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:

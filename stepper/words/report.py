@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.text import clean, one_line
+from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
@@ -112,6 +113,12 @@ Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault)}"""
+
+
+def question(ended: Ended) -> str:
+    """Return the line beside a stop whose cell asks the person something; '' for all others."""
+    asked = classify.question(ended.run.fault.evalue) if ended.run.fault else ""
+    return f"The agent asks: {asked}" if asked else ""
 
 
 def joined(reports: Sequence[Report]) -> Report:
