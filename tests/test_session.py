@@ -47,6 +47,7 @@ SAME = {
         a_plan_from_yaml_with_a_validation_step the_plan_can_be_changed_where_it_has_not_run run_honours_tags_and_stops
         a_helper_that_runs_again_takes_no_step skip_never_tags_a_cell_by_a_steps_number
         a_large_notebook_may_be_repaired
+        a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed
     """,
     test_main_path: """
         variables_persist_and_a_replace_runs_again markdown_and_delete_run_and_report_nothing
@@ -211,11 +212,12 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Qu
 
 
 def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
-    project.new("Load", "Look", "Tell").insert("x = 1")
+    project.new("Load :: x > 1", "Look", "Tell").insert("x = 1")
     given = {
         "new": {"problem": "another"},
         "eval": {"source": "x"},
         "output": {"cell": "1"},
+        "confirm": {"words": "one will do"},
         "run": {"notebook": "notebooks/book.ipynb"},
         "plan add": {"title": "Send"},
         "plan edit": {"id": 3, "title": "Tell more"},

@@ -451,6 +451,40 @@ def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
 
 
 @pytest.mark.nightly
+def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(project: Project) -> None:
+    notebook = project.new("Train :: score > 0.9", "Tell :: it reads well", "Count :: n == 3")
+    cell_id, answer = notebook.insert("score = 0.5")
+    assert answer.text.splitlines()[0].endswith("s.") and "ran ok" in answer.text
+    assert "Doubt: its criterion `score > 0.9` is false" in answer.text and "Next:" not in answer.text
+    assert 'Step 1 of 3 "Train": not done. Replace its cell, or say why' in answer.text
+    assert answer.line.startswith('? step 1 of 3 "Train" · ok, but `score > 0.9` is false')
+    assert (step(project, 1)["status"], project.json("status")["state"]) == ("doubted", "ready")
+    assert "is false: replace its cell" in end_turn(notebook)["reason"]
+    assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
+        cell_id, "score = 0.95"
+    ).text.replace("Step", "step")
+    said = project.stepper("confirm", "never mind", check=2).stderr
+    assert "there is nothing to confirm" in said
+    notebook.replace(cell_id, "score = 0.6")
+    assert step(project, 1)["status"] == "doubted"
+    assert "say why the step is done" in project.stepper("confirm", check=2).stderr
+    said = project.stepper("confirm", "the data", "allow no more").stdout
+    assert 'step 1 of 3 "Train"' in said and "is done (the data allow no more). Next: step 2 of 3" in said
+    assert "(confirmed: the data allow no more)" in project.stepper("plan").stdout.replace(
+        "criterion: score > 0.9; ", ""
+    )
+    assert project.json("plan")["steps"][0]["reason"] == "the data allow no more"
+    assert bash(notebook, 'stepper confirm "the data allow no more"') == {}  # the agent's own to say
+    _, answer = notebook.insert("text = ''")
+    assert "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text  # prose is the agent's
+    _, answer = notebook.insert("m = 3")
+    assert "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text  # no such name: as prose
+    assert "complete" in answer.text
+    assert project.json("run", str(notebook.path), "--all")["ok"]
+    assert project.json("status")["state"] == "complete"  # what was confirmed stays so
+
+
+@pytest.mark.nightly
 def test_a_session_start_tells_what_is_under_way(project: Project) -> None:
     notebook = project.new("One :: it works", "Two")
     notebook.insert("import json as j\nvalues = {'a': 1}")

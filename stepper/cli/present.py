@@ -16,7 +16,7 @@ import click
 
 from stepper.ground.text import CONTROLS, clean, one_line
 
-MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
+MARKS = {"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"}
 
 
 def say(text: str, err: bool = False) -> None:
@@ -79,7 +79,8 @@ def _plan(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
-        more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
+        why = {"skipped": "skipped", "done": "confirmed"}.get(step["status"], "why")
+        more += [f"{why}: {one_line(step['reason'])}"] if step["reason"] else []
         lines.append(_step(step, more))
     return "\n".join(lines if found["steps"] else [*lines, "  no plan"])
 
@@ -153,7 +154,7 @@ PRESENT = {
     "output": Rendering(_output),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
-    **dict.fromkeys(("continue", "fix", "skip"), Rendering(has_json=False)),
+    **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
     "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
     "shutdown": Rendering(_shutdown, has_json=False),

@@ -124,6 +124,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return answers.Said(await steering.fix(session, told.hint))
         case commands.Skip():
             return answers.Said(await steering.skip(session, told.reason))
+        case commands.Confirm():
+            return answers.Said(steering.confirm(session, told.words))
         case commands.PlanAdd():
             return await steering.change_plan(session, lambda state: plan.added(state, told.title, told.after))
         case commands.PlanEdit():

@@ -60,12 +60,14 @@ class LiveKernel(Connection):
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
     ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         try:
-            return await self._run(Running(self, timeout, limits), code, history=not scratch, request=request)
+            given = {"stepper_criterion": criterion} if criterion else {}
+            running = Running(self, timeout, limits)
+            return await self._run(running, code, history=not scratch, request=request, given=given)
         finally:
             self.process.rest()
 

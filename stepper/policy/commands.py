@@ -170,6 +170,13 @@ class Skip(Arguments, name="skip", persons=True):
     notebook: str | None = option(WHICH)
 
 
+class Confirm(Arguments, name="confirm"):
+    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
+
+    words: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
 class Context(Arguments, name="context"):
     """Show what an agent must know to go on with the current notebook."""
 

@@ -55,6 +55,7 @@ class StepStatus(str, Enum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    DOUBTED = "doubted"  # its cell ran, its criterion is false
     SKIPPED = "skipped"
 
 
@@ -146,6 +147,14 @@ class Fault:
     chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
     doc: str = ""  # the first line of its class's docstring
     suggestion: str = ""  # one line of facts that the fix needs
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a step's criterion holds after its cell, by the values that it compares: (as written, value)."""
+
+    holds: bool
+    values: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -172,11 +172,12 @@ class Session:
         limits: Limits,
         request: str = "",
         scratch: bool = False,
+        criterion: str = "",
     ) -> Execution:
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for = caller
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch)
+            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace

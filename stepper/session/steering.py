@@ -177,6 +177,19 @@ async def skip(session: Session, reason: str) -> str:
     return brief.after_skip(session.name, session.state, key, reason)
 
 
+def confirm(session: Session, words: str) -> str:
+    """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
+    state, reason = session.state, " ".join(words.split())
+    doubted = [step.id for step in state.plan.steps if state.of(step.id).status is StepStatus.DOUBTED]
+    if not doubted:
+        why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
+        raise UsageError(why, "stepper plan  # shows the steps")
+    if not reason:
+        raise UsageError("say why the step is done although its criterion is false", 'stepper confirm "WORDS"')
+    session.log(events.Confirmed(at=now(), key=doubted[0], reason=reason))
+    return brief.after_confirm(session.name, state, doubted[0], reason)
+
+
 def failed_key(session: Session) -> Key | None:
     """Return what `fix` and `skip` are about: what stopped the notebook, else what failed last and was not mended."""
     state = session.state

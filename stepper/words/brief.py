@@ -16,9 +16,15 @@ from stepper.words.report import Report, bounded, left_out, seconds, step_name
 MARKS = {
     StepStatus.DONE: "✓",
     StepStatus.FAILED: "✗",
+    StepStatus.DOUBTED: "?",
     StepStatus.SKIPPED: "–",
     StepStatus.RUNNING: "▶",
     StepStatus.PENDING: "·",
+}
+WHY = {**dict.fromkeys(StepStatus, "why"), StepStatus.SKIPPED: "skipped", StepStatus.DONE: "confirmed"}
+AGAIN = {
+    StepStatus.FAILED: " (its cell failed)",
+    StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
 }
 NAMES = 40  # of each kind, in a context
 ANSWER_LIMIT = 2000  # characters of what the person says with a command
@@ -32,7 +38,7 @@ def plan_lines(state: State) -> list[str]:
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
         more += [f"retries: {progress.attempts}"] if progress.attempts else []
-        more += [f"skipped: {one_line(progress.reason, 200)}"] if progress.reason else []
+        more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""
         lines.append(f"  {MARKS[progress.status]} {step.id}. {one_line(step.title, 120)}{told}")
     return lines
@@ -45,7 +51,7 @@ def next_line(state: State) -> str:
         done = "No step of the plan is left."
         return done if state.plan.steps else "There is no plan; the next cell goes at the end."
     criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
-    again = " (its cell failed)" if state.of(step.id).status is StepStatus.FAILED else ""
+    again = AGAIN.get(state.of(step.id).status, "")
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
@@ -188,6 +194,11 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
         return f"stepper: there is nothing to skip in {one_line(name)}."
     because = f" ({one_line(reason, 200)})" if reason else ""
     return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
+
+
+def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
+    """Return the answer of `confirm`: what is done, for what reason, the next step."""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is done ({one_line(reason, 200)}). {next_line(state)}"
 
 
 def _ended(run: Run) -> str:
