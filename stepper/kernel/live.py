@@ -56,7 +56,8 @@ class LiveKernel(Connection):
         """Install the helper where it is not there."""
         done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
         if done.outcome is not Outcome.OK:
-            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
+            how = done.death.how if done.death else done.outcome
+            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(

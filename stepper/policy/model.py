@@ -27,7 +27,13 @@ def moment(text: str) -> Moment:
 Moment = Annotated[str, moment]
 
 
-class Outcome(str, Enum):
+class Word(str, Enum):
+    """A word of ours: in a text it stands as itself, whichever Python formats it."""
+
+    __str__ = str.__str__
+
+
+class Outcome(Word):
     """How one execution of a cell ended."""
 
     OK = "ok"
@@ -38,7 +44,7 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
-class Verdict(str, Enum):
+class Verdict(Word):
     """What follows from an outcome."""
 
     FINE = "fine"
@@ -48,7 +54,7 @@ class Verdict(str, Enum):
     CANCELLED = "cancelled"  # the person's doing: no attempt is counted
 
 
-class StepStatus(str, Enum):
+class StepStatus(Word):
     """Where a step stands."""
 
     PENDING = "pending"
@@ -67,7 +73,7 @@ class Consent(Enum):
     WITHHELD = "withheld"
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """What a step is for."""
 
     STEP = "step"
