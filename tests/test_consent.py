@@ -74,6 +74,8 @@ def test_a_cell_runs_where_its_edit_was_accepted(shared: Project, how, auto_run:
         ("always", "plan", "cd x && .stepper/env/bin/stepper eval '1'", "deny"),
         ("always", "plan", "stepper restore", "deny"),
         ("always", "plan", "stepper continue", "ask"),
+        ("always", "plan", "ls; stepper new 'a problem' --step One", "deny"),
+        ("always", "default", "stepper new 'a problem' --step One", None),
         ("always", "plan", "stepper status; stepper plan", None),
         ("always", "default", "stepper run book", None),
         ("ask", "default", "stepper run book", "ask"),

@@ -55,6 +55,8 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
     runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if consent is Consent.WITHHELD and gate.NEW.search(command):
+        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:

@@ -19,6 +19,11 @@ PLAN_MODE = "the client is in plan mode, in which nothing runs"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+NEW = re.compile(CALL.format("new"))
+PLAN_FIRST = (
+    "no notebook was made: in plan mode nothing is written. The problem and its steps (TITLE :: CRITERION) belong into"
+    " the plan that the person is shown; `stepper new` makes the notebook once that is accepted"
+)
 RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
 
 
