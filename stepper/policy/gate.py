@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands import COMMANDS
-from stepper.policy.model import Cell, Consent, Limits
+from stepper.policy.model import Cell, Consent, Limits, StepStatus
 from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
@@ -45,7 +45,7 @@ def stopped(state: State) -> str | None:
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
-    number = state.open_step()
+    number = state.open_step(StepStatus.DOUBTED)
     failed = plan.failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None

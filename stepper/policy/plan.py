@@ -74,7 +74,7 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
     Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
-    every other cell is a helper in no step.
+    every other cell is a helper in no step. A step whose criterion is false has its cell: the work may go on past it.
     """
     asked = firstline.parse(cell.source)
     if asked.scratch:
@@ -85,6 +85,9 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
         if state.of(step.id).cell_id == cell.id:
             return step.id
     number = state.open_step()
+    progress = state.of(number) if number is not None else None
+    if progress and progress.status is StepStatus.DOUBTED and find_cell(cells, progress.cell_id or ""):
+        number = state.open_step(StepStatus.DOUBTED)
     if cell.id in state.progress or (number is not None and failed_cell(state, cells, number) is not None):
         return None  # it ran before, in no step; or it is a helper
     return number
