@@ -64,6 +64,11 @@ def asks_to_stop(fault: Fault) -> bool:
     return bool((STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(fault.evalue))
 
 
+def question(error: str) -> str:
+    """Return what an error asks of the person: what comes after `STOP:` in it."""
+    return error.partition("STOP:")[2].strip(" '\"")
+
+
 def words(fault: Fault) -> set[str]:
     """Return by what a fault is known: its classes, `errno NAME`, `HTTP` and `HTTP STATUS`."""
     found = _words(_names(fault), fault.attributes.get("errno"))
