@@ -103,6 +103,15 @@ def parse(text: str, name: str) -> Limits:
     return Limits(**values)
 
 
+def notebooks(paths: Paths, limits: Limits) -> list[str]:
+    """Return the paths of the project's notebooks, by name."""
+    found = []
+    for folder, folders, files in os.walk(os.path.join(paths.project, limits.notebooks_dir)):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(folder, name) for name in files if name.endswith(".ipynb") and not name.startswith(".")]
+    return sorted(found)
+
+
 class Config:
     """The project's limits, read again when the file changes."""
 

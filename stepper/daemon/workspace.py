@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from stepper.daemon.config import Config
+from stepper.daemon.config import Config, notebooks
 from stepper.daemon.environ import kernel_environ
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
@@ -50,6 +50,19 @@ class Workspace:
         if name not in self.sessions:
             self.sessions[name] = self._open(name, path)
         return self.sessions[name]
+
+    def glance(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
+        name = self.paths.relative(path)
+        return self.sessions.get(name) or self._open(name, path)
+
+    def notebooks(self) -> list[str]:
+        """Return the resolved paths of all notebooks of the project, by name."""
+        found = []
+        for path in notebooks(self.paths, self.config.limits()):
+            with contextlib.suppress(UsageError):  # whoever names it is told
+                found.append(self.resolve(path))
+        return found
 
     def all_sessions(self) -> list[Session]:
         """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""

@@ -19,7 +19,7 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
-from stepper.setup import doctor, settings, trust
+from stepper.setup import doctor, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -61,9 +61,15 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    if options.link:
+        say("command", shell.make(paths))
+        if not shell.on_path():
+            say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
         say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
         say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+        if not options.link:
+            say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
         if not options.allow:
             say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
 
