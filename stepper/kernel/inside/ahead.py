@@ -43,11 +43,14 @@ def step() -> None:
 
 
 def steps(parts: Callable[[], Any]) -> Iterator[None]:
-    yield parts()
-    yield highlighted()
+    parts()
+    yield
+    highlighted()
+    yield
     known = [name for name, module in list(sys.modules.items()) if type(module) is ModuleType]
     for first in range(0, len(known), FILES):
-        yield located(known[first : first + FILES])
+        located(known[first : first + FILES])
+        yield
 
 
 def highlighted() -> None:

@@ -118,9 +118,7 @@ def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
-    guarded(
-        ahead.idle, lambda: [part(name) for name in ("fault", "failed") if name == "fault" or name in parts["names"]]
-    )
+    guarded(ahead.idle, lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))])
 
 
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
