@@ -32,25 +32,45 @@ def fault(source: str) -> Fault:
 new = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python stops elsewhere there")
 
 READS_WITH = [
+    # brackets
+    ("x = (\n  a.b(c=(1, 2)\n  .d()\n)\ny = 3", "a `)` at the end of line 2"),
+    ("f(\n  g(,\n  h=3,\n)", "a `)` at the end of line 2"),
+    ("x = [1,\n2,\n3\ny = 4", "a `]` at the end of line 3"),
+    ("d = {\n  'x': [1, 2,\n  'y': 3,\n}", "a `]` at the end of line 2"),
+    ("if f(a:\n    b", "a `)` at the end of line 1"),
+    ("f(\n    a,\n    b,\ng()", "a `)` at the end of line 4"),
+    ("x = (a\n    .b())\n    .c())\nz", "no `)` in line 2"),
+    ("print((a) + b))", "no `)` in line 1"),
+    # commas, colons, operators
+    ("[\n  {'a': 1}\n  {'b': 2},\n]", "a comma at the end of line 2"),
+    ("d = {\n 'a': 'x'\n 'b': 'y',\n}", "a comma at the end of line 2"),
+    ("d = {'a': 1\n 'b': 2\n 'c': 3\n}", "a comma at the end of line 1, a comma at the end of line 2"),
+    ("x = [\n  'a',\n  'b'\n  'c'\n  d\n]", "a comma at the end of line 4"),
     # blocks
+    ("try:\n    x = 3\n\ny = 4", "an `except` or `finally` for the try of line 1"),
+    ("try:\n    x = 3", "an `except` or `finally` for the try of line 1"),
+    ("try:\n    try:\n        x\n    except A:\n        y\n\nz = 3", "for the try of line 1"),
     ("if a:\n    b\nc = 3\nelif d:\n    e", "line 3 indented by 4 blanks (now 0), in the block of line 1"),
     ("for a in b:\n    if a:\n        c\nelif e:\n    f", "lines 4–5 indented by 4 blanks (now 0)"),
     ("def f():\n    x\ny = 3\nreturn y", "lines 3–4 indented by 4 blanks (now 0), in the block of line 1"),
     ("def f():\n        a\n    b", "line 3 indented by 8 blanks (now 4), in the block of line 1"),
     ("def f():\n    a\n  b", "line 3 indented by 4 blanks (now 2), in the block of line 1"),
+    ("if a:\n    # later\nelse:\n    b", "a body (if only `pass`) below line 1"),
     ("if a:\nb", "line 2 indented by 4 blanks (now 0), in the block of line 1"),
     ("a = 3\n    b = 4", "line 2 indented by 0 blanks (now 4)"),
     ("def f(x):\n    y = await g(x)\n    return y", "`async def` in place of `def` in line 1"),
+    ("x = f'''\n{a}\n{b\n'''", "a `}` after `{b` in line 3"),
     # what is no Python
-    ("if a || b:\n    c", "`or` in place of `||` in line 1"),
+    ("a = b and and c", "`and` in place of `and and` in line 1"),
     ('x = "a["b"]c"', "the other kind of quotes (') inside the text of line 1"),
-    ("a = “b”\nc = 'x’y'\nd = [‘e’]", "`\"` in place of `“` in line 1, `'` in place of `‘` in line 3"),
     ("```python\na\n```", "no Markdown fence (backticks) in line 1, no Markdown fence (backticks) in line 3"),
-    ("if a:\n    b\nelse if c && !d:\n    n++", "`elif` in place of `else if` in line 3, `and` in place of `&&` in line 3"),
+    ("a = 1\\nb = 2\\nc", r"a line break in place of `\n` in line 1"),
     ("a = 3\npip install b", "`%pip install b` (a command of the shell) in line 2"),
     ("git clone a", "`!git clone a` (a command of the shell) in line 1"),
     ("f(a, class=3)", "`class_` in place of the reserved word `class` in line 1"),
     ("def f(from, to):\n    pass", "`from_` in place of the reserved word `from` in line 1"),
+    ("a = “b”\nc = “d”", "`\"` in place of `“` in line 1, `\"` in place of `“` in line 2"),
+    ("if a:\n    b\nelse if c:\n    n++", "`elif` in place of `else if` in line 3, `n += 1` in place of `n++` in line 4"),
     ("df.class", "`class_` in place of the reserved word `class` in line 1"),
 ]  # fmt: skip
 
@@ -70,8 +90,8 @@ def test_quotes_within_an_f_string() -> None:
 
 
 PLACE_ALONE = [
-    "print((a) + b))",  # its message says of brackets which are not closed, or never opened
     "x = 'a['b']c'",
+    "print('it's')",
     "for x in y\n    z",  # Python's own message asks for the colon
     "f(a, , b)",
     "a = 1 2",
@@ -97,7 +117,7 @@ def test_where_python_says_all_nothing_is_tried(source: str) -> None:
 
 
 @new
-@pytest.mark.parametrize("table", ["WORDS"])
+@pytest.mark.parametrize("table", ["WORDS", "PIECES", "ASYNC", "LAST"])
 def test_each_row_is_the_one_told_of_some_cell(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its row, at least one cell of the tables is told otherwise: a row that decides nothing has to go."""
     sources = [source for source, _ in READS_WITH if "%" not in source]
@@ -118,6 +138,7 @@ def parsed(source: str, line: int, **attributes: Any) -> str:
 @pytest.mark.parametrize(
     ("source", "text", "part"),
     [
+        ("df.query('c > 3 && d < 4')", "c >3 and and d <4\n", "reads with `and` in place of `and and`"),
         ("df.eval('1 = c')", "1 =c\n", "line 1 of the text that was parsed, column 4: `1 =c`"),
         ("exec('a b >3')", "a b >3\n", "line 1 of the text that was parsed, column 4: `a b >3`"),
         ("exec('else if a:')", "x = 3\n", "line 1 of the text that was parsed, column 4: `x = 3`"),
@@ -131,7 +152,7 @@ def test_texts_that_a_cell_had_parsed(source: str, text: str, part: str) -> None
 def test_a_broken_file_is_named() -> None:
     name = "/project/notebooks/../src/tidying.py"
     told = parsed("import tidying", 1, filename=name, lineno=5, offset=9, text="    x = f({'a': 3}\n")
-    assert told == "line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`"
+    assert told.startswith("line 5 of /project/src/tidying.py, column 9: `x = f({'a': 3}`; this line reads with a `)`")
 
 
 def test_what_this_python_reads_is_not_changed() -> None:

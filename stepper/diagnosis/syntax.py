@@ -1,8 +1,8 @@
 """A suggestion for source that Python can't read: the small change with which it reads, found by trying.
 
 Python names the place where it could go on no more. What is told here was tried: with that change the whole source
-compiles, as IPython reads it. Where no change helps there is the place alone: Python's own message says what a bracket,
-a colon, a text's end or an operator too many is.
+compiles, as IPython reads it. Where no change helps there is the place alone: Python's own message says what a colon, a
+text's end or an operator too many is.
 """
 
 from __future__ import annotations
@@ -20,31 +20,40 @@ EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compi
 MAGIC = re.compile(r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)", re.MULTILINE)
 LONGEST, WIDEST = 20_000, 2_000  # characters of a source, of a line that is looked at: some patterns are quadratic
 EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
-NEAR = 50  # lines above the place where Python stopped that are looked at
+NEAR = 50  # lines around the place where Python stopped that are looked at
 ROUNDS = 8  # changes of one source
 KEYWORDS = "|".join(keyword.kwlist)
+PAIRS = {")": "(", "]": "[", "}": "{"}
+END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"  # of a line, before a comma, a colon, a remark
 SHELL = "apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget"
 
 Row = tuple[str, str, str]  # what is there, what Python writes, how that is said before the number of the line
 Edit = tuple[str, str]  # a changed source, and the change as one says it after "reads with"
 
-# What other languages, chats and shells write in the line where Python stops.
+# What other languages, escaped text, chats and shells write in the line where Python stops.
 WORDS = (
     (r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
     (r"[“”„‟]", '"', "`{new}` in place of `{old}` in"),
-    (r"[‘’‚‛]", "'", "`{new}` in place of `{old}` in"),
     (r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", "`{new}` in place of `{old}` in"),
-    (r"&&", " and ", "`{new}` in place of `{old}` in"),
-    (r"\|\|", " or ", "`{new}` in place of `{old}` in"),
-    (r"!(?!=)", "not ", "`{new}` in place of `{old}` in"),
     (r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", "`{new}` in place of `{old}` in"),
+    (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),  # what pandas makes of && and ||
+    (r"\\[nr]", "\n", r"a line break in place of `\n` in"),
     (r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", "`{new:.60}` (a command of the shell) in"),
     (rf"^(?:{SHELL}) (?![=(\[.,:)]).*", r"!\g<0>", "`{new:.60}` (a command of the shell) in"),
     (r'(?<=\[)"([^"]*)"(?=\])', r"'\1'", "the other kind of quotes (') inside the text of"),
     (rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])", r"\g<0>_",
      "`{new}` in place of the reserved word `{old}` in"),
 )  # fmt: skip
-ASYNC = (r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in")  # a line or more above
+# What the nearest line lacks: pieces of which several may be needed, then what must be all that lacks.
+PIECES = (
+    (rf"(?<=[\w\])}}'\"]){END}", ",", "a comma at the end of"),
+    (r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
+)
+ASYNC = ((r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in"),)
+LAST = (
+    (r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"),
+    (r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (if only `pass`) below"),
+)
 
 
 def suggestion(source: str, fault: Fault) -> str:
@@ -63,7 +72,8 @@ def suggestion(source: str, fault: Fault) -> str:
         change = "" if re.search(EXACT, fault.evalue) else _repaired(re.sub(r"\A%%.*", "", source))
         return f"the cell reads with {change}" if change else _place(line, column, own)
     of = f" of {re.sub(r'[^/]+/[.][.]/', '', file)}" if file else " of the text that was parsed"
-    return _place(line, column, text, of)
+    change = _repaired(text.strip())
+    return _place(line, column, text, of) + (f"; this line reads with {change}" if change else "")
 
 
 def _place(line: int, column: int, text: str, of: str = "") -> str:
@@ -114,15 +124,41 @@ def _stopped(source: str) -> tuple[int, int] | None:
 
 
 def _words(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield changes of words, of which several may be needed."""
+    """Yield changes of which several may be needed."""
     for row in WORDS:
         yield from _replaced(lines, at, row)
+    if re.search(r"[(\[{]", "".join(lines)):
+        yield from _nearby(lines, at, PIECES)
 
 
 def _blocks(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield changes of the blocks around, each of which must be all that lacks: `async`, then the indentation."""
-    for number in range(at, max(-1, at - NEAR), -1):
-        yield from _replaced(lines, number, ASYNC)
+    """Yield changes each of which must be all that lacks, the likeliest first."""
+    yield from _nearby(lines, at, ASYNC)
+    yield from _brackets(lines, at)
+    yield from _indented(lines, at)
+    yield from _nearby(lines, at, LAST)
+
+
+def _nearby(lines: Sequence[str], at: int, rows: Sequence[Row]) -> Iterator[Edit]:
+    for row in rows:
+        for number in sorted(range(len(lines)), key=lambda number: abs(number - at))[:NEAR]:
+            yield from _replaced(lines, number, row)
+
+
+def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield a bracket more at a line's end, or one less; after a comma something goes on, in most cases."""
+    source = "\n".join(lines)
+    ends = sorted(range(len(lines)), key=lambda number: (lines[number].rstrip()[-1:] in ("", ","), abs(number - at)))
+    for closer, opener in PAIRS.items():
+        row = (rf"{END}|$", closer, "a `{new}` at the end of")
+        if source.count(opener) < source.count(closer):
+            row = (re.escape(closer), "", "no `{old}` in")
+        for number in ends if source.count(opener) != source.count(closer) else ():
+            yield from _replaced(lines, number, row, 1)
+
+
+def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield lines moved into a block around them, or out of it: that where Python stopped, those around it."""
     code = [number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
     width = {number: _width(lines[number]) for number in code}
     above, below = ([n for n in code if at - NEAR < n < at], [n for n in code if n > at])
@@ -140,11 +176,11 @@ def _blocks(lines: Sequence[str], at: int) -> Iterator[Edit]:
             yield _moved(lines, which, goal - now, heads[-1] if heads else -1)
 
 
-def _replaced(lines: Sequence[str], number: int, row: Row) -> Iterator[Edit]:
+def _replaced(lines: Sequence[str], number: int, row: Row, count: int = 0) -> Iterator[Edit]:
     pattern, python, said = row
     if found := re.search(pattern, lines[number]):
         what = said.format(new=found.expand(python).strip(), old=found[0].strip())
-        new = [*lines[:number], re.sub(pattern, python, lines[number]), *lines[number + 1 :]]
+        new = [*lines[:number], re.sub(pattern, python, lines[number], count=count), *lines[number + 1 :]]
         yield "\n".join(new), f"{what} line {number + 1}"
 
 
