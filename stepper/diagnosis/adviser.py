@@ -102,8 +102,7 @@ class Adviser:
                 said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
             elif RUNNING_LOOP.search(fault.evalue):
                 said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
-        own = [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
-        said = [part for part in said if part] or sentences(look, notebook) or own
+        said = [part for part in said if part] or sentences(look, notebook)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda told, since_ns: [])

@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from stepper.kernel.inside import children, record
+from stepper.kernel.inside import ahead, children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
 from stepper.kernel.inside.namespace import keep, namespace
@@ -111,6 +111,7 @@ def recall(request: str) -> None:
 
 
 def on_pre_run(info: Any) -> None:
+    ahead.busy()
     guarded(unbounded)
     guarded(before_run, info)
 
@@ -119,6 +120,7 @@ def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
+    guarded(ahead.idle, lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))])
 
 
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
