@@ -93,7 +93,7 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(p
     told = project.stepper("status").stdout
     assert f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?" in told
     assert "The agent asks: may rows be dropped?" in told
-    assert "Suggestion: decide what the message asks" in told
+    assert "Suggestion: answer what the message asks" in told
     for way in ("stepper continue ", "stepper fix ", "stepper skip [REASON] "):
         assert f"\n  {way}" in told
     assert "stepper restore" not in told, "its state is there"
