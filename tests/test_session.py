@@ -219,13 +219,16 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
         "output": {"cell": "1"},
         "confirm": {"words": "one will do"},
         "run": {"notebook": "notebooks/book.ipynb"},
+        "use": {"notebook": "notebooks/book.ipynb"},
         "plan add": {"title": "Send"},
         "plan edit": {"id": 3, "title": "Tell more"},
         "plan move": {"id": 4, "after": 2},
         "plan remove": {"id": 3},
     }
     project.notebook("book.ipynb", [code("x = 1", "a")])
-    for name in sorted(DOCUMENTS, key=lambda name: name in ("new", "run")):  # last: another notebook is current then
+    for name in sorted(
+        DOCUMENTS, key=lambda name: name in ("new", "run", "use")
+    ):  # last: another notebook is current then
         body = client.ask(project.paths, name.encode(), json.dumps(given.get(name, {})).encode(), launch=False)
         told = json.loads(body)
         assert " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name], name

@@ -6,7 +6,7 @@ import ast
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.policy import firstline
@@ -52,8 +52,13 @@ def expression(criterion: str) -> str:
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as it stands in `metadata.stepper` and in the journal."""
-    return {"problem": plan.problem, "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps]}
+    """Return the plan as it stands in `metadata.stepper` and in the journal: without what says nothing."""
+    return {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
+
+
+def _told(step: Step) -> dict[str, Any]:
+    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP)}
+    return {"id": step.id, "title": step.title, **{name: value for name, value in more.items() if value}}
 
 
 def from_json(data: Any) -> Plan | None:

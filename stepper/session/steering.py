@@ -17,6 +17,7 @@ from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.quotes import TEXT_LIMIT, plain
 
 
 async def create(session: Session, made: Plan) -> None:
@@ -77,11 +78,12 @@ async def _run(
     before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`."""
-    done, failed = 0, None
+    done, failed, results = 0, None, list[answers.CellResult]()
     for position, cell in enumerate(cells, 1):
         progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
+        results.append(_result(ended))
         found = session.kept(reports.of_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
@@ -92,7 +94,15 @@ async def _run(
             failed = replace(found, text=f"{found.text}\n{told}")
             break
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, failed.text if failed else "")
+    text = failed.text if failed else ""
+    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results)
+
+
+def _result(ended: reports.Ended) -> answers.CellResult:
+    run, output = ended.run, plain(ended.outputs)[:TEXT_LIMIT]
+    return answers.CellResult(
+        ended.cell.number, run.cell_id, run.step, run.run, run.outcome.value, run.duration_s, run.fault, output
+    )
 
 
 async def evaluate(session: Session, source: str, caller: Caller) -> answers.Evaluated:
@@ -124,7 +134,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
-        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text)
+        output = plain(execution.outputs)
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output)
 
 
 async def restart(session: Session, caller: Caller) -> bool:

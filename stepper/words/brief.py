@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.ground.text import clean, one_line
+from stepper.ground.text import clean, counted, one_line
 from stepper.policy import classify
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State
+from stepper.words import remedy
 from stepper.words.quotes import quote, words
 from stepper.words.report import Report, bounded, left_out, seconds, step_name
 
@@ -28,6 +29,12 @@ AGAIN = {
 }
 NAMES = 40  # of each kind, in a context
 ANSWER_LIMIT = 2000  # characters of what the person says with a command
+WAYS = {
+    "stepper restore": "runs the cells that had ended well again, in a fresh kernel",
+    "stepper continue [ANSWER]": "lifts the stop (in Claude Code: /continue)",
+    "stepper fix [HINT]": "lifts it and grants the failed step fresh retries (/fix)",
+    "stepper skip [REASON]": "lifts it and leaves the step out (/skip)",
+}
 
 
 def plan_lines(state: State) -> list[str]:
@@ -85,7 +92,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
-    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name}).", *plan_lines(state)]
+    stands = "complete" if state.complete and not state.stop else f"under way ({state.name})"
+    lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
         lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
     lines.append(next_line(state))
@@ -107,7 +115,7 @@ def built(state: State) -> str:
     if not state.ran:
         return ""
     named = [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"] if steps else []
-    named += [_counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
@@ -124,6 +132,18 @@ Suggestion: `stepper restore` runs the cells that had ended well again in a fres
     )
 
 
+def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
+    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it."""
+    asked, run = classify.question(stop.error), next((run for run in state.runs[::-1] if run.key == stop.key), None)
+    where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
+    lines = [f"Stopped{where}: {one_line(stop.error)}"]
+    lines += [f"The agent asks: {one_line(asked)}"] if asked else []
+    lines += [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"] if run else []
+    ways = [name for name in WAYS if name != "stepper restore" or state.lost]
+    lines += ["Ways out:", *(f"  {name:<24}{WAYS[name]}" for name in ways)]
+    return asked or None, ways, "\n".join(lines)
+
+
 def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     """Return the report on a run as the journal has it; without its text, what is known of it."""
     fine, fault = run.verdict is Verdict.FINE, run.fault
@@ -136,6 +156,14 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
             " Its daemon ended before it could tell more; its outputs are in the notebook."
         )
     return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
+
+
+def uncovered(name: str, line: str) -> Report:
+    """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
+    why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
+    mend = f"what covers it: {one_line(line)}" if line else "it lies in a folder where none leads"
+    text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
+    return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 
 
 def waits(reason: str, command: str) -> Report:
@@ -215,15 +243,11 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
-        f"The notebook is complete: {_counted(statuses.count(StepStatus.DONE), 'step')} done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {_counted(len(state.runs), 'run')},"
-        f" {_counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {_counted(figures, 'figure')}.",
+        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
+        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
