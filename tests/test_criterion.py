@@ -178,6 +178,10 @@ def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
     assert plan.expression(prose) == ""
 
 
+def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
+    assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
+
+
 def started(source: str = "x") -> events.Started:
     return events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
 

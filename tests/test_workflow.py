@@ -459,6 +459,7 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(pr
     assert 'Step 1 of 3 "Train": not done. Replace its cell, or say why' in answer.text
     assert answer.line.startswith('? step 1 of 3 "Train" · ok, but `score > 0.9` is false')
     assert (step(project, 1)["status"], project.json("status")["state"]) == ("doubted", "ready")
+    assert "? 1. Train  (its criterion is false)" in project.stepper("status").stdout
     assert "is false: replace its cell" in end_turn(notebook)["reason"]
     _, answer = notebook.insert("text = ''")  # the work may go on without it
     assert "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text  # prose is the agent's

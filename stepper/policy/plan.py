@@ -14,6 +14,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
 IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
@@ -42,7 +43,7 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
 
 def expression(criterion: str) -> str:
     """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
-    text = criterion.strip(" `")
+    text = criterion.strip(" `").translate(SIGNS)
     try:
         body = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

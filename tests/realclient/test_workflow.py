@@ -158,7 +158,7 @@ Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {action}"""
-LACKS = "tell the agent what it lacks and /fix, or /skip this step"
+LACKS = "tell the agent what it lacks: /fix HINT, or /skip this step"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 
 
