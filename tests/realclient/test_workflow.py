@@ -373,6 +373,40 @@ def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_mode
     assert standing(notebook) == ("ready", ["done", "failed", "pending"])
 
 
+def test_the_status_of_a_stopped_notebook_says_the_ways_out(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    ran(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
+    model = scripted_model([text("There it is.")])
+    client(model).prompt("/notebook-status", permissions="default")
+    said = model.shown()
+    assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in said
+    assert "RuntimeError: STOP: which column?" in said and "The agent asks: which column?" in said
+    assert all(way in said for way in ("stepper continue", "stepper fix", "stepper skip [REASON]"))
+
+
+def test_a_new_notebook_is_short_on_the_screen(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    steps = " ".join(f"--step 'Step {number}'" for number in range(7))
+    made: list[Path] = []
+
+    def look(messages: list[Message]) -> list[Block]:
+        made.append(max((project / "notebooks").glob("*short*.ipynb")))
+        return [read(made[0])]
+
+    model = scripted_model([bash(f"stepper new 'A short one' {steps}")], look, [text("It is there.")])
+    screen = interactive_claude(model, permissions="default")
+    screen.send("Make it.")
+    screen.wait_for("It is there.")
+    screen.keys("C-o")  # all that the client shows of its tools' calls
+    seen = screen.wait_for("Read 1 cell")
+    assert "1. Step 0" in seen and '"id"' not in seen
+    lines = made[0].read_text().splitlines()
+    assert len(lines) < 60 and '"criterion"' not in made[0].read_text() and '"kind"' not in made[0].read_text()
+    assert '"criterion"' not in model.shown()
+
+
 def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client: Client) -> None:
     ran(notebook, 'raise RuntimeError("STOP: which one?")')
     model = scripted_model()
