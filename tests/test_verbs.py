@@ -29,7 +29,7 @@ DOCUMENTS = {
     "output": "notebook cell_id page pages text",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
-    **dict.fromkeys(("continue", "fix", "skip"), "text"),
+    **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), "notebook steps"),
     "shutdown": "kernels notebook",

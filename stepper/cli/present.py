@@ -19,7 +19,7 @@ import click
 from stepper.cli.terminal import say
 from stepper.ground.text import CONTROLS, clean, counted, one_line
 
-MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
+MARKS = {"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"}
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -112,7 +112,8 @@ def _plan(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
-        more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
+        why = {"skipped": "skipped", "done": "confirmed"}.get(step["status"], "why")
+        more += [f"{why}: {one_line(step['reason'])}"] if step["reason"] else []
         lines.append(_step(step, more))
     return "\n".join(lines if found["steps"] else [*lines, "  no plan"])
 
@@ -201,7 +202,7 @@ PRESENT = {
     "output": Rendering(_output),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
-    **dict.fromkeys(("continue", "fix", "skip"), Rendering(has_json=False)),
+    **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
     "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
     "shutdown": Rendering(_shutdown, has_json=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     row = commands.COMMANDS.get(verb)
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
-    told = commands.read(row.arguments, load_arguments(payload))
+    told = _placed(commands.read(row.arguments, load_arguments(payload)))
     if isinstance(told, WORK):
         request.workspace.worked.add(request.owner)
     return answers.to_json(await _of_project(request, told))
@@ -59,6 +60,15 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
         raise UsageError(f"the request's arguments can't be read: {error}") from None
     if not isinstance(told, dict):
         raise UsageError("the request's arguments are no object")
+    return told
+
+
+def _placed(told: Any) -> Any:
+    """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
+    match told:
+        case commands.Continue(answer=said, notebook=None) | commands.Fix(hint=said, notebook=None):
+            row: Any = type(told)
+            return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
     return told
 
 
@@ -131,11 +141,13 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Shutdown():
             return answers.Ended(int(await steering.shutdown(session, SHUTDOWN)), session.name)
         case commands.Continue():
-            return answers.Said(await steering.go_on(session))
+            return answers.Said(await steering.go_on(session, told.answer))
         case commands.Fix():
-            return answers.Said(await steering.fix(session))
+            return answers.Said(await steering.fix(session, told.hint))
         case commands.Skip():
             return answers.Said(await steering.skip(session, told.reason))
+        case commands.Confirm():
+            return answers.Said(steering.confirm(session, told.words))
         case commands.PlanAdd():
             return await steering.change_plan(session, lambda state: plan.added(state, told.title, told.after))
         case commands.PlanEdit():

@@ -196,6 +196,13 @@ class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 -
     notebook: str | None = option(WHICH)
 
 
+class Confirm(Arguments, name="confirm", group=PLAN, examples=('confirm "two stations report in feet"',)):
+    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
+
+    words: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
 class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval "df.columns"', "eval - < look.py")):
     """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
 
@@ -222,12 +229,21 @@ class Shutdown(OfNotebook, name="shutdown", group=KERNEL, examples=("shutdown", 
     """End the kernel of NOTEBOOK; without one the daemon and all kernels of this project. Nothing else is touched."""
 
 
-class Continue(OfNotebook, name="continue", persons=True, group=PERSONS):
-    """Lift a stop; say where to go on."""
+class Continue(Arguments, name="continue", persons=True, group=PERSONS, examples=("continue yes, drop them",)):
+    """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
+
+    answer: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
 
 
-class Fix(OfNotebook, name="fix", persons=True, group=PERSONS):
-    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
+class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix the dates are in UTC",)):
+    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
+
+    The agent reads HINT (`-`: from standard input).
+    """
+
+    hint: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
 
 
 class Skip(Arguments, name="skip", persons=True, group=PERSONS, examples=("skip the data are not there yet",)):

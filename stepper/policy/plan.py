@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
 def slug(problem: str) -> str:
@@ -36,6 +38,17 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
     if not title:
         raise ValueError(f"step {number} has no title")
     return Step(number, title, criterion, Kind(kind))
+
+
+def expression(criterion: str) -> str:
+    """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
+    text = criterion.strip(" `")
+    try:
+        body = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    decides = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
+    return text if decides and not IS_PROSE.search(text) else ""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

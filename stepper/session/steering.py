@@ -156,21 +156,22 @@ async def shutdown(session: Session, why: str) -> bool:
         return await session.keeper.end(why)
 
 
-async def go_on(session: Session) -> str:
-    """Lift a stop; return where to go on, with the context."""
-    lifted = session.state.stop is not None
-    if lifted:
-        session.log(events.Continued(at=now()))
+async def go_on(session: Session, answer: str = "") -> str:
+    """Lift a stop; return where to go on, with the context and what the person answers."""
+    lifted = session.state.stop
+    if lifted is not None:
+        session.log(events.Continued(at=now(), answer=answer.strip()))
     known, alive = await standing.namespace(session)
-    return brief.after_continue(session.name, session.state, known, alive, lifted)
+    return brief.after_continue(session.name, session.state, known, alive, lifted, answer)
 
 
-async def fix(session: Session) -> str:
-    """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
-    key = failed_key(session)
-    session.log(events.Fixed(at=now(), key=key))
+async def fix(session: Session, hint: str = "") -> str:
+    """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
+    key, stop = failed_key(session), session.state.stop
+    session.log(events.Fixed(at=now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
-    return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    said = brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    return "\n".join([said, *brief.answered(stop, hint)])
 
 
 async def skip(session: Session, reason: str) -> str:
@@ -185,6 +186,19 @@ async def skip(session: Session, reason: str) -> str:
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
+
+
+def confirm(session: Session, words: str) -> str:
+    """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
+    state, reason = session.state, " ".join(words.split())
+    doubted = [step.id for step in state.plan.steps if state.of(step.id).status is StepStatus.DOUBTED]
+    if not doubted:
+        why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
+        raise UsageError(why, "stepper plan  # shows the steps")
+    if not reason:
+        raise UsageError("say why the step is done although its criterion is false", 'stepper confirm "WORDS"')
+    session.log(events.Confirmed(at=now(), key=doubted[0], reason=reason))
+    return brief.after_confirm(session.name, state, doubted[0], reason)
 
 
 def failed_key(session: Session) -> Key | None:

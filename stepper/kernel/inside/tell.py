@@ -76,7 +76,9 @@ def after_run(result: Any) -> None:
         error = last if is_error(last) and id(last) != now["shown"] else None
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
-    tell(error, doubts=odd or [], figures=shown or [])
+    asked = None if error else parent()["metadata"].get("stepper_criterion")
+    met = guarded(part("criterion").holds, asked) if asked and "criterion" in parts["names"] else None
+    tell(error, doubts=odd or [], figures=shown or [], **({"criterion": met} if met else {}))
 
 
 def tell(error: BaseException | None = None, **facts: Any) -> None:
