@@ -125,6 +125,13 @@ def repo(tmp_path):
     return root
 
 
+def in_the_agents_shell(env, path, *names):
+    """Return what these names mean in a shell that read session.sh, those that mean something."""
+    text = (env / "session.sh").read_text() + "".join(f"command -v {name}\n" for name in names) + "true\n"
+    done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
 # --- the whole way, real environments ----------------------------------------------------------------------
 
 
@@ -151,11 +158,8 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     ]
     told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()).is_relative_to(env)
-    text = f"{(env / 'session.sh').read_text()} command -v stepper; echo ${{PATH##*:}}; command -v python3"
-    shell = subprocess.run(["sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
-    command, last, python = shell.stdout.splitlines()
+    command, python = in_the_agents_shell(env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython")
     assert Path(command).resolve() == env / "bin/stepper"
-    assert last == str(env / "bin")
     assert python == str(path / "python3")
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/token"][0] == 0o600
@@ -423,6 +427,18 @@ def test_there_and_back(tmp_path, kernel, name, text):
     assert snapshot(repo) == first
     undo(repo)
     assert snapshot(repo) == before
+
+
+def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(tmp_path, kernel):
+    (repo := tmp_path / ODD).mkdir()
+    setup(repo, kernel=kernel)
+    env = Path(Paths(str(repo)).env)
+    for name in (others := ("python", "python3", "pip", "jupyter", "ipython")):
+        script(env / "bin" / name, "echo stepper's own")
+    (env / "session.sh").write_text(f"export PATH='/x':\"$PATH\":'{env}/bin'\n")  # as earlier versions left it
+    setup(repo, kernel=kernel)
+    found = in_the_agents_shell(env, tmp_path / "nothing", "stepper", *others)
+    assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
 
 
 def test_an_empty_folder_becomes_empty_again(tmp_path, kernel):

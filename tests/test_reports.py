@@ -223,6 +223,17 @@ def test_causes_are_told(project: Project) -> None:
     assert "Caused by ValueError: invalid literal for int() with base 10: 'x'" in answer.text
 
 
+def test_nothing_is_said_for_the_sake_of_saying_something(project: Project) -> None:
+    notebook = project.new("One")
+    cell, answer = notebook.insert(
+        "try:\n    {}['b']\nexcept KeyError as error:\n    raise RuntimeError(f'no {error}') from error"
+    )
+    assert "RuntimeError: no 'b'" in answer.text
+    assert "Caused by" not in answer.text and "Suggestion" not in answer.text
+    answer = notebook.replace(cell, "%%bash\necho hello\nexit 3")
+    assert "Suggestion" not in answer.text and "| hello" in answer.text
+
+
 def test_a_frame_in_a_file_of_the_project_is_shown(project: Project) -> None:
     (project.folder / "notebooks" / "tools.py").write_text("def halve(x):\n    return x / 0\n")
     notebook = project.new("One")

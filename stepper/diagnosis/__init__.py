@@ -6,4 +6,5 @@ PARTS = {
     "doubts": "stepper.diagnosis.inside",
     "figures": "stepper.diagnosis.inside",
     "criterion": "stepper.diagnosis.inside",
+    "commands": "stepper.diagnosis.inside",
 }

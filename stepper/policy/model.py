@@ -151,7 +151,6 @@ class Fault:
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
     chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
-    doc: str = ""  # the first line of its class's docstring
     suggestion: str = ""  # one line of facts that the fix needs
 
 

@@ -80,10 +80,9 @@ def _finish_env(paths: Paths) -> None:
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
-    # own. `stepper` alone comes first, because the project may have another command of that name.
-    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
-    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    # `stepper` alone, and first: the project may have another command of that name. Of `python`, `pip`,
+    # `jupyter` the agent's Bash calls are to find the project's or none.
+    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"

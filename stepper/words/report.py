@@ -182,7 +182,8 @@ def of_run(ended: Ended) -> Report:
         if fault.suggestion and fault.suggestion not in fault.evalue:
             parts.append(f"Suggestion: {one_line(fault.suggestion)}")
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
-        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]]
+        chain = [(how, name, said) for how, name, said in fault.chain if not said or said not in fault.evalue]
+        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in chain[:3]]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
