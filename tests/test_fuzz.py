@@ -452,10 +452,10 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     assume(json.dumps(before) == json.dumps(data))
     if merging.problem(before):
         return  # refused, by name: nothing is written
-    merged, new = merging.add_rules(merging.add_hooks(before, "notebooks"), merging.rules("notebooks"))
+    merged, new = merging.add_rules(merging.add_hooks(before), merging.rules(["notebooks"]))
     written = merging.render(merged, text)
     assert json.dumps(merging.parse(written)) == json.dumps(merged)
-    assert not merging.missing(merged, "notebooks")
+    assert not merging.missing(merged)
     for name, value in before.items():
         if name not in ("hooks", "permissions"):
             assert json.dumps(merged[name]) == json.dumps(value)

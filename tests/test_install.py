@@ -383,6 +383,7 @@ def test_help_needs_no_python(checkout, tmp_path):
     assert done.returncode == 0
     for word in (
         "--python PATH",
+        "--notebooks PATTERN…",
         "--allow",
         "--link",
         "--editable",
@@ -646,13 +647,55 @@ def test_the_notebooks_folder_of_the_config_is_used(repo, kernel):
     (repo / ".stepper/config.yaml").write_text("notebooks_dir: analysis/nb/\n")
     setup(repo, "--allow", kernel=kernel)
     data = json.loads((repo / ".claude/settings.json").read_text())
-    assert data["hooks"]["PostToolUse"][0]["hooks"][0]["if"] == "NotebookEdit(analysis/nb/**/*.ipynb)"
     assert "Edit(analysis/nb/**)" in data["permissions"]["allow"]
     assert (repo / "analysis/nb").is_dir()
     (repo / ".stepper/config.yaml").write_text("notebook_dir: x\n")
     before = snapshot(repo)
     with pytest.raises(StepperError, match="notebook_dir"):
         setup(repo, kernel=kernel)
+    assert snapshot(repo) == before
+
+
+def test_notebooks_in_several_folders(repo, kernel, capsys):
+    (repo / "analysis").mkdir()
+    for name in ("analysis/x.ipynb", "top.ipynb"):
+        (repo / name).write_text("{}")
+    before = snapshot(repo)
+    setup(repo, kernel=kernel)
+    line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
+    told = f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
+    assert told in capsys.readouterr().out
+    setup(repo, "--allow", "--notebooks", "notebooks", "analysis", "*.ipynb", kernel=kernel)
+    assert "3 covered\n" in capsys.readouterr().out
+    assert (repo / ".stepper/config.yaml").read_text() == line + "\n"
+    data = json.loads((repo / ".claude/settings.json").read_text())
+    rules = ["Edit(notebooks/**)", "Edit(analysis/**)", "Edit(/*.ipynb)", "Bash(stepper *)"]
+    assert data["permissions"]["allow"] == ["Bash(ls *)", *rules]
+    made = snapshot(repo)
+    setup(repo, "--allow", kernel=kernel)  # what the config holds stays
+    assert snapshot(repo) == made
+    undo(repo)
+    assert snapshot(repo) == before
+
+
+def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
+    (repo / ".stepper").mkdir()
+    (repo / ".stepper/config.yaml").write_text("# mine\nmax_retries: 2\nnotebooks: nb\n")
+    setup(repo, "--notebooks", "lab", kernel=kernel)
+    text = '# mine\nmax_retries: 2\nnotebooks: ["lab"]\n'
+    assert (repo / ".stepper/config.yaml").read_text() == text and (repo / "lab").is_dir()
+    undo(repo)
+    assert (repo / ".stepper/config.yaml").read_text() == text and not (repo / "lab").exists()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [("/abs", "patterns are relative"), ("../x", "inside the project"), (".claude", "inside the project")],
+)
+def test_a_pattern_that_leads_out_is_refused(repo, kernel, pattern, says):
+    before = snapshot(repo)
+    with pytest.raises(StepperError, match=says):
+        setup(repo, "--notebooks", "nb", pattern, kernel=kernel)
     assert snapshot(repo) == before
 
 

@@ -29,18 +29,9 @@ def script(_: Paths, shell: str) -> dict[str, str]:
 def notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
     """Return the notebooks, as `stepper` takes them in any folder: by what comes after the notebooks' folder."""
     paths, here = _paths(), current_folder()
-    if paths is None:
-        return []
-    from stepper.daemon import config
-
-    try:
-        limits = config.load(paths)
-    except StepperError:
-        return []
-    root, found = os.path.join(paths.project, limits.notebooks_dir), config.notebooks(paths, limits)
-    names = [os.path.relpath(path, root).removesuffix(".ipynb") for path in found]
-    files = [os.path.relpath(path, here) for path in found]
-    return [CompletionItem(name) for name in names + files if name.startswith(incomplete or name)][: len(found)]
+    found = _known(paths) if paths else {}
+    files = [os.path.relpath(path, here) for path in found.values()]
+    return [CompletionItem(name) for name in [*found, *files] if name.startswith(incomplete or name)][: len(found)]
 
 
 def cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
@@ -72,8 +63,23 @@ def _path(paths: Paths, name: str | None) -> str | None:
             return os.path.join(paths.project, str(name))
         except (OSError, ValueError, KeyError, AttributeError):
             return None
-    from stepper.daemon import config
-
     stem = name.removesuffix(".ipynb")
-    known = config.notebooks(paths, config.load(paths))
-    return next((path for path in known if path.removesuffix(".ipynb").endswith(f"/{stem}")), None)
+    return next((path for known, path in _known(paths).items() if f"/{known}".endswith(f"/{stem}")), None)
+
+
+def _known(paths: Paths) -> dict[str, str]:
+    """Return the path of each notebook, by what comes after its folder."""
+    from stepper.daemon.config import Config
+    from stepper.daemon.places import Places
+
+    try:
+        places = Places(paths, Config(paths))
+        found = [os.path.join(paths.project, name) for name in places.notebooks()]
+        folders = sorted(places.folders(), key=len, reverse=True)
+    except StepperError:
+        return {}
+    known = {}
+    for path in found:
+        folder = next((folder for folder in folders if path.startswith(os.path.join(folder, ""))), paths.project)
+        known[os.path.relpath(path, folder).removesuffix(".ipynb")] = path
+    return known

@@ -60,7 +60,7 @@ class Daemon:
 
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
-        store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
+        store = workspace.places.store(path)
         file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
         return Session(
             name,

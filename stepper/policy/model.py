@@ -69,6 +69,7 @@ class Consent(Enum):
     """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
 
     GIVEN = "given"
+    JUDGED = "judged"  # by the client, each by itself (auto mode)
     ASKED = "asked"
     WITHHELD = "withheld"
 
@@ -226,6 +227,7 @@ class Limits:
     max_widget_state_bytes: int = 5242880
     max_memory_percent: float = 80
     notebooks_dir: str = "notebooks"
+    notebooks: tuple[str, ...] = ()
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
@@ -233,6 +235,11 @@ class Limits:
     record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The folders and globs that cover the notebooks."""
+        return self.notebooks or (self.notebooks_dir,)
 
 
 @dataclass(frozen=True)

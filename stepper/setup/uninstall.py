@@ -49,7 +49,7 @@ def uninstall(options: argparse.Namespace) -> None:
     _remove_skills(project)
     if note.get("gitignore", True):
         _remove_line(project, keep=".gitignore" in note.get("found", ()))
-    _remove_home(paths)
+    _remove_home(paths, note)
     trust.forget(paths)  # the environment too
     link = shell.take_away()
     if link is not None:
@@ -89,7 +89,7 @@ def _remove_settings(project: Path, note: settings.Data, text: str | None, data:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
-    rules = note.get("allow", [settings.RULES[-1]])
+    rules = note.get("allow", [settings.SHELL_RULE])
     rest = settings.remove(data, rules, before)
     if text is None or rest == data:
         return
@@ -139,9 +139,11 @@ def _remove_skills(project: Path) -> None:
         say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
 
 
-def _remove_home(paths: Paths) -> None:
+def _remove_home(paths: Paths, note: settings.Data) -> None:
     home = Path(paths.home)
-    for path in (*home.glob("daemon.log*"), *(home / name for name in OWN)):
+    made = note.get("config")  # by `--notebooks`, where the person added nothing
+    own = (*OWN, "config.yaml") if made and read(home / "config.yaml") == str(made).encode() else OWN
+    for path in (*home.glob("daemon.log*"), *(home / name for name in own)):
         remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
