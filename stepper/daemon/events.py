@@ -207,8 +207,9 @@ def _context(event: str, text: str) -> bytes:
 async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
+    cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
     stop = [now.stop.text] if now.stop else []
-    return "\n".join([head, *brief.plan_lines(session.state), *stop, brief.next_line(session.state)])
+    return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
