@@ -13,10 +13,10 @@ import pytest
 from stepper.ground import meeting
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.setup import doctor, files, install, interpreter, refuse, settings, skills
+from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills
 
 NAMES = ["config", "notebooks", "interpreter", "ipykernel", "hook script", "hooks", "mode", "skills", "personal skills"]
-NAMES += ["socket", "version"]
+NAMES += ["socket", "command", "version"]
 
 
 @pytest.fixture(autouse=True)
@@ -262,6 +262,16 @@ def test_a_daemon_that_listens(project):
         listener.listen()
         assert "the daemon listens" in found(project)["socket"].detail
         assert broken(project) == {}
+
+
+def test_the_command_of_the_persons_shell(project):
+    assert "--link" in found(project)["command"].detail
+    shell.make(project)
+    assert "calls the stepper of the project" in found(project)["command"].detail
+    shell.place().write_text(shell.place().read_text() + "# older\n")
+    assert broken(project)["command"].mend.endswith(f"{shlex.quote(project.project)} --link")
+    shell.place().write_text("#!/bin/sh\n")
+    assert "another program" in found(project)["command"].detail
 
 
 def test_the_command_that_mends_names_the_checkout(project):

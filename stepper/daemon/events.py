@@ -14,7 +14,7 @@ from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import changes, gate, plan
+from stepper.policy import changes, gate, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
 from stepper.session import edits, standing, steering
 from stepper.session.session import Caller, Session
@@ -162,13 +162,16 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.worked.add(owner)
     if new:
         return new
-    command = PLAIN_WORDS.get(event.prompt.lower())
-    session = workspace.under_way(owner)
-    if command is None or session is None:
+    session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    if session is None:
         return payload.SILENT
-    if command is not _status:  # who asks how far it is gets an answer and nothing else
+    if given is None:
+        stop = None if event.is_slash else session.state.stop
+        return _context("UserPromptSubmit", brief.in_force(session.name, stop)) if stop else payload.SILENT
+    words, more = given
+    if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
         workspace.worked.add(owner)
-    said = await command(session)
+    said = await PLAIN_WORDS[words](session, more)
     workspace.mark()
     return _context("UserPromptSubmit", said)
 
@@ -201,16 +204,17 @@ def _context(event: str, text: str) -> bytes:
     return payload.answer(event, report.Report(report.bounded(text)))
 
 
-async def _status(session: Session) -> str:
+async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
-    return "\n".join([head, *brief.plan_lines(session.state), brief.next_line(session.state)])
+    stop = [now.stop.text] if now.stop else []
+    return "\n".join([head, *brief.plan_lines(session.state), *stop, brief.next_line(session.state)])
 
 
-PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
+PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
     "continue notebook": steering.go_on,
     "fix and retry": steering.fix,
-    "skip cell": lambda session: steering.skip(session, ""),
+    "skip cell": steering.skip,
     "show status": _status,
 }
 

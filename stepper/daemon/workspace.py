@@ -50,6 +50,19 @@ class Workspace:
             self.sessions[name] = self._open(name, path)
         return self.sessions[name]
 
+    def glance(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
+        name = self.paths.relative(path)
+        return self.sessions.get(name) or self._open(name, path)
+
+    def notebooks(self) -> list[str]:
+        """Return the resolved paths of all notebooks of the project, by name."""
+        found = []
+        for name in self.places.notebooks():
+            with contextlib.suppress(UsageError):  # whoever names it is told
+                found.append(self.resolve(os.path.join(self.paths.project, name)))
+        return found
+
     def all_sessions(self) -> list[Session]:
         """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
         root = Path(self.paths.kernels)

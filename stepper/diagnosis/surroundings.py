@@ -152,12 +152,12 @@ class Surroundings:
             or any(names is None or top in {one.partition(".")[0] for one in names} for names in map(_listed, folders))
         )
 
-    def install_command(self, python: str, distribution: str) -> str:
-        """Return the command that installs a distribution for the project's kernels, to be run from its root."""
+    def install_command(self, python: str, *distributions: str) -> str:
+        """Return the command that installs distributions for the project's kernels, to be run from its root."""
         python = os.path.join(self.root, python)
-        prefix, name = os.path.dirname(os.path.dirname(python)), shlex.quote(distribution)
+        prefix, name = os.path.dirname(os.path.dirname(python)), shlex.join(map(_text, distributions))
         if os.path.isdir(os.path.join(prefix, "conda-meta")):
-            name = shlex.quote(CONDA.get(distribution, distribution).lower())  # conda knows no capitals
+            name = shlex.join(CONDA.get(each, each).lower() for each in distributions)  # conda knows no capitals
             return f"conda install --prefix {self._quoted(prefix)} {name}"
         if os.path.realpath(prefix) == os.path.realpath(os.path.join(self.root, ".venv")):
             for lock, manager in RECORDED.items():

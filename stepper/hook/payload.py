@@ -53,6 +53,11 @@ class Event:
         return bool(COMMAND.match(self.prompt))
 
     @property
+    def is_slash(self) -> bool:
+        """Whether the person's prompt is a slash command, whosever: no path."""
+        return bool(re.match(r"/[\w:-]+(?!\S)", self.prompt))
+
+    @property
     def shell_command(self) -> str:
         """The command of a Bash call."""
         return _text(self.tool_input, "command")

@@ -27,7 +27,13 @@ def moment(text: str) -> Moment:
 Moment = Annotated[str, moment]
 
 
-class Outcome(str, Enum):
+class Word(str, Enum):
+    """A word of ours: in a text it stands as itself, whichever Python formats it."""
+
+    __str__ = str.__str__
+
+
+class Outcome(Word):
     """How one execution of a cell ended."""
 
     OK = "ok"
@@ -38,7 +44,7 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
-class Verdict(str, Enum):
+class Verdict(Word):
     """What follows from an outcome."""
 
     FINE = "fine"
@@ -48,13 +54,14 @@ class Verdict(str, Enum):
     CANCELLED = "cancelled"  # the person's doing: no attempt is counted
 
 
-class StepStatus(str, Enum):
+class StepStatus(Word):
     """Where a step stands."""
 
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    DOUBTED = "doubted"  # its cell ran, its criterion is false
     SKIPPED = "skipped"
 
 
@@ -67,7 +74,7 @@ class Consent(Enum):
     WITHHELD = "withheld"
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """What a step is for."""
 
     STEP = "step"
@@ -145,8 +152,15 @@ class Fault:
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
     chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
-    doc: str = ""  # the first line of its class's docstring
     suggestion: str = ""  # one line of facts that the fix needs
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a step's criterion holds after its cell, by the values that it compares: (as written, value)."""
+
+    holds: bool
+    values: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from stepper.ground.text import ODD
 from stepper.hook import client
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import modes, settings, skills
+from stepper.setup import modes, settings, shell, skills
 from stepper.setup.files import assets, editor, read_settings
 from stepper.setup.interpreter import probe, usable
 
@@ -96,15 +96,15 @@ def strange(paths: Paths, python: str) -> bool:
     return os.path.lexists(python) and not paths.accepts(python)
 
 
-def install_command(paths: Paths, broken: str = "") -> str:
+def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
     holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
     script = Path(str(recorded(paths.checkouts[-1]).get("source", ""))) / "install.sh"
     if script.is_absolute() and script.is_file():
-        return f"{shlex.quote(str(script))} {folder}"
-    return f"./install.sh {folder}  # in a checkout of stepper"
+        return f"{shlex.quote(str(script))} {folder}{more}"
+    return f"./install.sh {folder}{more}  # in a checkout of stepper"
 
 
 def listening(paths: Paths) -> bool:
@@ -233,11 +233,20 @@ def _socket(paths: Paths) -> str:
         raise StepperError(f"{paths.socket}: {error.strerror or error}", "stepper shutdown") from None
 
 
+def _command(paths: Paths) -> str:
+    """`stepper` in the person's own shell, where install was asked for it."""
+    told, place = shell.standing(), shell.place()
+    if told == "outdated" or (told == "ours" and not os.access(place, os.X_OK)):
+        raise StepperError(f"{place} is of another version, or not executable", install_command(paths, more=" --link"))
+    known = {"missing": "not asked for (install.sh --link makes it)", "foreign": "another program"}
+    return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
+
+
 def _version(_: Paths) -> str:
     return f"stepper {__version__}"
 
 
 CHECKS = (
     *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
-    *(_hooks, _mode, _skills, _personal_skills, _socket, _version),
+    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _version),
 )

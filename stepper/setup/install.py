@@ -19,7 +19,7 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
-from stepper.setup import doctor, modes, settings, trust
+from stepper.setup import doctor, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -64,6 +64,10 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    if options.link:
+        say("command", shell.make(paths))
+        if not shell.on_path():
+            say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
         if told := doctor.uncovered(paths.project, limits.patterns):
             say("notebooks", told)
@@ -71,6 +75,8 @@ def apply(options: argparse.Namespace) -> None:
         say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
         say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
         say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+        if not options.link:
+            say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
 
 
 def _finish_env(paths: Paths) -> None:
@@ -79,10 +85,9 @@ def _finish_env(paths: Paths) -> None:
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
-    # own. `stepper` alone comes first, because the project may have another command of that name.
-    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
-    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    # `stepper` alone, and first: the project may have another command of that name. Of `python`, `pip`,
+    # `jupyter` the agent's Bash calls are to find the project's or none.
+    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
