@@ -115,8 +115,8 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
-        outside = not error.name.startswith("../") and workspace.once(event.session, error.name)
-        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if outside else None)
+        new = workspace.once(event.session, error.name)
+        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
