@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
 #
-#   ./install.sh [TARGET] [--python PATH] [--allow] [--editable]
+#   ./install.sh [TARGET] [--python PATH] [--allow] [--add-ipykernel] [--editable]
 #   ./install.sh [TARGET] --uninstall
 #   ./install.sh [TARGET] --demo
 #
@@ -9,6 +9,9 @@
 #   --python PATH  the interpreter of the kernels (else TARGET/.venv, an active environment, a new .venv)
 #   --allow        let Claude Code edit notebooks and call stepper without asking.
 #                  Approving an edit is approving its execution: the cell runs at once
+#   --add-ipykernel
+#                  add ipykernel to the project's dependencies (uv add --dev ipykernel), so that
+#                  `uv sync` leaves it in the environment
 #   --editable     use this checkout itself, so that its changes hold at once
 #   --uninstall    remove what install added, and only that
 #   --demo         set up (a new scratch folder where TARGET is not given) and play a whole job

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
-from stepper.setup import doctor, settings
+from stepper.setup import doctor, ipykernel, settings
 from stepper.setup.files import PACKAGE, read, read_settings
 from stepper.setup.interpreter import Interpreter, run, usable
 from stepper.setup.skills import SKILLS, shipped_skills, standing
@@ -56,7 +56,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
-    for name in ("allow", "editable", "uninstall", "demo", "remade"):
+    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -201,6 +201,8 @@ def refuse(options: argparse.Namespace) -> Choice:
     check_places(project, notebooks, *FILES)
     check_owners(project)
     read_settings(project / SETTINGS)
+    if options.add_ipykernel:
+        ipykernel.check_add(project)
     choice = choose(paths, options.python, {} if options.scratch else os.environ)
     if not choice.make:
         check_interpreter(choice)
