@@ -22,9 +22,9 @@ from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
 from stepper.diagnosis.surroundings import Surroundings
-from stepper.ground.reading import read
+from stepper.ground.reading import read, read_all
 from stepper.ground.text import one_line
-from stepper.policy.model import Cell, Fault, Run, instant
+from stepper.policy.model import Cell, Checked, Fault, Run, instant
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.session.ports import Execution
@@ -102,8 +102,7 @@ class Adviser:
                 said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
             elif RUNNING_LOOP.search(fault.evalue):
                 said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
-        own = [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
-        said = [part for part in said if part] or sentences(look, notebook) or own
+        said = [part for part in said if part] or sentences(look, notebook)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda told, since_ns: [])
@@ -136,6 +135,11 @@ class Adviser:
         if ended > time.time_ns():  # the clock was set back: times tell nothing
             return True
         return self.surroundings.changed_since(ended, [self.path], namespace.lasting.path if namespace.lasting else ())
+
+    @harmless(lambda told: None)
+    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        return next(iter(read_all(Checked, [told.get("criterion")])), None)
 
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:

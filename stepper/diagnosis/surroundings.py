@@ -19,7 +19,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from stepper.diagnosis.distributions import CONDA
-from stepper.diagnosis.tree import LONGEST, SECONDS, TURN, Tree, distance, likeness, walk
+from stepper.diagnosis.likeness import LONGEST, distance, likeness
+from stepper.ground.walk import SECONDS, TURN, Tree, walk
 
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
 FOUND, WRITTEN = 3, 20  # answers to a question

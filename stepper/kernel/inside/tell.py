@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from stepper.kernel.inside import children, record
+from stepper.kernel.inside import ahead, children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
 from stepper.kernel.inside.namespace import keep, namespace
@@ -82,7 +82,9 @@ def after_run(result: Any) -> None:
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
     ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
-    tell(error, doubts=odd or [], figures=shown or [], commands=ended or [])
+    asked = None if error else parent()["metadata"].get("stepper_criterion")
+    met = guarded(part("criterion").holds, asked) if asked and "criterion" in parts["names"] else None
+    tell(error, doubts=odd or [], figures=shown or [], commands=ended or [], **({"criterion": met} if met else {}))
 
 
 def tell(error: BaseException | None = None, **facts: Any) -> None:
@@ -115,6 +117,7 @@ def recall(request: str) -> None:
 
 
 def on_pre_run(info: Any) -> None:
+    ahead.busy()
     guarded(unbounded)
     guarded(before_run, info)
 
@@ -123,6 +126,7 @@ def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
+    guarded(ahead.idle, lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))])
 
 
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
