@@ -16,7 +16,7 @@ import click
 
 from stepper.ground.text import CONTROLS, clean, one_line
 
-MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
+MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·", "interrupted": "■", "changed": "≠"}
 
 
 def say(text: str, err: bool = False) -> None:
@@ -71,7 +71,8 @@ def _status(found: dict[str, Any]) -> str:
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
-    return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
+    lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
+    return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 
 
 def _plan(found: dict[str, Any]) -> str:

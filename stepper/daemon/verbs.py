@@ -89,7 +89,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         request.workspace.make_current(session.name, request.owner)
     match told:
         case commands.Status():
-            return replace(await standing.status(session), daemon=request.about)
+            found = replace(await standing.status(session), daemon=request.about)
+            return replace(found, unheard=session.take_missed()) if request.owner else found  # the agent has it now
         case commands.Context():
             return await standing.context(session)
         case commands.Run():

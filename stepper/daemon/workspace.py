@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from stepper.daemon.config import Config
+from stepper.daemon.elsewhere import Elsewhere
 from stepper.daemon.environ import kernel_environ
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
@@ -36,13 +37,23 @@ class Workspace:
         self._open = open_session
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
-        self.worked, self.sent_on = set[str](), dict[str, int]()
+        self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
+        self.elsewhere = Elsewhere(
+            paths.seen, paths.project, self.notebooks, lambda path: self.session(self.resolve(path))
+        )
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
 
     @property
     def folder(self) -> str:
         """The folder of the notebooks; notebooks anywhere else are refused."""
         return os.path.join(self.paths.project, self.config.limits().notebooks_dir)
+
+    def notebooks(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each folder in which notebooks are looked for, with the paths of those in it."""
+        for folder, inner, names in os.walk(self.folder):
+            inner[:] = [name for name in inner if not name.startswith(".") and name != "node_modules"]
+            books = [name for name in names if name.endswith(".ipynb") and not name.startswith(".")]
+            yield folder, [os.path.join(folder, name) for name in books]
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""

@@ -54,6 +54,10 @@ class Document:
             )
         return found
 
+    def has_outputs(self, cell: Cell) -> bool:
+        """Whether outputs stand on one of its cells."""
+        return bool(self.raw["cells"][cell.index].get("outputs"))
+
     def find(self, target: Target) -> int | None:
         """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
         for cell in self.cells:

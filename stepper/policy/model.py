@@ -56,6 +56,8 @@ class StepStatus(str, Enum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"  # its cell's last run was broken off
+    CHANGED = "changed"  # it was done; its cell has another source now, which has not run
 
 
 class Consent(Enum):

@@ -64,6 +64,7 @@ class Status:
     steps: Sequence[StepStatus] = ()
     kernel: KernelStatus = field(default_factory=KernelStatus)
     daemon: Mapping[str, Any] = field(default_factory=dict)
+    unheard: str = ""  # what became of edits whose report nobody could read
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
+        session.untold([cell])  # whatever comes of it is reported
         found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller, alone=True)
         return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
 
@@ -58,6 +59,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Consent, caller: Caller) -> Report | None:
     ran_ever = session.state.ran_ever
     to_run = changes.not_run_yet(cells, ran_ever)
+    session.untold(to_run)  # whatever comes of them is reported
     ended: list[Ended] = []
     for cell in to_run:
         try:

@@ -156,12 +156,18 @@ class Notebook(Protocol):
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
+    def has_outputs(self, cell: Cell) -> bool:
+        """Whether outputs stand on one of its cells."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
+
+    def glance(self) -> Notebook:
+        """Read it without keeping it in memory; raise NotebookError."""
 
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""

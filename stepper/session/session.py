@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import events, ledger, plan
+from stepper.ground.text import clean
+from stepper.policy import changes, events, ledger, plan
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.keeper import Keeper, now
@@ -28,6 +29,8 @@ from stepper.session.ports import (
 )
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report
+
+LANGUAGES = ("python", "python3", "ipython")
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Session:
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
+        self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
@@ -90,6 +94,11 @@ class Session:
         finally:
             if again and again.call:
                 self.asking.pop(again.call, None)
+
+    async def idle(self) -> None:
+        """Wait until whoever has the turn is through."""
+        async with self.lock:
+            pass
 
     async def look(self) -> None:
         """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
@@ -137,7 +146,7 @@ class Session:
     def read(self) -> Notebook:
         """Read the notebook, take over a plan that the journal does not know; raise NotebookError."""
         document = self.file.read()
-        if document.language not in ("python", "python3", "ipython"):
+        if document.language not in LANGUAGES:
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}; stepper runs Python notebooks only"
             )
@@ -155,6 +164,26 @@ class Session:
             where = f"a markdown cell has the id {cell.id}" if not cell.is_code else f"it is {cell.label}"
             self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
+
+    def compare(self) -> tuple[Notebook, list[Cell]]:
+        """Return the notebook and its cells that have not run as they stand: those lose their standing.
+
+        Raise NotebookError.
+        """
+        document, state = self.file.glance(), self.state
+        if document.language not in LANGUAGES:
+            return document, []
+        fresh = changes.changed(document.cells, state.ran_ever)
+        state.changed = {cell.id for cell in fresh if cell.id in state.ran_ever}
+        if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
+            state.last = None  # what failed is gone
+        return document, fresh
+
+    def untold(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
+        fresh = [cell for cell in cells if self.unrun.get(cell.id) != changes.source_hash(cell.source)]
+        self.unrun.update({cell.id: changes.source_hash(cell.source) for cell in cells})
+        return fresh
 
     def put_late(self) -> None:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
@@ -243,6 +272,17 @@ class Session:
         notes = [note for note in (*self.troubles.values(), self.keeper.news) if note]
         self.troubles, self.keeper.news = {}, ""
         return notes
+
+    def missed(self, text: str) -> None:
+        """What came of an edit reached nobody: it is told with the next thing that the agent reads."""
+        self.log(events.Unheard(at=now(), text=brief.unheard(self.name, text)))
+
+    def take_missed(self) -> str:
+        """Return what reached nobody, '' where all did: it is told now."""
+        told = report.bounded(clean("\n".join(self.state.unheard)))
+        if told:
+            self.log(events.Heard(at=now()), sync=None)
+        return told
 
     def seen(self, tool_use_id: str | None) -> bool:
         """Whether that very call was handled: two installations of stepper may both fire."""

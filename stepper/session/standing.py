@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stepper.ground.errors import UsageError
+import contextlib
+
+from stepper.ground.errors import NotebookError, UsageError
 from stepper.ground.text import clean
 from stepper.policy import ledger
 from stepper.policy.model import Step
@@ -18,23 +20,28 @@ from stepper.words.quotes import paged
 async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        session.compare()
     steps = [_step(session, step) for step in session.state.plan.steps]
-    return answers.Status(session.name, session.state.name, steps, await session.keeper.status())
+    kernel, unheard = await session.keeper.status(), "\n".join(session.state.unheard)
+    return answers.Status(session.name, session.state.name, steps, kernel, unheard=unheard)
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
-    status = "running" if running else progress.status.value
+    status = "running" if running else session.state.standing(step.id).value
     return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
 
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
-    stands = [(step, session.state.of(step.id)) for step in session.state.plan.steps]
+    state = session.state
     steps = [
-        answers.PlannedStep(step.id, step.title, step.criterion, step.kind, progress.status, progress.reason)
-        for step, progress in stands
+        answers.PlannedStep(
+            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason
+        )
+        for step in state.plan.steps
     ]
     return answers.Planned(session.name, steps)
 

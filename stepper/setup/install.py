@@ -61,6 +61,8 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    if not os.path.lexists(paths.seen):  # from now on the hook script looks for notebooks that are newer
+        write(Path(paths.seen), os.fsencode(f"{notebooks}\n"))
     if not options.demo:
         say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
         say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")

@@ -1,0 +1,96 @@
+"""Notebooks that were changed by other means than the client's edits: a shell, a script, git. Nothing runs here.
+
+The hook script starts nothing while no notebook is newer than the file `seen`, whose lines are the folders to look in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+from stepper.ground import private
+from stepper.ground.errors import NotebookError, StepperError, UsageError
+from stepper.notebook import jupyter
+from stepper.session.session import Session
+from stepper.words import elsewhere as words
+
+FOLDERS_SEEN = 200  # of which the hook script looks into each
+TOLD = 3  # notebooks named at once
+
+Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and size
+
+
+class Elsewhere:
+    """What becomes of a project's notebooks besides stepper's work."""
+
+    def __init__(
+        self,
+        seen: str,
+        project: str,
+        notebooks: Callable[[], Iterator[tuple[str, list[str]]]],
+        session: Callable[[str], Session],
+    ) -> None:
+        self.seen, self.project, self.notebooks, self.session = seen, project, notebooks, session
+        self.known: Seen | None = None
+
+    def begin(self) -> None:
+        """Take all that a former daemon has seen as known; without one, all that is there."""
+        with contextlib.suppress(StepperError, OSError):
+            folders, books = self._scan()
+            try:
+                last = os.stat(self.seen).st_mtime_ns
+                self.known = {path: about for path, about in books.items() if about[0] <= last}
+            except FileNotFoundError:
+                self.known = books
+                self._note(folders, books)
+
+    def look(self, shell: bool = False) -> list[str]:
+        """Return a line for each notebook with cells that were changed by other means and have not run.
+
+        What a person may have saved in Jupyter is told where a `shell` was used alone. No change is told twice.
+        """
+        if self.known is None:
+            self.begin()
+        lines, busy = list[str](), list[str]()
+        with contextlib.suppress(StepperError, OSError):
+            folders, books = self._scan()
+            changed = [path for path, about in books.items() if (self.known or {}).get(path) != about]
+            for path in changed:
+                with contextlib.suppress(UsageError):
+                    session = self.session(path)
+                    if session.lock.locked():  # a run is under way: the next look sees it
+                        busy.append(path)
+                    elif shell or not jupyter.about(path):
+                        lines += _line(session)
+            self.known = {path: about for path, about in books.items() if path not in busy}
+            self._note(folders, self.known)
+        more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
+        return [*lines[:TOLD], *more]
+
+    def _scan(self) -> tuple[list[str], Seen]:
+        folders, books = [], Seen()
+        for folder, paths in self.notebooks():
+            folders.append(os.path.relpath(folder, self.project))
+            for path in paths:
+                with contextlib.suppress(OSError):  # it is gone by now
+                    about = os.stat(path)
+                    books[path] = about.st_mtime_ns, about.st_size
+        return folders, books
+
+    def _note(self, folders: list[str], books: Seen) -> None:
+        """Have the hook script look for what is newer than all that is known."""
+        private.replace(self.seen, "".join(f"{folder}\n" for folder in folders[:FOLDERS_SEEN]).encode())
+        at = min(max((mtime for mtime, _ in books.values()), default=0), os.stat(self.seen).st_mtime_ns)
+        os.utime(self.seen, ns=(at, at))
+
+
+def _line(session: Session) -> list[str]:
+    """Return the line on a notebook that was changed; none where each of its cells ran as it stands, or was told of."""
+    try:
+        document, cells = session.compare()
+    except NotebookError as error:
+        return [words.unreadable(session.name, error.message)]
+    fresh = session.untold(cells)
+    stale = [cell for cell in fresh if document.has_outputs(cell)]
+    return [words.changed(session.name, fresh, stale)] if fresh else []
