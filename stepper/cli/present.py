@@ -55,6 +55,7 @@ def _new(made: dict[str, Any]) -> str:
 
 
 def _step(step: dict[str, Any], more: list[str]) -> str:
+    more += {"interrupted": ["interrupted"], "changed": ["changed since it ran"]}.get(step["status"], [])
     told = f"  ({'; '.join(more)})" if more else ""
     return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
 

@@ -55,8 +55,7 @@ class Elsewhere:
         lines, busy = list[str](), list[str]()
         with contextlib.suppress(StepperError, OSError):
             folders, books = self._scan()
-            changed = [path for path, about in books.items() if (self.known or {}).get(path) != about]
-            for path in changed:
+            for path in sorted(self._changed(books)):
                 with contextlib.suppress(UsageError):
                     session = self.session(path)
                     if session.lock.locked():  # a run is under way: the next look sees it
@@ -67,6 +66,24 @@ class Elsewhere:
             self._note(folders, self.known)
         more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
         return [*lines[:TOLD], *more]
+
+    def waiting(self) -> set[str]:
+        """Return the notebooks that were changed since the last look."""
+        with contextlib.suppress(StepperError, OSError):
+            return self._changed(self._scan()[1])
+        return set()
+
+    def wrote(self, path: str, waiting: set[str]) -> None:
+        """A command of stepper's wrote a notebook: where it was not `waiting` before, that is no change."""
+        with contextlib.suppress(StepperError, OSError):
+            folders, books = self._scan()
+            if self.known is not None and path in books and path not in waiting:
+                self.known[path] = books[path]
+                if not self._changed(books):  # else the hook script would not see those
+                    self._note(folders, books)
+
+    def _changed(self, books: Seen) -> set[str]:
+        return {path for path, about in books.items() if (self.known or {}).get(path) != about}
 
     def _scan(self) -> tuple[list[str], Seen]:
         folders, books = [], Seen()
@@ -92,5 +109,7 @@ def _line(session: Session) -> list[str]:
     except NotebookError as error:
         return [words.unreadable(session.name, error.message)]
     fresh = session.untold(cells)
+    ran = session.state.changed
+    parts = [c for c in fresh if c.id in ran], [c for c in fresh if c.id not in ran]
     stale = [cell for cell in fresh if document.has_outputs(cell)]
-    return [words.changed(session.name, fresh, stale)] if fresh else []
+    return [words.changed(session.name, *parts, stale)] if fresh else []

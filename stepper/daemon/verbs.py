@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -42,9 +43,15 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
     told = commands.read(row.arguments, load_arguments(payload))
-    if isinstance(told, WORK):
-        request.workspace.worked.add(request.owner)
-    return answers.to_json(await _of_project(request, told))
+    if not isinstance(told, WORK):
+        return answers.to_json(await _of_project(request, told))
+    workspace = request.workspace
+    workspace.worked.add(request.owner)
+    waiting = workspace.elsewhere.waiting()
+    done = await _of_project(request, told)
+    if name := getattr(done, "notebook", None):
+        workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
+    return answers.to_json(done)
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:

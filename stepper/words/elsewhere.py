@@ -10,18 +10,20 @@ from stepper.policy.model import Cell
 NAMED = 6  # cells
 
 
-def changed(name: str, cells: Sequence[Cell], stale: Sequence[Cell]) -> str:
-    """Return what of a notebook was changed and has not run, whose outputs are stale, the command that runs it."""
+def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]) -> str:
+    """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
+    parts = [f"{_cells(cells)} changed"] if cells else []
+    parts += [f"{_cells(new)} new"] if new else []
     outputs = f"; the outputs of {_cells(stale)} are stale" if stale else ""
     return (
-        f"stepper: {one_line(name)} was changed, not by an edit that runs: {_cells(cells)}"
-        f" changed or new, NOT run here{outputs}. What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
+        f"stepper: {one_line(name)} was changed outside the notebook tools: {', '.join(parts)}; NOT run{outputs}."
+        f" What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
     )
 
 
 def unreadable(name: str, why: str) -> str:
     """Return that a notebook was changed into what can't be read."""
-    return f"stepper: {one_line(name)} was changed, not by an edit that runs: {one_line(why)}"
+    return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"
 
 
 def _cells(cells: Sequence[Cell]) -> str:
