@@ -224,7 +224,7 @@ def test_without_a_plan_attempts_are_counted_by_cell_and_by_place(project: Proje
     cell_id, answer = notebook.insert("nope")
     assert not answer.stop
     assert project.json("status")["notebook"] == "notebooks/free.ipynb"
-    assert project.json("status")["state"] == "ready"
+    assert project.json("status")["state"] == "failing"
     notebook.replace(cell_id, "nope1")
     notebook.delete(cell_id)
     cell_id, answer = notebook.insert("nope2")  # re-created in the same place

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from stepper.ground import private
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.notebook import jupyter
+from stepper.session import unseen
 from stepper.session.session import Session
 from stepper.words import elsewhere as words
 
@@ -105,11 +106,11 @@ class Elsewhere:
 def _line(session: Session) -> list[str]:
     """Return the line on a notebook that was changed; none where each of its cells ran as it stands, or was told of."""
     try:
-        document, cells = session.compare()
+        document, cells = unseen.compare(session)
     except NotebookError as error:
         return [words.unreadable(session.name, error.message)]
-    fresh = session.untold(cells)
-    ran = session.state.changed
-    parts = [c for c in fresh if c.id in ran], [c for c in fresh if c.id not in ran]
-    stale = [cell for cell in fresh if document.has_outputs(cell)]
+    fresh = unseen.untold(session, cells)
+    counts = {run.cell_id: run.execution_count for run in session.state.runs}  # of the last run that it had here
+    parts = [cell for cell in fresh if cell.id in counts], [cell for cell in fresh if cell.id not in counts]
+    stale = [cell for cell in parts[0] if document.outputs_count(cell) == counts[cell.id] is not None]
     return [words.changed(session.name, *parts, stale)] if fresh else []

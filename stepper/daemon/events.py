@@ -15,7 +15,7 @@ from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, parting, plan
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
-from stepper.session import edits, standing, steering
+from stepper.session import edits, standing, steering, unseen
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 
@@ -110,8 +110,8 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
         workspace.make_current(session.name, change.session)
         workspace.worked.add(change.session)
         if caller.left.is_set():
-            session.missed("\n".join(filter(None, [found.text, found.stop])))
-        elif not found.stop and (missed := session.take_missed()):
+            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])))
+        elif not found.stop and (missed := unseen.take_missed(session)):
             found = report.joined([report.Report(missed), found])
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
@@ -147,7 +147,7 @@ async def missing(session: Session) -> str:
     if session.waits_for is not None and session.waits_for.left.is_set():
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
-    return session.take_missed()
+    return unseen.take_missed(session)
 
 
 async def prompt(workspace: Workspace, event: Event) -> bytes:
@@ -193,7 +193,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
         return ""
     with contextlib.suppress(NotebookError):
-        session.compare()
+        unseen.compare(session)
     state, name = session.state, one_line(session.name)
     steps, failing = len(state.plan.steps), state.failing
     progress = session.name, -state.next_run if failing else steps - len(state.left)

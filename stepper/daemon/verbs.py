@@ -14,7 +14,7 @@ from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
-from stepper.session import answers, standing, steering
+from stepper.session import answers, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -97,7 +97,9 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     match told:
         case commands.Status():
             found = replace(await standing.status(session), daemon=request.about)
-            return replace(found, unheard=session.take_missed()) if request.owner else found  # the agent has it now
+            return (
+                replace(found, unheard=unseen.take_missed(session)) if request.owner else found
+            )  # the agent has it now
         case commands.Context():
             return await standing.context(session)
         case commands.Run():

@@ -156,8 +156,8 @@ class Notebook(Protocol):
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
-    def has_outputs(self, cell: Cell) -> bool:
-        """Whether outputs stand on one of its cells."""
+    def outputs_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell with outputs; None where it has none."""
 
 
 class NotebookFile(Protocol):

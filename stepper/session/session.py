@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.ground.text import clean
-from stepper.policy import changes, events, ledger, plan
+from stepper.policy import events, ledger, plan
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.keeper import Keeper, now
@@ -165,26 +164,6 @@ class Session:
             self.trouble(f"two cells had the id {former!r}; the lower one has one of its own now: {where}")
         return self.read()
 
-    def compare(self) -> tuple[Notebook, list[Cell]]:
-        """Return the notebook and its cells that have not run as they stand: those lose their standing.
-
-        Raise NotebookError.
-        """
-        document, state = self.file.glance(), self.state
-        if document.language not in LANGUAGES:
-            return document, []
-        fresh = changes.changed(document.cells, state.ran_ever)
-        state.changed = {cell.id for cell in fresh if cell.id in state.ran_ever}
-        if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
-            state.last = None  # what failed is gone
-        return document, fresh
-
-    def untold(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
-        fresh = [cell for cell in cells if self.unrun.get(cell.id) != changes.source_hash(cell.source)]
-        self.unrun.update({cell.id: changes.source_hash(cell.source) for cell in cells})
-        return fresh
-
     def put_late(self) -> None:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
         kernel = None if self.lock.locked() or self.state.unwritten else self.keeper.kernel
@@ -272,17 +251,6 @@ class Session:
         notes = [note for note in (*self.troubles.values(), self.keeper.news) if note]
         self.troubles, self.keeper.news = {}, ""
         return notes
-
-    def missed(self, text: str) -> None:
-        """What came of an edit reached nobody: it is told with the next thing that the agent reads."""
-        self.log(events.Unheard(at=now(), text=brief.unheard(self.name, text)))
-
-    def take_missed(self) -> str:
-        """Return what reached nobody, '' where all did: it is told now."""
-        told = report.bounded(clean("\n".join(self.state.unheard)))
-        if told:
-            self.log(events.Heard(at=now()), sync=None)
-        return told
 
     def seen(self, tool_use_id: str | None) -> bool:
         """Whether that very call was handled: two installations of stepper may both fire."""

@@ -9,7 +9,7 @@ from stepper.ground.text import clean
 from stepper.policy import ledger
 from stepper.policy.model import Step
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session import answers
+from stepper.session import answers, unseen
 from stepper.session.ports import Target
 from stepper.session.session import Session
 from stepper.words import brief
@@ -20,11 +20,16 @@ from stepper.words.quotes import paged
 async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
-    with contextlib.suppress(NotebookError):  # whoever works on it is told
-        session.compare()
+    _compare(session)
     steps = [_step(session, step) for step in session.state.plan.steps]
     kernel, unheard = await session.keeper.status(), "\n".join(session.state.unheard)
     return answers.Status(session.name, session.state.name, steps, kernel, unheard=unheard)
+
+
+def _compare(session: Session) -> None:
+    """See which cells were changed since they ran."""
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        unseen.compare(session)
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
@@ -36,6 +41,7 @@ def _step(session: Session, step: Step) -> answers.StepStatus:
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
+    _compare(session)
     state = session.state
     steps = [
         answers.PlannedStep(
@@ -84,12 +90,13 @@ def output(session: Session, name: str, page: int) -> answers.Page:
 async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
     known, alive = await namespace(session)
+    steps = planned(session).steps
     return answers.Context(
         session.name,
         known.modules,
         known.functions,
         {name: brief.describe(variable) for name, variable in known.variables.items()},
-        planned(session).steps,
+        steps,
         brief.context(session.name, session.state, known, alive),
     )
 
