@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from glob import escape, glob
 
+from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import NotebookError, StepperError, UsageError
+from stepper.ground.paths import Paths
 from stepper.notebook import jupyter
 from stepper.session import unseen
 from stepper.session.session import Session
@@ -25,26 +28,20 @@ Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and siz
 class Elsewhere:
     """What becomes of a project's notebooks besides stepper's work."""
 
-    def __init__(
-        self,
-        seen: str,
-        project: str,
-        notebooks: Callable[[], Iterator[tuple[str, list[str]]]],
-        session: Callable[[str], Session],
-    ) -> None:
-        self.seen, self.project, self.notebooks, self.session = seen, project, notebooks, session
+    def __init__(self, paths: Paths, places: Places, session: Callable[[str], Session]) -> None:
+        self.seen, self.project, self.places, self.session = paths.seen, paths.project, places, session
         self.known: Seen | None = None
+        self.patterns = list[str]()  # of which all notebooks are known
 
     def begin(self) -> None:
         """Take all that a former daemon has seen as known; without one, all that is there."""
         with contextlib.suppress(StepperError, OSError):
             folders, books = self._scan()
-            try:
+            self.known, self.patterns = books, self.places.patterns()
+            with contextlib.suppress(FileNotFoundError):
                 last = os.stat(self.seen).st_mtime_ns
                 self.known = {path: about for path, about in books.items() if about[0] <= last}
-            except FileNotFoundError:
-                self.known = books
-                self._note(folders, books)
+            self._note(folders, books)
 
     def look(self, shell: bool = False) -> list[str]:
         """Return a line for each notebook with cells that were changed by other means and have not run.
@@ -56,6 +53,8 @@ class Elsewhere:
         lines, busy = list[str](), list[str]()
         with contextlib.suppress(StepperError, OSError):
             folders, books = self._scan()
+            if self.patterns != (patterns := self.places.patterns()):  # what is covered from now on did not change
+                self.known, self.patterns = {**books, **(self.known or {})}, patterns
             for path in sorted(self._changed(books)):
                 with contextlib.suppress(UsageError):
                     session = self.session(path)
@@ -64,7 +63,7 @@ class Elsewhere:
                     elif shell or not jupyter.about(path):
                         lines += _line(session)
             self.known = {path: about for path, about in books.items() if path not in busy}
-            self._note(folders, self.known)
+            self._note(folders, books)
         more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
         return [*lines[:TOLD], *more]
 
@@ -80,27 +79,36 @@ class Elsewhere:
             folders, books = self._scan()
             if self.known is not None and path in books and path not in waiting:
                 self.known[path] = books[path]
-                if not self._changed(books):  # else the hook script would not see those
-                    self._note(folders, books)
+                self._note(folders, books)
 
     def _changed(self, books: Seen) -> set[str]:
         return {path for path, about in books.items() if (self.known or {}).get(path) != about}
 
     def _scan(self) -> tuple[list[str], Seen]:
-        folders, books = [], Seen()
-        for folder, paths in self.notebooks():
-            folders.append(os.path.relpath(folder, self.project))
-            for path in paths:
-                with contextlib.suppress(OSError):  # it is gone by now
-                    about = os.stat(path)
-                    books[path] = about.st_mtime_ns, about.st_size
-        return folders, books
+        """Return the folders to look into, and the notebooks there are."""
+        books = _seen(os.path.join(self.project, name) for name in self.places.notebooks())
+        folders = {*self.places.folders(), *map(os.path.dirname, books)}
+        return sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN], books
 
     def _note(self, folders: list[str], books: Seen) -> None:
-        """Have the hook script look for what is newer than all that is known."""
-        private.replace(self.seen, "".join(f"{folder}\n" for folder in folders[:FOLDERS_SEEN]).encode())
-        at = min(max((mtime for mtime, _ in books.values()), default=0), os.stat(self.seen).st_mtime_ns)
+        """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
+        found = (glob(os.path.join(escape(folder), more)) for folder in folders for more in ("*.ipynb", "*/*.ipynb"))
+        others = _seen(path for paths in found for path in paths if path not in books)
+        names = "".join(f"{os.path.relpath(folder, self.project)}\n" for folder in folders)
+        private.replace(self.seen, os.fsencode(names))
+        latest = max((mtime for mtime, _ in [*books.values(), *others.values()]), default=0)
+        waiting = [books[path][0] - 1 for path in self._changed(books)]
+        at = min(latest, os.stat(self.seen).st_mtime_ns, *waiting)
         os.utime(self.seen, ns=(at, at))
+
+
+def _seen(paths: Iterable[str]) -> Seen:
+    found = Seen()
+    for path in paths:
+        with contextlib.suppress(OSError):  # it is gone by now
+            about = os.stat(path)
+            found[path] = about.st_mtime_ns, about.st_size
+    return found
 
 
 def _line(session: Session) -> list[str]:

@@ -24,7 +24,7 @@ class Progress:
     index: int = -1  # where its cell stood
     attempts: int = 0
     failing: bool = False
-    reason: str = ""  # why it was skipped
+    reason: str = ""  # why it was skipped, is doubted, or is done although it was
     held: str = ""  # the source hash that was not run last, because of what was found before
     held_count: int = 0  # how often in a row
 
@@ -86,9 +86,10 @@ class State:
     def standing(self, key: Key) -> StepStatus:
         """Return where a step stands for those who look: a run broken off or a cell changed takes `done` from it."""
         progress = self.of(key)
-        if progress.interrupted and progress.status in (StepStatus.PENDING, StepStatus.DONE):
+        ran = progress.status in (StepStatus.DONE, StepStatus.DOUBTED)
+        if progress.interrupted and (ran or progress.status is StepStatus.PENDING):
             return StepStatus.INTERRUPTED
-        changed = progress.status is StepStatus.DONE and progress.cell_id in self.changed
+        changed = ran and progress.cell_id in self.changed
         return StepStatus.CHANGED if changed else progress.status
 
     def attempts_after(self, key: Key, verdict: Verdict, repeat: bool) -> int:
