@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from stepper.cli.terminal import say
+from stepper.cli.terminal import coloured, say
 from stepper.ground.text import CONTROLS, clean, counted, one_line
 
 MARKS = {"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"}
@@ -237,7 +237,7 @@ class RunProgress(contextlib.ExitStack):
         told = read(kind, message)
         if not sys.stdout.isatty():
             if isinstance(told, CellEnded):
-                click.echo(clean(told.line))
+                say(told.line)
             return
         if self.bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -249,5 +249,7 @@ class RunProgress(contextlib.ExitStack):
         if isinstance(told, CellBegins):
             self.bar.update(task, description=f"cell {told.cell}")
         else:
-            self.bar.console.print(clean(told.line), markup=False, highlight=False)
+            from rich.text import Text
+
+            self.bar.console.print(Text.from_ansi(coloured(clean(told.line))), highlight=False)
             self.bar.update(task, completed=told.position)

@@ -75,7 +75,7 @@ async def run_cell(
             return _not_started(session, work, caller, error)
         work.notes = [*session.take_notes(), *work.notes]
         if caller.left.is_set():
-            raise StepperError("the caller went away before the cell ran")
+            raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
         how = (begun.request, False, work.criterion)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -376,6 +377,35 @@ def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_mode
     assert "✓ 1. Load" in said and "✗ 2. Count" in said and "· 3. Tell" in said and "kernel: idle" in said
     assert len(model.requests) == 1  # asked for the status, the agent is not sent on to work
     assert standing(notebook) == ("ready", ["done", "failed", "pending"])
+
+
+def test_the_status_of_a_stopped_notebook_says_the_ways_out(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    ran(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
+    model = scripted_model([text("There it is.")])
+    client(model).prompt("/notebook-status", permissions="default")
+    said = model.shown()
+    assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in said
+    assert "RuntimeError: STOP: which column?" in said and "The agent asks: which column?" in said
+    assert all(way in said for way in ("stepper continue", "stepper fix", "stepper skip [REASON]"))
+
+
+def test_a_new_notebook_on_the_screen_has_no_empty_keys(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """In a git repository the client shows forty lines of each file that a shell command made."""
+    steps = " ".join(f"--step 'Step {number}'" for number in range(7))
+    model = scripted_model([bash(f"stepper new 'A short one' {steps}")], [text("It is there.")])
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    try:
+        screen = interactive_claude(model, permissions="auto")
+        screen.send("Make it.")
+        seen = screen.wait_for("It is there.")
+    finally:
+        shutil.rmtree(project / ".git")
+    assert "files that changed while this command ran" in seen and '"title": "Step 2"' in seen
+    assert '"criterion"' not in seen and '"kind"' not in seen
 
 
 def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client: Client) -> None:
