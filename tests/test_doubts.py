@@ -333,7 +333,6 @@ def test_a_users_own_way_to_show_warnings_stays(clean: Lab) -> None:
         ("merged = pd.merge(people, twice, how='left', left_on='city', right_on='city').reset_index()\nmerged.shape", "merged has 125 rows: more than people (100) and twice (4)"),
         ("merged = twice.merge(people[['city', 'id']], on='city', how='right')", "merged has 125 rows: more than twice (4) and people (100)"),
         ("a = pd.concat([people, people])\nmerged = a.merge(orders, on='id')", "merged has 500 rows: more than a (200) and orders (250)"),
-        ("look = pd.concat([people, people.head(1)])\nmerged = orders.merge(look, on='id', how='left')", "merged has 254 rows: more than orders (250) and look (101)"),
         ("merged = people.merge(codes, left_on='city', right_on='code')", "merged has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
         ("people = people.merge(codes.rename(columns={'code': 'city'}), on='city')", "people has 0 rows: nothing matched in the merge of people (100) and codes (2)"),
         ("people['age'] = people['age'].map({'20': 'young'})", 'column "age" of people is all NaN now'),
