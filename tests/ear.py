@@ -17,6 +17,7 @@ from jupyter_client import BlockingKernelClient
 from zmq import Again
 
 from tests.conftest import Notebook, Project, text_of
+from tests.folded import folded
 
 GAP = re.compile(r"\n… [\d,]+ characters left out by stepper \(max_output_bytes\) …\n")
 GAPS = re.compile(r"… .* left out by stepper \(max_output_bytes\) …\n")
@@ -28,6 +29,7 @@ class Ear:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.said: Counter[str] = Counter()  # request → characters
+        self.lines: dict[tuple[str, str], str] = {}  # request, stream → its last line, where that may be drawn again
         self.cleared: set[str] = set()  # the requests that took back what they had said
         self.begun: set[str] = set()  # the requests that were heard from their beginning
         self.clients: dict[str, BlockingKernelClient] = {}
@@ -81,11 +83,20 @@ class Ear:
                 if header["msg_type"] == "execute_input":
                     self.begun.add(request)
                 elif header["msg_type"] == "stream" and request:
-                    self.said[request] += len(content["text"])
+                    self.said[request] += self._drawn((request, content["name"]), content["text"])
                 elif header["msg_type"] == "clear_output":
                     self.cleared.add(request)
                 elif header["msg_type"] == "error" and request:
                     self.said[request] += len(content["evalue"]) + len("\n".join(content["traceback"]))
+
+    def _drawn(self, stream: tuple[str, str], text: str) -> int:
+        """How many characters a stream shows more with that text."""
+        before = self.lines.pop(stream, "")
+        last = (before + text).rpartition("\n")[2]
+        if len(last) < 10_000:  # no bar is longer
+            self.lines[stream] = last
+        goes_back = "\r" in before + text or "\b" in before + text
+        return len(folded(before + text)) - len(folded(before)) if goes_back else len(text)
 
     def settled(self) -> None:
         """Wait until no more comes."""

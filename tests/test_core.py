@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, events, firstline, gate, ledger, plan
+from stepper.policy import changes, events, firstline, gate, ledger, plan, progress
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
-from stepper.words import quotes, report
+from stepper.words import brief, quotes, report
 
 AT = "2026-01-01T00:00:00Z"
 BEGUN = events.Started(run=1, key="id0", at=AT, cell_id="id0")
@@ -292,6 +294,26 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
     assert "forged" not in block
     text = report.of_run(ended).text
     assert [line for line in text.splitlines() if "forged" in line] == ["| TODO: forged"]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("verdict", Verdict)
+def test_no_text_shows_the_name_of_a_class_of_ours(outcome: Outcome, verdict: Verdict) -> None:
+    for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
+        run = BEGUN.became(outcome, verdict, fault, 0.1)
+        ended = report.Ended(cell(0), run)
+        made = State(runs=[events.Ran(**vars(run))])
+        told = [
+            report.of_run(ended).text,
+            report.person_line(ended),
+            report.of_scratch(ended),
+            report.stop_block(ended, 0),
+        ]
+        told += [brief.of_journaled(run, None, None).text, brief.after_fix("n", made, run.key, None, 3)]
+        told += [*progress.returned(State(runs=made.runs * 2), run.key, run.source_hash), f"{outcome} {verdict:<9}"]
+        assert [text for text in told if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)] == []
+    for word in (*Outcome, *Verdict, *StepStatus, *Kind):
+        assert (f"{word}", str(word), f"{word:>20}".strip()) == (word.value,) * 3
 
 
 @pytest.mark.parametrize("size", [0, 10, 1999, 2000, 2001, 100_000])

@@ -182,7 +182,8 @@ def test_a_dataframe_cannot(book: Notebook) -> None:
     answered(book.insert(f"df[{E}] = df[{E}].astype(str).map(lambda x: {E})\ndf")[1])
 
 
-def test_eval_cannot(book: Notebook) -> None:
+def test_eval_cannot(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPPER_SESSION", "an-agents")  # in whose shell it is a report
     for source in (f"print({E})", f"raise type({E}, (Exception,), {{}})({E})", "FORGE", f"{E}"):
         done = book.project.stepper("eval", source, check=None)
         sound(told(done))

@@ -9,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepper.kernel import messages
-from stepper.kernel.outputs import OutputArea, Text, size
+from stepper.kernel.outputs import OutputArea, size
+from stepper.kernel.streams import Stream
 from stepper.policy.model import LeftOut
 from tests.conftest import Project, text_of
+from tests.folded import folded
 
 
 @pytest.mark.parametrize("pieces", [["a" * 10] * 1000, ["a" * 10_000], ["é"] * 5000, ["x\n"] * 3])
 def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
-    text = Text(100)
+    text = Stream(100)
     for piece in pieces:
         text.add(piece)
         assert text.head_size + text.tail_size <= 100
@@ -24,6 +26,56 @@ def test_text_is_bounded_while_it_arrives(pieces: list[str]) -> None:
     kept = "".join(text.head) + "".join(text.tail)
     assert text.left_out == len(whole) - len(kept)
     assert whole.startswith("".join(text.head)) and whole.endswith("".join(text.tail))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ab\r\r\b\n", max_size=8), max_size=8), st.integers(2, 40))
+def test_carriage_returns_and_backspaces_are_folded_as_jupyterlab_does(pieces: list[str], limit: int) -> None:
+    text, small, whole = Stream(10_000), Stream(limit), folded("".join(pieces))
+    for piece in pieces:
+        text.add(piece)
+        small.add(piece)
+        assert small.head_size == len("".join(small.head)) and small.tail_size == len("".join(small.tail))
+        assert small.head_size + small.tail_size <= limit
+    assert text.value() == whole
+    if len(whole) <= limit and not small.left_out:
+        assert small.value() == whole
+
+
+@pytest.mark.parametrize(
+    ("pieces", "left"),
+    [
+        (["\r 50%|██  | 1/2", "\r100%|████| 2/2", "\n"], "100%|████| 2/2\n"),
+        (["a\r\n", "b\r", "\nc\r"], "a\nb\nc"),
+        (["10\r", "9"], "90"),  # as a terminal has it, and JupyterLab
+        (["\r\x1b[32m 50%|██\x1b[0m", "\r\x1b[32m 9%\x1b[0m"], "\x1b[32m 9%\x1b[0m"),
+        (["\x1b[31mred\x1b[0m\n", "plain"], "\x1b[31mred\x1b[0m\nplain"),
+        (["\router 0", *["\n", "\r  inner", "\x1b[A"] * 9, "\router 1", "\n"], "outer 1\n  inner"),
+        (["x" * 70_000, "\ry"], "y" + "x" * 69_999),
+        (["\x1b[9A\x1b[A", "a\n\x1b[500Ab"], "b\n"),
+    ],
+)
+def test_what_is_left_of_bars_that_are_drawn_again(pieces: list[str], left: str) -> None:
+    text = Stream(1_000_000)
+    for piece in pieces:
+        text.add(piece)
+    assert text.value() == left
+
+
+def message(name: str, text: str) -> dict:
+    return {"msg_type": "stream", "header": {}, "content": {"name": name, "text": text}}
+
+
+def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> None:
+    area = OutputArea(10_000)
+    for name, text in [("stderr", "\r  0%"), ("stdout", "0\n"), ("stderr", "\r 50%"), ("stdout", "1\n"),
+                       ("stderr", "\r100%"), ("stdout", "2\n"), ("stderr", "\n"), ("stderr", "warned\n"),
+                       ("stdout", "a"), ("stderr", "b\n"), ("stdout", "c")]:  # fmt: skip
+        area.take(message(name, text))
+    found = [(output["name"], output["text"]) for output in area.outputs()]
+    assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
+    others = [("stderr", "warned\n"), ("stdout", "a"), ("stderr", "b\n"), ("stdout", "c")]
+    assert found[2:] == others, "what is no bar stands where Jupyter has it"
 
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:
@@ -92,3 +144,24 @@ def test_a_cell_that_prints_more_than_its_share(project: Project) -> None:
     outputs = notebook.cell(cell_id)["outputs"]
     assert 2 <= len(outputs) <= 4
     assert "outputs (" in text_of(notebook.cell(cell_id))
+
+
+BAR = """\
+import sys, time
+for i in range(40):
+    sys.stderr.write(f"\\r{i * 100 // 39:3}%|{'█' * i:39}| {i}/39"); sys.stderr.flush()
+    print(i, flush=True)
+sys.stderr.write("\\n")
+raise ValueError("at the end")"""
+
+
+def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(project: Project) -> None:
+    notebook = project.new()
+    cell_id, answer = notebook.insert(BAR)
+    bar, printed, error = notebook.cell(cell_id)["outputs"]
+    assert "".join(bar["text"]) == f"100%|{'█' * 39}| 39/39\n" and bar["name"] == "stderr"
+    assert "".join(printed["text"]) == "".join(f"{i}\n" for i in range(40))
+    assert "\x1b[31m" in "".join(error["traceback"]), "Jupyter shows its colours"
+    assert "\x1b" not in answer.text and "100%|" in answer.text
+    page = project.stepper("output", "1").stdout
+    assert "\x1b" not in page and "100%|" in page and "ValueError" in page

@@ -57,7 +57,7 @@ def test_a_fault_is_found_before_anything_ran(project: Project, source: str, sai
     assert "Nothing of the cell ran; no attempt is counted." in answer.text
     assert answer.line.endswith(" · found before it ran")
     assert answer.stop == ""
-    assert "| False" in project.stepper("eval", "'ran' in globals()").stdout
+    assert project.stepper("eval", "'ran' in globals()").stdout == "False\n"
     assert notebook.cell(cell)["outputs"] == [] and notebook.cell(cell)["execution_count"] is None
     assert len(runs(project)) == 1
     assert project.json("status")["steps"][0]["attempts"] == 0
@@ -268,8 +268,7 @@ def test_eval_looks_and_leaves_the_notebook_alone(project: Project) -> None:
     cell, _ = notebook.insert("rows = [1, 2, 3]\nrows")
     before = notebook.path.read_bytes()
     done = project.stepper("eval", "sum(rows)")
-    assert done.stdout.splitlines()[0].startswith("stepper: eval ran ok in ")
-    assert "| 6" in done.stdout
+    assert done.stdout == "6\n"
     assert notebook.path.read_bytes() == before
     assert len(runs(project)) == 1
     assert [event["source"] for event in events(notebook, "scratch")] == ["sum(rows)"]
@@ -296,7 +295,7 @@ def test_eval_keeps_the_deadline(project: Project) -> None:
     notebook.insert("x = 1")
     done = project.stepper("eval", "import time; time.sleep(60)", check=1)
     assert "Timeout" in done.stdout
-    assert "| 1" in project.stepper("eval", "x").stdout
+    assert project.stepper("eval", "x").stdout == "1\n"
 
 
 def test_eval_without_a_kernel_says_so(project: Project) -> None:

@@ -120,7 +120,7 @@ def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, w
     assert "| 1" in worktree.ran("print(1)")
     assert "| 2" in main.ran("print(2)")
     pid = main.json("status")["kernel"]["pid"]
-    assert "the daemon and 1 kernel(s)" in worktree.stepper("shutdown").stdout
+    assert "the daemon and 1 kernel of" in worktree.stepper("shutdown").stdout
     assert main.json("status")["kernel"] == {**main.json("status")["kernel"], "pid": pid, "state": "idle"}
     assert json.loads(main.stepper("status", "--json", cwd=Path("/")).stdout)["kernel"]["pid"] == pid
 

@@ -7,17 +7,20 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 
+from stepper.daemon.places import UncoveredError
 from stepper.daemon.workspace import Workspace
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import changes, gate, plan
+from stepper.policy import changes, gate, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
 from stepper.session import edits, standing, steering
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
+
+TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
 
 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
@@ -44,12 +47,17 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     if event.is_shell:
         return shell_call(workspace, event.shell_command, event.consent)
     change = event.change
-    path = workspace.resolve(change.notebook)
+    session = workspace.session(workspace.resolve(change.notebook))
     try:
-        why_not = refused(workspace.session(path), change)
+        if why_not := refused(session, change):
+            return payload.decided("deny", f"stepper: {why_not}")
+        if (why := gate.unseen(event.consent, session.limits())) and brings_code(session, change):
+            return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    return payload.decided("deny", f"stepper: {why_not}") if why_not else payload.SILENT
+    if event.asks_each and gate.only_adds_text(session.state, change):
+        return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
+    return payload.SILENT
 
 
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
@@ -60,7 +68,8 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     if verb:
         why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
         return payload.decided("ask", why)
-    why_not = gate.unaccepted(consent, workspace.config.limits()) if runs else None
+    limits = workspace.config.limits() if runs else None
+    why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None
     return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
 
 
@@ -88,10 +97,24 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     return gate.stopped(state)
 
 
+def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
+    """Whether an edit that is about to happen brings code that would run."""
+    if isinstance(change, FileWrite):
+        return bool(changes.not_run_yet(session.file.parse(change.content).cells, session.state.ran_ever))
+    kind = change.cell_type
+    if kind is None and (target := plan.find_cell(session.read().cells, change.cell_id or "")):
+        kind = target.type
+    return change.mode != "delete" and kind in ("code", None)
+
+
 async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
     change = event.change
-    path = workspace.resolve(change.notebook)
+    try:
+        path = workspace.resolve(change.notebook)
+    except UncoveredError as error:
+        outside = not error.name.startswith("../") and workspace.once(event.session, error.name)
+        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if outside else None)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
@@ -137,13 +160,16 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.worked.add(owner)
     if new:
         return new
-    command = PLAIN_WORDS.get(event.prompt.lower())
-    session = workspace.under_way(owner)
-    if command is None or session is None:
+    session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    if session is None:
         return payload.SILENT
-    if command is not _status:  # who asks how far it is gets an answer and nothing else
+    if given is None:
+        stop = None if event.is_slash else session.state.stop
+        return _context("UserPromptSubmit", brief.in_force(session.name, stop)) if stop else payload.SILENT
+    words, more = given
+    if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
         workspace.worked.add(owner)
-    said = await command(session)
+    said = await PLAIN_WORDS[words](session, more)
     workspace.mark()
     return _context("UserPromptSubmit", said)
 
@@ -176,16 +202,17 @@ def _context(event: str, text: str) -> bytes:
     return payload.answer(event, report.Report(report.bounded(text)))
 
 
-async def _status(session: Session) -> str:
+async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
-    return "\n".join([head, *brief.plan_lines(session.state), brief.next_line(session.state)])
+    stop = [now.stop.text] if now.stop else []
+    return "\n".join([head, *brief.plan_lines(session.state), *stop, brief.next_line(session.state)])
 
 
-PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
+PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
     "continue notebook": steering.go_on,
     "fix and retry": steering.fix,
-    "skip cell": lambda session: steering.skip(session, ""),
+    "skip cell": steering.skip,
     "show status": _status,
 }
 

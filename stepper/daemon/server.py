@@ -60,7 +60,7 @@ class Daemon:
 
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
-        store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
+        store = workspace.places.store(path)
         file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
         return Session(
             name,
@@ -184,7 +184,7 @@ class Daemon:
 
         writer.write(BEAT)
         caller = Caller(wire.unpack_environ(environ))
-        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about)
+        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
@@ -195,15 +195,13 @@ class Daemon:
                 log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
-            elif not work.done() and not caller.left.is_set():
+            elif not work.done() and not writer.is_closing():  # a client that closed its half alone waits for the end
                 writer.write(BEAT)
         gone.cancel()
         kind, body = work.result()
-        if not caller.left.is_set():
+        if not writer.is_closing():
             writer.write(wire.pack(kind, body))
             await writer.drain()
-        if verb == b"shutdown":
-            self.ending.set()
 
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
         try:

@@ -13,9 +13,11 @@ from stepper.policy.model import CellEdit, Consent, FileWrite
 from stepper.words.report import Report, not_run
 
 SILENT = b""
-# The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.
+# The modes in which the person has accepted edits beforehand, leaves that to the client, or wants nothing done yet; in
+# all others each is asked for, or refused.
 CONSENTS = {
-    **dict.fromkeys(("acceptEdits", "bypassPermissions", "auto"), Consent.GIVEN),
+    **dict.fromkeys(("acceptEdits", "bypassPermissions"), Consent.GIVEN),
+    "auto": Consent.JUDGED,
     "plan": Consent.WITHHELD,
 }
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
@@ -34,7 +36,9 @@ class Event:
             raise PayloadError("the hook's payload is not a JSON object")
         self.data = data
         self.session = _word(data, "session_id")
-        self.consent = CONSENTS.get(_word(data, "permission_mode"), Consent.ASKED)
+        mode = _word(data, "permission_mode")
+        self.consent = CONSENTS.get(mode, Consent.ASKED)
+        self.asks_each = mode == "default"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"
 
@@ -47,6 +51,11 @@ class Event:
     def is_command(self) -> bool:
         """Whether the person's prompt is one of the slash commands that give work to do."""
         return bool(COMMAND.match(self.prompt))
+
+    @property
+    def is_slash(self) -> bool:
+        """Whether the person's prompt is a slash command, whosever: no path."""
+        return bool(re.match(r"/[\w:-]+(?!\S)", self.prompt))
 
     @property
     def shell_command(self) -> str:
@@ -161,10 +170,10 @@ def answer(event: str, report: Report | None) -> bytes:
     return _dump(said)
 
 
-def decided(decision: str, reason: str) -> bytes:
-    """Return what a PreToolUse hook prints to `deny` a call or to have the client `ask` the person."""
+def decided(decision: str, reason: str, line: str = "") -> bytes:
+    """Return what a PreToolUse hook prints to `deny` or `allow` a call, or to have the client `ask` the person."""
     told = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
-    return _dump({"hookSpecificOutput": told})
+    return _dump({**({"systemMessage": line} if line else {}), "hookSpecificOutput": told})
 
 
 def new_notebook(event: Event) -> bytes:

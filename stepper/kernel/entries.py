@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from stepper.kernel.pictures import content_text, picture_in
+from stepper.kernel.streams import GAP, WHY, Stream, Text
 from stepper.policy.model import NOTHING, LeftOut
 
 EACH = 110  # bytes that an output takes besides what it holds, as Jupyter writes it
 LINE = 9  # … and each line of a text
 LARGE = 8 << 20  # characters whose escapes are not counted: it would take as long as the daemon has for others
-WHY = "left out by stepper (max_output_bytes) …"
-GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
-
-
-class Text:
-    """A stream's text, bounded while it arrives: the head and the tail stay, the middle is counted."""
-
-    def __init__(self, limit: int) -> None:
-        self.half = max(1, limit // 2)
-        self.head: list[str] = []
-        self.head_size = 0
-        self.tail: deque[str] = deque()
-        self.tail_size = 0
-        self.left_out = 0
-
-    @classmethod
-    def of(cls, value: str, limit: int, cut: bool) -> Text:
-        """Return a text as the notebook holds it; where it was `cut`, a line in it says how much was left out."""
-        made, gap = cls(limit), GAP.search(value) if cut else None
-        if gap is None:
-            made.add(value)
-        else:
-            head, tail = value[: gap.start()], value[gap.end() :]
-            made.head, made.head_size, made.tail, made.tail_size = [head], len(head), deque([tail]), len(tail)
-            made.left_out = int(gap[1].replace(",", ""))
-        return made
-
-    def add(self, text: str) -> None:
-        """Take the next piece."""
-        begin = 0
-        if self.head_size < self.half and not self.tail and not self.left_out:
-            begin = min(len(text), self.half - self.head_size)
-            self.head.append(text[:begin])
-            self.head_size += begin
-        self.left_out += max(0, len(text) - begin - self.half)
-        text = text[max(begin, len(text) - self.half) :]
-        if text:
-            self.tail.append(text)
-            self.tail_size += len(text)
-        while self.tail_size > self.half:
-            over = self.tail_size - self.half
-            first = self.tail.popleft()
-            if len(first) > over:
-                self.tail.appendleft(first[over:])
-            cut = min(len(first), over)
-            self.tail_size -= cut
-            self.left_out += cut
-
-    def within(self, limit: int) -> Text:
-        """Return the same text with a smaller limit."""
-        less = Text(limit)
-        for piece in self.head:
-            less.add(piece)
-        less.left_out += self.left_out  # from here on nothing goes to the head
-        for piece in self.tail:
-            less.add(piece)
-        return less
-
-    def value(self) -> str:
-        """Return the text, with a line that says how much was left out."""
-        gap = f"\n… {self.left_out:,} characters {WHY}\n" if self.left_out else ""
-        return "".join(self.head) + gap + "".join(self.tail)
 
 
 @dataclass(slots=True)
@@ -86,12 +23,12 @@ class Entry:
 
     output: dict[str, Any]
     size: int
-    text: Text | None = None
+    text: Stream | None = None
     picture: dict[str, Any] | None = None
     cut: LeftOut = NOTHING  # of what is no stream
 
     @classmethod
-    def of(cls, output: dict[str, Any], text: Text | None = None) -> Entry:
+    def of(cls, output: dict[str, Any], text: Stream | None = None) -> Entry:
         """Return an output, whole."""
         return cls(output, size(output), text, output if picture_in(output) else None)
 
@@ -133,7 +70,7 @@ class Entry:
         made = {**self.output, "evalue": parts[0].value(), "traceback": parts[1].value().split("\n")}
         return Entry(made, size(made), None, None, LeftOut(sum(part.left_out for part in parts)))
 
-    def _stream(self, text: Text, limit: int) -> Entry:
+    def _stream(self, text: Stream, limit: int) -> Entry:
         """Return a stream's output within `limit` bytes: what a character takes is only known of the whole text."""
         output = {**self.output, "text": text.value()}
         while (taken := size(output)) > limit and text.half > 1:

@@ -56,16 +56,19 @@ class LiveKernel(Connection):
         """Install the helper where it is not there."""
         done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
         if done.outcome is not Outcome.OK:
-            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
+            how = done.death.how if done.death else done.outcome
+            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
     ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         try:
-            return await self._run(Running(self, timeout, limits), code, history=not scratch, request=request)
+            given = {"stepper_criterion": criterion} if criterion else {}
+            running = Running(self, timeout, limits)
+            return await self._run(running, code, history=not scratch, request=request, given=given)
         finally:
             self.process.rest()
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from stepper.kernel.entries import EACH, WHY, Entry, Text, left_out, size
+from stepper.kernel.entries import EACH, Entry, left_out, size
 from stepper.kernel.pictures import LOOKED_AT, content_text, key, picture_in
+from stepper.kernel.streams import WHY, Stream
 from stepper.policy.model import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go
@@ -19,6 +20,7 @@ SHOWN = ("display_data", UPDATE, RESULT)
 REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execute_reply"}
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
+GOES_BACK = ("\r", "\n", "\x1b[")  # how a text begins that draws a bar on, or ends it
 EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
@@ -46,7 +48,7 @@ class OutputArea:
         for output in map(_joined, outputs):
             is_stream = output["output_type"] == "stream"
             gap = GAPS.fullmatch(output["text"]) if is_stream and missing.outputs else None
-            text = Text.of(output["text"], limit, bool(missing.characters)) if is_stream else None
+            text = Stream.of(output["text"], limit, bool(missing.characters)) if is_stream else None
             entries.append(Entry.of(output, text))
             if gap is not None:
                 area.head, area.entries = area.entries, []
@@ -70,6 +72,7 @@ class OutputArea:
         self.gone: list[Entry] = []  # … what is left of the pictures in it
         self.missing = NOTHING  # … and all that was in it
         self.entries: list[Entry] = []
+        self.bars: dict[str, Entry] = {}  # stream → its progress bar that may be drawn again
         self.displays: dict[str, list[Entry]] = {}  # display id → where it shows
         self.latest: dict[str, dict[str, Any]] = {}  # … and what: put there when it matters, not at each update
         self.held = 0
@@ -101,9 +104,13 @@ class OutputArea:
     def _stream(self, name: str, said: str) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
         if last is None or last.text is None or last.output["name"] != name:
-            last = self._add(Entry({"output_type": "stream", "name": name}, 0, Text(self.limit)))
+            bar = self.bars.get(name) if last and said.startswith(GOES_BACK) else None
+            last = bar or self._add(Entry({"output_type": "stream", "name": name}, 0, Stream(self.limit)))
         assert last.text is not None
         last.text.add(said)
+        self.bars.pop(name, None)
+        if last.text.is_bar:  # it is drawn on where it stands, whatever comes between
+            self.bars[name] = last
         now = EACH + last.text.head_size + last.text.tail_size
         self.held += now - last.size
         last.size = now
@@ -155,7 +162,7 @@ class OutputArea:
             end = _fits(self.entries, most)
             self.head, self.entries = self.entries[:end], self.entries[end:]
         begin = len(self.entries) - _fits(self.entries[::-1], most)
-        gone, self.entries = self.entries[:begin], self.entries[begin:]
+        gone, self.entries, self.bars = self.entries[:begin], self.entries[begin:], {}
         self.missing = sum((entry.whole for entry in gone), self.missing)
         self.gone += [Entry(EMPTY, 0, picture=entry.picture) for entry in gone if entry.picture]
         left = set(map(id, gone))

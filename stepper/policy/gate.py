@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands import COMMANDS
-from stepper.policy.model import Cell, Consent, Limits
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits
 from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
+ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
@@ -26,9 +27,20 @@ def unaccepted(consent: Consent, limits: Limits) -> str | None:
     """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
     if consent is Consent.WITHHELD:
         return PLAN_MODE
-    if limits.auto_run == "ask" and consent is not Consent.GIVEN:
-        return "`auto_run` is `ask` in .stepper/config.yaml, and the client's mode does not accept edits by itself"
+    if limits.auto_run == "ask" and consent is Consent.ASKED:
+        return f"{ASK}, and the client's mode does not accept edits by itself"
     return None
+
+
+def unseen(consent: Consent, limits: Limits) -> str | None:
+    """Return why the person is to be asked before what runs code: nobody else would be in the client's mode."""
+    return ASK if limits.auto_run == "ask" and consent is Consent.JUDGED else None
+
+
+def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
+    """Whether an edit puts a new text cell into a notebook with a plan: it runs nothing and takes nothing away."""
+    text = isinstance(change, CellEdit) and change.mode == "insert" and change.cell_type == "markdown"
+    return text and bool(state.plan.steps)
 
 
 def stopped(state: State) -> str | None:

@@ -72,6 +72,9 @@ def apply(event: Event, state: State) -> None:
         case events.Skipped():
             state.stop, progress = None, state.of(event.key)
             progress.status, progress.reason = StepStatus.SKIPPED, event.reason
+        case events.Confirmed():
+            progress = state.of(event.key)
+            progress.status, progress.reason = StepStatus.DONE, event.reason
 
 
 def _held(event: events.Held, state: State) -> None:
@@ -99,6 +102,7 @@ def _ran(event: events.Ran, state: State) -> None:
     state.next_run = max(state.next_run, event.run + 1)
     if event.execution_count is not None:
         state.counts[event.execution_count] = cell_id
+    as_confirmed = progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
     state.ran_ever[cell_id] = source
     if event.request:
         state.requests[event.request] = cell_id, source
@@ -114,7 +118,9 @@ def _ran(event: events.Ran, state: State) -> None:
     # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
     progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0)
     progress.failing = verdict is not Verdict.FINE
-    progress.status = StepStatus.FAILED if progress.failing else StepStatus.DONE
+    status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
+    progress.status = StepStatus.FAILED if progress.failing else status
+    progress.reason = event.unmet or (progress.reason if as_confirmed else "")
     progress.cell_id, progress.index = cell_id, event.index
 
 

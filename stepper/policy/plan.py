@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.policy import firstline
@@ -13,6 +14,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
 def slug(problem: str) -> str:
@@ -38,9 +40,25 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
     return Step(number, title, criterion, Kind(kind))
 
 
+def expression(criterion: str) -> str:
+    """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
+    text = criterion.strip(" `")
+    try:
+        body = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    decides = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
+    return text if decides and not IS_PROSE.search(text) else ""
+
+
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as it stands in `metadata.stepper` and in the journal."""
-    return {"problem": plan.problem, "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps]}
+    """Return the plan as it stands in `metadata.stepper` and in the journal: without what says nothing."""
+    return {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
+
+
+def _told(step: Step) -> dict[str, Any]:
+    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP)}
+    return {"id": step.id, "title": step.title, **{name: value for name, value in more.items() if value}}
 
 
 def from_json(data: Any) -> Plan | None:

@@ -19,7 +19,7 @@ class Progress:
     index: int = -1  # where its cell stood
     attempts: int = 0
     failing: bool = False
-    reason: str = ""  # why it was skipped
+    reason: str = ""  # why it was skipped, is doubted, or is done although it was
     held: str = ""  # the source hash that was not run last, because of what was found before
     held_count: int = 0  # how often in a row
 

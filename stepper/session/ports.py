@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
-from stepper.policy.model import NOTHING, Cell, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
+from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
 
@@ -48,6 +48,7 @@ class Execution:
     death: Death | None = None
     namespace: Namespace = UNKNOWN
     told: dict[str, Any] = field(default_factory=dict)  # by the diagnosis's part in the kernel, which alone reads it
+    checked: Checked | None = None  # the step's criterion; None where that could not be told
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
@@ -97,11 +98,12 @@ class Kernel(Protocol):
         """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
     ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history.
+        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history. Whether the
+        `criterion` holds then is told with it.
         """
 
     async def adopt(self) -> Death | None:
@@ -250,6 +252,10 @@ class Diagnosis(Protocol):
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
         return True
+
+    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        return None
 
     def doubtful(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""

@@ -172,11 +172,12 @@ class Session:
         limits: Limits,
         request: str = "",
         scratch: bool = False,
+        criterion: str = "",
     ) -> Execution:
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for = caller
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch)
+            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
@@ -266,5 +267,6 @@ class Session:
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        error, block = ": ".join(report.error_of(ended)), report.stop_block(ended, retries, mend)
+        error, asked = ": ".join(report.error_of(ended)), report.question(ended)
+        block = report.stop_block(ended, retries, mend) + (f"\n\n{asked}" if asked else "")
         self.log(events.Stopped(at=now(), key=key, cell_id=ended.cell.id, block=block, error=error))

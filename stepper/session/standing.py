@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from stepper.ground.errors import UsageError
-from stepper.ground.text import clean
-from stepper.policy import ledger
-from stepper.policy.model import Step
+import contextlib
+
+from stepper.ground.errors import NotebookError, UsageError
+from stepper.ground.text import clean, counted, one_line
+from stepper.policy import changes, ledger, plan
+from stepper.policy.model import Cell, Step, StepStatus
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers
 from stepper.session.ports import Target
@@ -18,8 +20,50 @@ from stepper.words.quotes import paged
 async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
-    steps = [_step(session, step) for step in session.state.plan.steps]
-    return answers.Status(session.name, session.state.name, steps, await session.keeper.status())
+    steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        steps, cells = _stands(session)
+    state, stop = session.state, session.state.stop
+    told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
+    kernel = await session.keeper.status()
+    return answers.Status(session.name, state.name, steps, kernel, cells=cells, stop=told, lost=state.lost)
+
+
+async def listed(session: Session, current: bool, age: float) -> answers.Listed:
+    """Return a notebook's row in the list of all."""
+    await session.keeper.find()
+    name, stands = session.state.name, list[answers.StepStatus | answers.CellStatus]()
+    what = "steps"
+    try:
+        steps, cells = _stands(session)
+        stands, what = [*steps, *cells], "steps" if steps else "cells"
+    except NotebookError:
+        name = "unreadable"
+    done = sum(each.status in (StepStatus.DONE, StepStatus.SKIPPED) for each in stands)
+    progress = answers.HowFar(done, len(stands), what)
+    return answers.Listed(session.name, current, name, progress, await session.keeper.status(), age)
+
+
+def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.CellStatus]]:
+    """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
+    if session.state.plan.steps:
+        return [_step(session, step) for step in session.state.plan.steps], []
+    document = session.file.read()
+    told = plan.from_json(document.plan)  # which the journal does not know yet
+    steps = [_step(session, step) for step in told.steps] if told else []
+    return steps, [] if steps else [_cell(session, cell) for cell in document.cells if cell.is_code]
+
+
+def _cell(session: Session, cell: Cell) -> answers.CellStatus:
+    state, status = session.state, StepStatus.PENDING
+    if state.running is not None and state.running.cell_id == cell.id:
+        status = StepStatus.RUNNING
+    elif changes.SKIP_TAG in cell.tags:
+        status = StepStatus.SKIPPED
+    elif state.ran_ever.get(cell.id) == changes.source_hash(cell.source):
+        known = (progress.status for progress in state.progress.values() if progress.cell_id == cell.id)
+        status = next(known, status)
+    return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
@@ -70,7 +114,7 @@ def output(session: Session, name: str, page: int) -> answers.Page:
     cell = fits[0]
     pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
-        raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
+        raise UsageError(f"the output of {cell.label} has {counted(len(pages), 'page')}")
     return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])
 
 

@@ -19,7 +19,7 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
-from stepper.setup import doctor, settings, trust
+from stepper.setup import doctor, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -31,7 +31,7 @@ def apply(options: argparse.Namespace) -> None:
     """Set the project up; the environment is there already."""
     choice = refuse(options)
     paths = Paths(options.target)
-    project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
+    project = Path(paths.project)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
     _finish_env(paths)
     if options.remade:
@@ -40,12 +40,15 @@ def apply(options: argparse.Namespace) -> None:
         for folder in (paths.project, *paths.borrowers()):
             _retire(Paths(folder))
     _prepare_kernel(project, choice)
+    config = _write_config(paths, options.notebooks)
+    limits = doctor.limits(paths)
+    notebooks = doctor.home(limits.patterns)
 
     text, data = read_settings(project / SETTINGS)
-    wanted = settings.rules(notebooks) if options.allow else []
-    merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
+    wanted = settings.rules(limits.patterns) if options.allow else []
+    merged, new_rules = settings.add_rules(settings.add_hooks(data), wanted)
     known = recorded(paths.project).get("script")
-    _write_record(paths, options, choice, new_rules)
+    _write_record(paths, options, choice, new_rules, config)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
@@ -61,11 +64,19 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    if options.link:
+        say("command", shell.make(paths))
+        if not shell.on_path():
+            say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
+        if told := doctor.uncovered(paths.project, limits.patterns):
+            say("notebooks", told)
+        say("mode", modes.said(project, limits))
+        say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
         say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
         say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-        if not options.allow:
-            say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
+        if not options.link:
+            say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
 
 
 def _finish_env(paths: Paths) -> None:
@@ -74,10 +85,9 @@ def _finish_env(paths: Paths) -> None:
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
-    # own. `stepper` alone comes first, because the project may have another command of that name.
-    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
-    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    # `stepper` alone, and first: the project may have another command of that name. Of `python`, `pip`,
+    # `jupyter` the agent's Bash calls are to find the project's or none.
+    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
@@ -145,9 +155,24 @@ def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
         raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
-def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str]) -> None:
+def _write_config(paths: Paths, patterns: list[str]) -> str | None:
+    """Put `--notebooks` into the config; return what install alone wrote there, None for nothing."""
+    if not patterns:
+        return None
+    from stepper.daemon import config  # pyyaml is there by now
+
+    there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
+    new = config.with_notebooks(there, patterns, paths.relative(paths.config))
+    say("config", f"{write(path, new.encode())}: {paths.relative(str(path))}")
+    return new if there in ("", recorded(paths.project).get("config")) else None
+
+
+def _write_record(
+    paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str], config: str | None
+) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
-    project, old, notebooks = Path(paths.project), recorded(paths.project), doctor.notebooks_dir(paths)
+    project, old = Path(paths.project), recorded(paths.project)
+    notebooks = doctor.home(doctor.limits(paths).patterns)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
@@ -156,10 +181,12 @@ def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new
     before: settings.Data = {
         "found": [name for name in places if (project / name).exists()] if fresh else [],
         "settings": text if fresh else None,
-        "allow": [] if fresh else [settings.RULES[-1]],
+        "allow": [] if fresh else [settings.SHELL_RULE],
         "gitignore": not fresh or settings.ignore(ignored) != ignored,
     }
     before = {name: old.get(name, value) for name, value in before.items()}
+    if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
+        before["found"] = [*before["found"], notebooks]
     note = {
         **{name: value for name, value in old.items() if name == "accepted"},
         "version": 1,
@@ -167,6 +194,7 @@ def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new
         "given": choice.given,
         "source": options.source,
         "notebooks": notebooks,
+        "config": config or old.get("config"),
         "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],

@@ -93,6 +93,11 @@ def _whole(value: Any, between: str = "") -> str:
     return value if isinstance(value, str) else between.join(map(str, value))
 
 
+def plain(outputs: Sequence[dict[str, Any]]) -> str:
+    """Return the outputs' text as it is, but for what a terminal would obey."""
+    return _shown("".join(map(_text_of, outputs))).rstrip("\n")
+
+
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
     text = ""

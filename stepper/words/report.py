@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.text import clean, one_line
+from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
@@ -51,6 +52,8 @@ class Ended:
     captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
     next_inputs: Sequence[str] = ()  # sources of the cells that Jupyter would make next
     seen: Sequence[str] = ()  # pictures and other rich outputs
+    met: bool = False  # the step's criterion was looked at, and holds
+    unmet: str = ""  # in what it is false
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
     @property
@@ -114,6 +117,12 @@ Attempted Fixes: {retries}
 Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault)}"""
 
 
+def question(ended: Ended) -> str:
+    """Return the line beside a stop whose cell asks the person something; '' for all others."""
+    asked = classify.question(ended.run.fault.evalue) if ended.run.fault else ""
+    return f"The agent asks: {asked}" if asked else ""
+
+
 def joined(reports: Sequence[Report]) -> Report:
     """Return several reports as one; the last one's line and verdict stand."""
     return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)))
@@ -123,8 +132,11 @@ def _standing(ended: Ended) -> str:
     if ended.step is None:
         return ""
     name = capital(step_name(ended.plan, ended.step))
+    if ended.unmet:
+        return f'{name}: not done. Replace its cell, or say why it is done all the same: `stepper confirm "WORDS"`.'
     if ended.run.verdict is Verdict.FINE:
-        criterion = f"; criterion: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        about = "criterion met" if ended.met else "criterion"
+        criterion = f"; {about}: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
@@ -176,13 +188,14 @@ def of_run(ended: Ended) -> Report:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
+    parts += [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
     parts += list(ended.seen)
     parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
               for source in ended.next_inputs[:2]]  # fmt: skip
-    if run.verdict is Verdict.FINE and ended.next_step is not None:
+    if run.verdict is Verdict.FINE and ended.next_step is not None and not ended.unmet:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
     return Report(bounded("\n".join(parts)), person_line(ended), ok=run.verdict is Verdict.FINE)
@@ -218,7 +231,7 @@ def person_line(ended: Ended) -> str:
     run = ended.run
     where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
     mark = MARKS[Outcome.OK] if run.verdict is Verdict.FINE else MARKS.get(run.outcome, "✗")
-    told = run.outcome.value
+    mark, told = ("?", f"ok, but {ended.unmet}") if ended.unmet else (mark, run.outcome.value)
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
     took = "found before it ran" if ended.held else seconds(run.duration_s)

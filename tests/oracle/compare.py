@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from tests.folded import folded
 from tests.oracle.sheets import Sheet
 
 CHANCE = (
@@ -50,6 +51,11 @@ def joined(outputs: Sequence[Any]) -> Outputs:
     return found
 
 
+def shown(outputs: Outputs) -> Outputs:
+    """Return nbclient's outputs as JupyterLab shows them, and saves: carriage returns and backspaces did their work."""
+    return [{**out, "text": folded(out["text"])} if out["output_type"] == "stream" else out for out in outputs]
+
+
 def no_less(have: Outputs, want: Outputs) -> bool:
     """Whether all is there in some order: nbclient loses what a child wrote last, when its end comes first."""
 
@@ -68,7 +74,7 @@ def differs(ours: Sequence[Any], theirs: Sequence[Sequence[Any]], sheet: Sheet, 
     mine = plain(joined(ours), sheet.flags, folders[0])
     whys = []
     for outputs, folder in zip(theirs, folders[1:], strict=True):
-        want = plain(joined(outputs), sheet.flags, folder)
+        want = plain(shown(joined(outputs)), sheet.flags, folder)
         have = [*mine]
         if "pager" in sheet.flags and have and have[-1]["output_type"] == "display_data":
             have.pop()

@@ -159,7 +159,7 @@ Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {action}"""
 LACKS = "tell the agent what it lacks and /fix, or /skip this step"
-DECIDE = "decide what the message asks, tell the agent, then /continue or /fix"
+DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 
 
 def test_a_plan_is_worked_through_until_the_notebook_is_complete(
@@ -345,15 +345,20 @@ def test_continue_lifts_a_stop(notebook: Path, scripted_model: Model, client: Cl
         retries=0,
         action=DECIDE,
     )
-    assert stop_reasons(first) == [block]
+    assert stop_reasons(first) == [f"{block}\n\nThe agent asks: drop the empty rows?"]
 
     model.then([read(notebook)], again(notebook, "count = rows"), [text("Shall I go on?")])
     before = len(model.requests)
-    second = client(model).prompt("/continue", *(["--continue"] if session == "resumed" else []), permissions="default")
+    answer = 'yes, drop \'em; `touch no`; $(touch no)\n"& touch no"'
+    second = client(model).prompt(
+        f"/continue {answer}", *(["--continue"] if session == "resumed" else []), permissions="default"
+    )
 
     assert (session_of(second) == session_of(first)) is (session == "resumed")
     said = shown_in(model.requests[before])
     assert "The stop is lifted. Go on." in said
+    assert f'To "drop the empty rows?" the person answers: {" ".join(answer.split())}' in said
+    assert not (notebook.parent.parent / "no").exists()
     assert 'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
     assert "is under way (stopped)" in said  # SessionStart, startup or resume
     assert standing(notebook) == ("ready", ["done", "done", "pending"])
@@ -392,10 +397,9 @@ def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client:
     assert "The problem: analyse x" in says("new notebook analyse x")
     for words in (
         "continue notebook cleanup in the README",
-        "please continue notebook",
         "fix and retry the build",
         "skip cells",
-        "show status.",
+        "what does show status do?",
         "new notebooks are fine",
     ):
         assert HOOK_SAYS not in says(words), words
