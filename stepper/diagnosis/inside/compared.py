@@ -34,7 +34,7 @@ TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta|reindex|where)
 CHOICES = re.compile(r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|mask)\(|[<>]|[=!]=")
 QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[^\W\d]\w*")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-CELLS, COLUMNS, HEAD, LABEL = 5_000_000, 2000, 50, 60
+CELLS, COLUMNS, HEAD, LABEL, NAME = 5_000_000, 2000, 50, 60, 40
 PLAIN = (str, int, float, bool, type(None))
 Fact = dict[str, Any]
 
@@ -110,10 +110,22 @@ def compare(before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Mod
     view, facts = View(before, after, trees), dict[Any, Fact]()
     for kind in (view.multiplied, view.empty, view.blank):
         for name, seen in after.items():
-            fact = kind(name, seen)
-            if fact is not None:
-                facts.setdefault((seen.id, fact["kind"]), {"name": name, **fact})
+            told = kind(name, seen)
+            if told is not None:
+                facts.setdefault((seen.id, told["kind"]), told)
     return [*facts.values()]
+
+
+def fact(kind: str, text: str) -> Fact:
+    return {"kind": kind, "text": text}
+
+
+def cut(name: str) -> str:
+    return short(name, NAME)
+
+
+def sides(operands: dict[str, Any]) -> str:
+    return " and ".join(f"{cut(name)} ({rows:,})" for name, rows in operands.items())
 
 
 class View:
@@ -149,7 +161,7 @@ class View:
             return None
         inner = (hows or {"inner" if "merge(" in made.text else "left"}) == {"inner"}
         more = seen.rows > (max(counts) if inner else sum(counts))
-        return {"kind": "multiplied", "rows": seen.rows, "operands": [*operands.items()]} if more else None
+        return fact("multiplied", f"{cut(name)} has {seen.rows:,} rows: more than {sides(operands)}") if more else None
 
     def empty(self, name: str, seen: Seen) -> Fact | None:
         """A frame that has no rows now, and not on purpose."""
@@ -162,8 +174,13 @@ class View:
             return None
         counts = self.operands(name, bound[-1]) if bound else {name: old and old.rows}
         merged = bound and JOINS.search(bound[-1].text) and len(counts) > 1 and all(counts.values())
-        operands = [(operand, count) for operand, count in counts.items() if count]
-        return {"kind": "emptied" if merged else "empty", "operands": operands}
+        if merged:
+            return fact("emptied", f"{cut(name)} has 0 rows: nothing matched in the merge of {sides(counts)}")
+        sources = {operand: count for operand, count in counts.items() if count}
+        if [*sources] == [name]:
+            return fact("empty", f"{cut(name)} has 0 rows now; before: {sources[name]:,}")
+        shown = ", ".join(f"{cut(source)} has {count:,}" for source, count in [*sources.items()][:3])
+        return fact("empty", f"{cut(name)} has 0 rows" + (f"; {shown}" if shown else ""))
 
     def no_wonder(self, name: str, bound: list[Made]) -> bool:
         """A frame of a loop's last turn; one made empty, to be filled; of what is empty already; hoped to be empty."""
@@ -184,8 +201,12 @@ class View:
         if not seen.blank or seen.rows < 2 or re.search(rf"\bfor .*\b{name}\b.* in ", self.text):
             return None
         lost = [label for label in seen.labels if label in seen.blank and self.lost(name, label)]
-        columns = lost if seen.framed else []
-        return {"kind": "blank", "columns": columns[:3], "count": len(columns)} if lost else None
+        if not seen.framed or not lost:
+            return fact("blank", f"{cut(name)} is all NaN now") if lost else None
+        listed = ", ".join(f'"{cut(column)}"' for column in lost[:3])
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        which = f"column {listed} of {cut(name)} is" if len(lost) == 1 else f"columns {listed}{more} of {cut(name)} are"
+        return fact("blank", f"{which} all NaN now")
 
     def lost(self, name: str, label: str) -> bool:
         """Whether a column without a value was made by a statement that turns values into others, or fetches them."""
