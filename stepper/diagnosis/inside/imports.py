@@ -44,9 +44,10 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
     if lost and type(path) is str and peek(loaded, "__path__") is None:
         path = os.path.relpath(path) if is_own(path) else path
         return finding(f"`{module}` is here the file {short(path, 200)}, no package")
-    beside_it = {name.removesuffix(".py") for folder in folders_of(loaded) for name in os.listdir(folder)}
     beside = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-    names = public(sorted({*map(str, own_names(loaded)), *beside_it} - {*beside}))[:NAMES]
+    files = (name.removesuffix(".py") for folder in folders_of(loaded) for name in os.listdir(folder))
+    held = {*map(str, own_names(loaded)), *filter(str.isidentifier, files)}
+    names = public(sorted(held - {*beside}))[:NAMES]
     near, said = closest(wanted, names, 5), list[str]()
     for name in beside[:3] if lost else [wanted]:
         where = elsewhere(module, name)
