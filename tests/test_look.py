@@ -83,6 +83,11 @@ def test_the_item_of_which_the_message_speaks(said: str, value: Any, where: str)
     assert where in line and bool(line) is bool(where)
 
 
+@pytest.mark.parametrize(("value", "shown"), [(["a", "b", "a"], "`x` has 2 times 'a'"), ([1, 2], "")])
+def test_what_stands_twice(value: Any, shown: str) -> None:
+    assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
+
+
 def test_what_an_error_stores_beside_its_message() -> None:
     error = RuntimeError("exit status 1")
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]

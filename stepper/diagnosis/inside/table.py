@@ -2,7 +2,7 @@
 
 A row is a name, an attribute or an item that the failing line holds, with its value, those of the failing expression
 first. What a row has that the message speaks of comes before what it is: the first item that its words fit – a quoted
-text, the name of a type, a missing or negative number.
+text, the name of a type, a missing or negative number, what stands twice.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ KINDS = r"operand|supported|instance|has no len|object is not|must be|concat|unh
 OTHERS = "indices|keyword|positional"
 ABSENT = r"\bNaN\b|\bNAs?\b|missing values|finite|\bNaT\b|infinity"
 NEGATIVE = "(?i)negative|positive|domain"
+TWICE = "(?i)duplicate|unique|truth value|multiple"
 Leaf = tuple[str, str, Any]  # its path, the path without places, the item
 Search = Callable[[Any], str]  # what a value has that the message speaks of, with the way there; '' where nothing
 Finding = dict[str, Any]  # text, and where what it speaks of was bound last
@@ -138,6 +139,8 @@ def searches(said: str, kinds: set[str]) -> Iterator[Search]:
         yield partial(first, test=lambda item: name_of(type(item)) in named)
     if "TypeError" in kinds and re.search(KINDS, said) and not re.search(OTHERS, said):
         yield partial(odd_kind, said=said)
+    if re.search(TWICE, said):
+        yield twice
 
 
 def leaves(value: Any) -> Iterator[Leaf]:
@@ -192,3 +195,12 @@ def odd_kind(value: Any, said: str) -> str:
         if odd and kinds[0] not in ("dict", "list", "tuple"):
             return f"{where(*odd[0])}; of {len(items):,} most are {short(kinds[0], 40)}"
     return ""
+
+
+def twice(value: Any) -> str:
+    """Which label of a frame or series, or item of a list, stands more than once."""
+    labels = value.index[:ITEMS].tolist() if is_pandas(value, "NDFrame") else []
+    items = labels or (value[:ITEMS] if one_of(type(value), (list, tuple)) else [])
+    texts = [text for text in (written(item, 80, 1) for item in items) if text and "…" not in text]
+    text, count = next(iter(collections.Counter(texts).most_common(1)), ("", 0))
+    return f"` has {count} {'rows with the label' if labels else 'times'} {text}" if count > 1 else ""
