@@ -61,19 +61,27 @@ class Execution:
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+    """Where a notebook's kernel runs: its interpreter, folder and environment.
+
+    `copy` and the interpreter's version, `3.12`, is the folder of stepper's own ipykernel, for one that has none.
+    """
 
     python: str
     cwd: str
     environ: Mapping[str, str]
+    copy: str = ""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a kernel is: its interpreter, and its process where it has one on this machine."""
+    """What a kernel is: its interpreter, and its process where it has one on this machine.
+
+    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy.
+    """
 
     python: str
     pid: int | None = None
+    lacks: str = ""
 
 
 class Kernel(Protocol):
@@ -158,12 +166,18 @@ class Notebook(Protocol):
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
+    def outputs_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell with outputs; None where it has none."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
+
+    def glance(self) -> Notebook:
+        """Read it without keeping it in memory; raise NotebookError."""
 
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""

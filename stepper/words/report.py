@@ -14,6 +14,7 @@ from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
+MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
@@ -146,6 +147,10 @@ def _standing(ended: Ended) -> str:
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
 
+def _unmet(ended: Ended) -> list[str]:
+    return [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
+
+
 def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     parts = []
     if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
@@ -168,6 +173,10 @@ def left_out(what: LeftOut) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
+def _notes(ended: Ended) -> list[str]:
+    return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+
+
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
     run = ended.run
@@ -175,7 +184,7 @@ def of_run(ended: Ended) -> Report:
     if ended.held:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
-    parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+    parts += _notes(ended)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
@@ -188,7 +197,7 @@ def of_run(ended: Ended) -> Report:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
-    parts += [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
+    parts += _unmet(ended)
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
@@ -217,12 +226,12 @@ def of_scratch(ended: Ended) -> str:
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 
 
-def bounded(text: str) -> str:
+def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
     """Return a report within the limit; what is over it is cut in the middle, at lines."""
-    if len(text) <= REPORT_LIMIT:
+    if len(text) <= limit:
         return text
-    head = text[: REPORT_LIMIT // 2].rsplit("\n", 1)[0]
-    tail = "\n".join(text[-(REPORT_LIMIT // 2 - 100) :].split("\n")[1:])
+    head = text[: limit // 2].rsplit("\n", 1)[0]
+    tail = "\n".join(text[-(limit // 2 - 100) :].split("\n")[1:])
     return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
 
 
@@ -254,7 +263,7 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
-        parts += [_headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [_headline(one), *_notes(one), *_unmet(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")

@@ -200,9 +200,13 @@ class InteractiveClaude:
 
     def send(self, words: str) -> None:
         """Type a prompt and press Enter."""
-        self._tmux("send-keys", "-l", "--", words)
+        self.type(words)
         self.wait_for(words.rsplit(maxsplit=1)[-1], timeout=5)
         self.keys("Enter")
+
+    def type(self, words: str) -> None:
+        """Type without pressing Enter."""
+        self._tmux("send-keys", "-l", "--", words)
 
     def keys(self, *names: str) -> None:
         """Press keys, by tmux's names: `Escape`, `Enter`, `Down`, `C-c`."""
