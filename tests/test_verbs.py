@@ -102,4 +102,4 @@ def test_arguments_that_are_not_so_are_named(row: type, told: dict, problem: str
 
 def test_what_is_null_or_unknown_is_left_out() -> None:
     told = commands.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
-    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "notebook": None}
+    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "follow": False, "notebook": None}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ import click
 from stepper.ground.text import CONTROLS, clean, one_line
 
 MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
+
+CLEARED = "\r\x1b[K"  # the line of a terminal
 
 
 def say(text: str, err: bool = False) -> None:
@@ -67,6 +70,10 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
+    from stepper.words.brief import running
+
+    now = found["running"]
+    head += "\n" + running(now["name"], now["seconds"], now["timeout"], one_line(now["line"])) if now else ""
     lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
@@ -116,6 +123,8 @@ def _ran(nothing: str) -> Rendering:
 
 
 def _output(page: dict[str, Any]) -> str:
+    if page["ended"]:
+        return str(page["ended"])
     more = f"page {page['page']} of {page['pages']}" if page["pages"] > 1 else ""
     return "\n".join(filter(None, [page["text"], more]))
 
@@ -175,11 +184,17 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded
+        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
-        kind: type[CellBegins | CellEnded] = CellEnded if message["what"] == CellEnded.what else CellBegins
-        told = read(kind, message)
+        kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}
+        told = read(kinds[message["what"]], message)
+        if isinstance(told, Waits):
+            say(told.line, err=True)
+            return
+        if isinstance(told, Printed):
+            self._printed(told.lines, told.last)
+            return
         if not sys.stdout.isatty():
             if isinstance(told, CellEnded):
                 click.echo(clean(told.line))
@@ -196,3 +211,10 @@ class RunProgress(contextlib.ExitStack):
         else:
             self.bar.console.print(clean(told.line), markup=False, highlight=False)
             self.bar.update(task, completed=told.position)
+
+    def _printed(self, lines: Sequence[str], last: str) -> None:
+        """Show lines of a cell that is followed; on a terminal the last one, which may change, is drawn in place."""
+        drawn = sys.stdout.isatty()
+        click.echo(CLEARED * drawn + "".join(f"{clean(line)}\n" for line in lines), nl=False)
+        if drawn and last and not (lines and lines[-1] == f"| {last}"):
+            click.echo(clean(last)[: shutil.get_terminal_size().columns - 1], nl=False)

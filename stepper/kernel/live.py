@@ -64,9 +64,12 @@ class LiveKernel(Connection):
     ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
+        running = Running(self, timeout, limits)
+        self.coming = running.area
         try:
-            return await self._run(Running(self, timeout, limits), code, history=not scratch, request=request)
+            return await self._run(running, code, history=not scratch, request=request)
         finally:
+            self.coming = None
             self.process.rest()
 
     async def _run(self, running: Running, code: str, **how: Any) -> Execution:

@@ -23,13 +23,17 @@ Data = dict[str, Json]
 
 
 class Handler(NamedTuple):
-    """One hook handler. `rule` is its `if` ({} stands for the notebooks' folder), `timeout` in seconds."""
+    """One hook handler. `rule` is its `if` ({} stands for the notebooks' folder), `timeout` in seconds.
+
+    `asks` is what the script is told, where that is not the event: a second handler of the same one.
+    """
 
     event: str
     matcher: str | None
     rule: str | None
     timeout: int
     status: str | None = None
+    asks: str = ""
 
 
 HANDLERS = (
@@ -40,6 +44,8 @@ HANDLERS = (
     Handler("PostToolUse", "Write", "Write({}/**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
+    Handler("SessionStart", None, None, 10, asks="Watch"),  # names the file that changes while a cell runs …
+    Handler("FileChanged", None, None, 10),  # … and then says what stands in it
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
 )
@@ -57,7 +63,7 @@ def group(handler: Handler, notebooks_dir: str) -> Data:
     spec: Data = {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
-        "args": [handler.event],
+        "args": [handler.asks or handler.event],
         "if": handler.rule and handler.rule.replace("{}", notebooks_dir),
         "timeout": handler.timeout,
         "statusMessage": handler.status,
@@ -83,7 +89,7 @@ def missing(data: Data, notebooks_dir: str) -> list[str]:
     """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
     hooks = data.get("hooks", {})
     lacking = [h for h in HANDLERS if group(h, notebooks_dir) not in hooks.get(h.event, [])]
-    return [" ".join(filter(None, (h.event, h.matcher))) for h in lacking]
+    return [" ".join(filter(None, (h.event, h.matcher, h.asks))) for h in lacking]
 
 
 def has_ours(data: Data) -> bool:

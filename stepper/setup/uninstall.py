@@ -25,7 +25,18 @@ SHUTDOWN_SECONDS = 60.0
 OWN = (
     "env",  # the link
     "install.json",  # of older versions
-    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "kernels"),
+    *(
+        "token",
+        "daemon.json",
+        "start.lock",
+        "daemon.lock",
+        "state.json",
+        "active",
+        "batch",
+        "kernels",
+        "running",
+        "now",
+    ),
 )
 
 
