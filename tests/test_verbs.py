@@ -18,13 +18,13 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
-    "status": "notebook state steps kernel daemon",
+    "status": "notebook state steps running kernel daemon",
     "run": "notebook ok ran cells skipped report",
     "restore": "notebook ok ran cells skipped report gone",
     "history": "notebook run cell_id step started_at duration_s outcome",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text",
-    "output": "notebook cell_id page pages text",
+    "output": "notebook cell_id page pages text ended",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
     **dict.fromkeys(("continue", "fix", "skip"), "text"),

@@ -194,6 +194,16 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     ]
 
 
+def completed(state: State) -> str:
+    """Return the same in short, for the person."""
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    skipped = statuses.count(StepStatus.SKIPPED)
+    retries = sum(state.of(step.id).attempts for step in state.plan.steps)
+    parts = [_counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
+    parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
+    return f"notebook complete: {', '.join(parts)}"
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
