@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, events, firstline, gate, ledger, plan
+from stepper.policy import changes, events, firstline, gate, ledger, plan, progress
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.words import brief, quotes, report
@@ -347,6 +348,26 @@ def test_the_end_in_short() -> None:
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
         ran(made, key, verdict, cell_id=f"id{key}")
     assert brief.completed(made) == "notebook complete: 3 steps, 1 retry, 4.00 s"
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("verdict", Verdict)
+def test_no_text_shows_the_name_of_a_class_of_ours(outcome: Outcome, verdict: Verdict) -> None:
+    for fault in (None, Fault("Timeout", "kept", ("Timeout",))):
+        run = BEGUN.became(outcome, verdict, fault, 0.1)
+        ended = report.Ended(cell(0), run)
+        made = State(runs=[events.Ran(**vars(run))])
+        told = [
+            report.of_run(ended).text,
+            report.person_line(ended),
+            report.of_scratch(ended),
+            report.stop_block(ended, 0),
+        ]
+        told += [brief.of_journaled(run, None, None).text, brief.after_fix("n", made, run.key, None, 3)]
+        told += [*progress.returned(State(runs=made.runs * 2), run.key, run.source_hash), f"{outcome} {verdict:<9}"]
+        assert [text for text in told if re.search(r"(Outcome|Verdict|Death|Fault)\b", text)] == []
+    for word in (*Outcome, *Verdict, *StepStatus, *Kind):
+        assert (f"{word}", str(word), f"{word:>20}".strip()) == (word.value,) * 3
 
 
 @pytest.mark.parametrize("size", [0, 10, 1999, 2000, 2001, 100_000])

@@ -13,9 +13,10 @@ import pytest
 from stepper.ground import meeting
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.setup import doctor, files, install, interpreter, refuse, settings, skills
+from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills
 
-NAMES = ["config", "interpreter", "ipykernel", "hook script", "hooks", "skills", "personal skills", "socket", "version"]
+NAMES = ["config", "notebooks", "interpreter", "ipykernel", "hook script", "hooks", "mode", "skills", "personal skills"]
+NAMES += ["socket", "command", "version"]
 
 
 @pytest.fixture(autouse=True)
@@ -114,12 +115,66 @@ def test_config(project):
     assert project.config in shlex.split(bad.mend)
 
 
-def test_hooks_of_another_folder(project):
-    write(project, ".stepper/config.yaml", "notebooks_dir: nb\n")
+def test_hooks_of_an_older_version(project):
+    write(project, ".stepper/config.yaml", "notebooks: [nb]\n")
+    assert not broken(project)  # they are bound to no folder
+    path = Path(project.project, ".claude/settings.json")
+    path.write_text(path.read_text().replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
     (bad,) = broken(project).values()
-    assert bad.name == "hooks"
+    assert bad.name == "hooks" and "install.sh" in bad.mend
     assert "PostToolUse NotebookEdit" in bad.detail
     assert "Stop" not in bad.detail
+
+
+def test_notebooks_that_no_pattern_covers_are_counted_with_the_line_that_would(project):
+    root = Path(project.project)
+    for name in ("notebooks/a.ipynb", "analysis/b.ipynb", "top.ipynb", ".venv/c.ipynb", "node_modules/d.ipynb"):
+        write(project, name, "{}")
+    (root / "notebooks/.ipynb_checkpoints").mkdir()
+    write(project, "notebooks/.ipynb_checkpoints/a-checkpoint.ipynb", "{}")
+    said = found(project)["notebooks"].detail
+    assert said == (
+        "notebooks: 1 covered; 2 not, whose cells never run (analysis/b.ipynb, top.ipynb):"
+        ' notebooks: ["notebooks", "analysis", "*.ipynb"]'
+    )
+    write(project, ".stepper/config.yaml", said.partition("): ")[2] + "\n")
+    assert found(project)["notebooks"].detail == "notebooks, analysis, *.ipynb: 3 covered"
+    assert not broken(project)  # of what is not covered nothing is wrong
+
+
+@pytest.mark.parametrize(
+    ("named", "config", "says"),
+    [
+        ({}, "", "auto (what Claude Code starts in without permissions.defaultMode): edits are not asked for"),
+        ({}, "auto_run: ask", "each code cell is asked for: saying yes runs it at once"),
+        ({"user": "default"}, "", "saying yes to a code cell runs it at once"),
+        ({"user": "default"}, "auto_run: ask", "its cell waits for `stepper run`"),
+        (
+            {"user": "acceptEdits", "project": "plan"},
+            "",
+            "/.claude/settings.json): each edit is asked for, and no cell",
+        ),
+        ({"project": "plan", "local": "dontAsk"}, "", "settings.local.json): what no rule allows is refused"),
+        ({"local": "bypassPermissions"}, "", "default (permissions.defaultMode in "),  # as the client has it
+        ({"user": "bypassPermissions"}, "", "bypassPermissions (permissions.defaultMode in "),
+        ({"user": "of tomorrow"}, "", "of tomorrow (permissions.defaultMode in "),
+    ],
+)
+def test_the_mode_of_the_settings_is_named(project, tmp_path, monkeypatch, named, config, says):
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
+    (tmp_path / "user").mkdir()
+    own = Path(project.project, ".claude")
+    places = {
+        "user": tmp_path / "user/settings.json",
+        "project": own / "settings.json",
+        "local": own / "settings.local.json",
+    }
+    for place, mode in named.items():
+        there = json.loads(places[place].read_text()) if places[place].exists() else {}
+        places[place].write_text(json.dumps({**there, "permissions": {"defaultMode": mode}}))
+    write(project, ".stepper/config.yaml", config)
+    assert says in found(project)["mode"].detail
+    assert not broken(project)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +262,16 @@ def test_a_daemon_that_listens(project):
         listener.listen()
         assert "the daemon listens" in found(project)["socket"].detail
         assert broken(project) == {}
+
+
+def test_the_command_of_the_persons_shell(project):
+    assert "--link" in found(project)["command"].detail
+    shell.make(project)
+    assert "calls the stepper of the project" in found(project)["command"].detail
+    shell.place().write_text(shell.place().read_text() + "# older\n")
+    assert broken(project)["command"].mend.endswith(f"{shlex.quote(project.project)} --link")
+    shell.place().write_text("#!/bin/sh\n")
+    assert "another program" in found(project)["command"].detail
 
 
 def test_the_command_that_mends_names_the_checkout(project):

@@ -183,7 +183,8 @@ def test_a_dataframe_cannot(book: Notebook) -> None:
     answered(book.insert(f"df[{E}] = df[{E}].astype(str).map(lambda x: {E})\ndf")[1])
 
 
-def test_eval_cannot(book: Notebook) -> None:
+def test_eval_cannot(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPPER_SESSION", "an-agents")  # in whose shell it is a report
     for source in (f"print({E})", f"raise type({E}, (Exception,), {{}})({E})", "FORGE", f"{E}"):
         done = book.project.stepper("eval", source, check=None)
         sound(told(done))
@@ -245,8 +246,7 @@ def test_a_strangers_notebook_cannot(project: Project) -> None:
     answered(book.before("insert", "1", f"two{EVIL}"))
     answered(project.hook("UserPromptSubmit", book.payload("UserPromptSubmit", "", {}, prompt="fix and retry")))
     stop = book.payload("Stop", "", {}, last_assistant_message="done")
-    done = project.hook("Stop", stop)
-    sound(done.data.get("reason", ""))
+    answered(project.hook("Stop", stop))
 
 
 def test_a_notebooks_name_cannot(project: Project) -> None:

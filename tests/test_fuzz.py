@@ -201,11 +201,11 @@ def test_connections_that_send_nothing_block_nobody(project: Project) -> None:
 
 
 VERBS = st.sampled_from([
-    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "context", "plan", "plan add", "plan edit", "plan remove", "plan move", "plan no", "eval", "restore", "no", ""
+    "status", "history", "report", "output", "interrupt", "continue", "fix", "skip", "confirm", "context", "plan", "plan add", "plan edit", "plan remove", "plan move", "plan no", "eval", "restore", "no", ""
 ])  # fmt: skip
 ARGUMENTS = odd(
     notebook=st.sampled_from(["plain", "notebooks/plain.ipynb", "none", ".."]), run=st.integers(-1, 3),
-    cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, title=TEXTS, after=st.integers(-1, 3),
+    cell=st.sampled_from(["one", "1"]), page=st.integers(-1, 2), reason=TEXTS, words=TEXTS, answer=TEXTS, hint=TEXTS, title=TEXTS, after=st.integers(-1, 3),
     id=st.integers(-1, 3), source=TEXTS,
 )  # fmt: skip
 
@@ -452,10 +452,10 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
     assume(json.dumps(before) == json.dumps(data))
     if merging.problem(before):
         return  # refused, by name: nothing is written
-    merged, new = merging.add_rules(merging.add_hooks(before, "notebooks"), merging.rules("notebooks"))
+    merged, new = merging.add_rules(merging.add_hooks(before), merging.rules(["notebooks"]))
     written = merging.render(merged, text)
     assert json.dumps(merging.parse(written)) == json.dumps(merged)
-    assert not merging.missing(merged, "notebooks")
+    assert not merging.missing(merged)
     for name, value in before.items():
         if name not in ("hooks", "permissions"):
             assert json.dumps(merged[name]) == json.dumps(value)

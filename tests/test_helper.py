@@ -129,6 +129,30 @@ def test_it_is_not_in_the_users_sight(lab: Lab) -> None:
         fresh.close()
 
 
+def test_what_a_first_error_needs_is_loaded_while_nothing_runs(lab: Lab) -> None:
+    fresh = Lab(lab.kernel.about().python)
+    loaded = "'tell' in dir(_h) and sorted({'fault', 'failed'} & {*_h.tell.__globals__['parts']})"
+    try:
+        fresh.ok("import sys, inspect, pandas; _h = sys.modules['_stepper_helper']")
+        fresh.ok("class Lazy(type(sys)):\n    asked = []\n    def __getattr__(self, name): self.asked.append(name)")
+        assert fresh.value(loaded) == [], "not before it has rested"
+        before = fresh.value(
+            "(sys.modules.__setitem__('lazy', Lazy('lazy')), [name for name in globals() if name[:1] != '_'])[1]"
+        )
+        memory = fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096")
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not fresh.value("'pandas' in inspect._filesbymodname"):
+            time.sleep(1.5)
+        assert fresh.value(loaded) == ["failed", "fault"]
+        assert fresh.value("int(open('/proc/self/statm').read().split()[1]) * 4096") - memory < 8_000_000
+        assert fresh.value("Lazy.asked") == [], "nobody's code ran"
+        assert fresh.value("[name for name in globals() if name[:1] != '_']") == before
+        assert fresh.value("hasattr(sys, 'last_value')") is False
+        assert "swallowed" not in fresh.ok("1").told
+    finally:
+        fresh.close()
+
+
 def test_it_keeps_no_object_alive(clean: Lab) -> None:
     clean.ok("import gc, weakref\nclass Big: pass\nx = Big(); seen = weakref.ref(x)")
     clean.ok("def f(a=x): pass")

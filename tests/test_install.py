@@ -125,6 +125,13 @@ def repo(tmp_path):
     return root
 
 
+def in_the_agents_shell(env, path, *names):
+    """Return what these names mean in a shell that read session.sh, those that mean something."""
+    text = (env / "session.sh").read_text() + "".join(f"command -v {name}\n" for name in names) + "true\n"
+    done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
 # --- the whole way, real environments ----------------------------------------------------------------------
 
 
@@ -151,11 +158,8 @@ def test_with_venv_and_pip(checkout, repo, path, kernel):
     ]
     told = subprocess.run([*run, env / "packages"], capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()).is_relative_to(env)
-    text = f"{(env / 'session.sh').read_text()} command -v stepper; echo ${{PATH##*:}}; command -v python3"
-    shell = subprocess.run(["sh", "-c", text], env={"PATH": str(path)}, capture_output=True, text=True, check=True)
-    command, last, python = shell.stdout.splitlines()
+    command, python = in_the_agents_shell(env, path, "stepper", "python", "python3", "pip", "jupyter", "ipython")
     assert Path(command).resolve() == env / "bin/stepper"
-    assert last == str(env / "bin")
     assert python == str(path / "python3")
     assert stat.S_IMODE((repo / ".stepper").stat().st_mode) == 0o700
     assert first[".stepper/token"][0] == 0o600
@@ -377,7 +381,16 @@ def test_wrong_arguments(checkout, tmp_path, path, arguments, says):
 def test_help_needs_no_python(checkout, tmp_path):
     done = sh(checkout, "--help", path=bin_folder(tmp_path / "bin"))
     assert done.returncode == 0
-    for word in ("--python PATH", "--allow", "--editable", "--uninstall", "--demo", "approving its execution"):
+    for word in (
+        "--python PATH",
+        "--notebooks PATTERN…",
+        "--allow",
+        "--link",
+        "--editable",
+        "--uninstall",
+        "--demo",
+        "approving its execution",
+    ):
         assert word.lower() in done.stdout.lower()
 
 
@@ -415,6 +428,18 @@ def test_there_and_back(tmp_path, kernel, name, text):
     assert snapshot(repo) == first
     undo(repo)
     assert snapshot(repo) == before
+
+
+def test_the_agents_shell_gets_stepper_and_nothing_else_of_its_environment(tmp_path, kernel):
+    (repo := tmp_path / ODD).mkdir()
+    setup(repo, kernel=kernel)
+    env = Path(Paths(str(repo)).env)
+    for name in (others := ("python", "python3", "pip", "jupyter", "ipython")):
+        script(env / "bin" / name, "echo stepper's own")
+    (env / "session.sh").write_text(f"export PATH='/x':\"$PATH\":'{env}/bin'\n")  # as earlier versions left it
+    setup(repo, kernel=kernel)
+    found = in_the_agents_shell(env, tmp_path / "nothing", "stepper", *others)
+    assert [Path(each).resolve() for each in found] == [env / "bin/stepper"]
 
 
 def test_an_empty_folder_becomes_empty_again(tmp_path, kernel):
@@ -525,11 +550,96 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
     undo(repo)
-    assert sorted(item.name for item in home.iterdir()) == ["config.yaml", "figures", "journal"]
+    assert sorted(item.name for item in home.iterdir()) == [".gitignore", "config.yaml", "figures", "journal"]
     out = capsys.readouterr().out
     assert "config.yaml, figures, journal" in out
     # its record of a kernel is there, but no command that ends it
     assert "may still run" in out
+
+
+def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    subprocess.run(["git", "init", "-q", str(repo)], check=True)
+    setup(repo, kernel=kernel)
+    (repo / ".stepper/journal").mkdir()
+    (repo / ".stepper/journal/a.jsonl").write_text("")
+    capsys.readouterr()
+    undo(repo)
+    assert subprocess.run(["git", "-C", str(repo), "status", "--porcelain"], capture_output=True).stdout == b""
+    out = capsys.readouterr().out
+    assert "removed     notebooks/ (empty)" in out and "kept        notebooks" not in out
+    setup(repo, kernel=kernel)
+    (repo / "notebooks/a.ipynb").write_text("{}")
+    shutil.rmtree(repo / ".stepper/journal")
+    undo(repo)
+    assert "kept        notebooks/" in capsys.readouterr().out
+    assert sorted(path.name for path in repo.iterdir()) == [".git", "notebooks"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home and a state folder of one's own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
+    repos = [tmp_path / name for name in ("it's first", "second")]
+    for repo in repos:
+        (repo / "deep/er").mkdir(parents=True)
+        setup(repo, kernel=kernel)
+    command = home / ".local/bin/stepper"
+    assert not command.exists() and "--link" in capsys.readouterr().out, "never unasked"
+    setup(repos[0], "--link", kernel=kernel)
+    assert f"made: {command}" in capsys.readouterr().out
+    before = snapshot(home)
+    setup(repos[0], "--link", kernel=kernel)
+    assert snapshot(home) == before
+
+    def called(folder, *arguments, **more):
+        return subprocess.run(
+            [command, *arguments], cwd=folder, env={**os.environ, **more}, capture_output=True, text=True
+        )
+
+    for repo in repos:
+        env = Path(Paths(str(repo)).env)
+        (env / "bin/stepper").write_text(f'#!/bin/sh\necho {env.parent.parent.name[-5:]} "$@"\n')
+        assert called(repo / "deep/er", "plan", "a b").stdout == f"{repo.name[-5:]} plan a b\n"
+    subprocess.run(["git", "init", "-q", str(repos[1])], check=True)
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a"]
+    subprocess.run(["git", "-C", str(repos[1]), *commit], check=True)
+    subprocess.run(["git", "-C", str(repos[1]), "worktree", "add", "-q", str(tmp_path / "tree")], check=True)
+    assert called(tmp_path / "tree", "status").stdout == "econd status\n"
+    stranger = tmp_path / "cloned/.stepper/env/bin"
+    stranger.mkdir(parents=True)
+    (stranger / "stepper").write_text("#!/bin/sh\necho harm\n")
+    (stranger / "stepper").chmod(0o755)
+    lost = called(tmp_path / "cloned", "status")
+    assert (lost.returncode, lost.stdout) == (2, "") and "not set up in this folder" in lost.stderr
+    assert called(tmp_path, "--help").stdout == "first --help\n"
+    assert called(tmp_path, _STEPPER_COMPLETE="bash_complete").returncode == 0
+
+    capsys.readouterr()
+    undo(repos[0])
+    assert "for your other projects" in capsys.readouterr().out and command.exists()
+    undo(repos[1])
+    assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
+
+
+def test_another_program_of_that_name_is_left(home, repo, kernel):
+    command = home / ".local/bin/stepper"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\n")
+    before = snapshot(repo)
+    with pytest.raises(StepperError, match="is not stepper's"):
+        setup(repo, "--link", kernel=kernel)
+    assert snapshot(repo) == before
+    setup(repo, kernel=kernel)
+    undo(repo)
+    assert command.read_text() == "#!/bin/sh\n"
 
 
 def test_the_notebooks_folder_of_the_config_is_used(repo, kernel):
@@ -537,13 +647,55 @@ def test_the_notebooks_folder_of_the_config_is_used(repo, kernel):
     (repo / ".stepper/config.yaml").write_text("notebooks_dir: analysis/nb/\n")
     setup(repo, "--allow", kernel=kernel)
     data = json.loads((repo / ".claude/settings.json").read_text())
-    assert data["hooks"]["PostToolUse"][0]["hooks"][0]["if"] == "NotebookEdit(analysis/nb/**/*.ipynb)"
     assert "Edit(analysis/nb/**)" in data["permissions"]["allow"]
     assert (repo / "analysis/nb").is_dir()
     (repo / ".stepper/config.yaml").write_text("notebook_dir: x\n")
     before = snapshot(repo)
     with pytest.raises(StepperError, match="notebook_dir"):
         setup(repo, kernel=kernel)
+    assert snapshot(repo) == before
+
+
+def test_notebooks_in_several_folders(repo, kernel, capsys):
+    (repo / "analysis").mkdir()
+    for name in ("analysis/x.ipynb", "top.ipynb"):
+        (repo / name).write_text("{}")
+    before = snapshot(repo)
+    setup(repo, kernel=kernel)
+    line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
+    told = f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
+    assert told in capsys.readouterr().out
+    setup(repo, "--allow", "--notebooks", "notebooks", "analysis", "*.ipynb", kernel=kernel)
+    assert "3 covered\n" in capsys.readouterr().out
+    assert (repo / ".stepper/config.yaml").read_text() == line + "\n"
+    data = json.loads((repo / ".claude/settings.json").read_text())
+    rules = ["Edit(notebooks/**)", "Edit(analysis/**)", "Edit(/*.ipynb)", "Bash(stepper *)"]
+    assert data["permissions"]["allow"] == ["Bash(ls *)", *rules]
+    made = snapshot(repo)
+    setup(repo, "--allow", kernel=kernel)  # what the config holds stays
+    assert snapshot(repo) == made
+    undo(repo)
+    assert snapshot(repo) == before
+
+
+def test_what_the_person_wrote_into_the_config_stays(repo, kernel):
+    (repo / ".stepper").mkdir()
+    (repo / ".stepper/config.yaml").write_text("# mine\nmax_retries: 2\nnotebooks: nb\n")
+    setup(repo, "--notebooks", "lab", kernel=kernel)
+    text = '# mine\nmax_retries: 2\nnotebooks: ["lab"]\n'
+    assert (repo / ".stepper/config.yaml").read_text() == text and (repo / "lab").is_dir()
+    undo(repo)
+    assert (repo / ".stepper/config.yaml").read_text() == text and not (repo / "lab").exists()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [("/abs", "patterns are relative"), ("../x", "inside the project"), (".claude", "inside the project")],
+)
+def test_a_pattern_that_leads_out_is_refused(repo, kernel, pattern, says):
+    before = snapshot(repo)
+    with pytest.raises(StepperError, match=says):
+        setup(repo, "--notebooks", "nb", pattern, kernel=kernel)
     assert snapshot(repo) == before
 
 

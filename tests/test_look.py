@@ -227,6 +227,9 @@ def test_the_line_that_is_no_json(source: str, said: str) -> None:
         ("Zürich".encode("cp1252"), "look like cp1252: there they read 'Zürich'"),
         ("Zürich".encode("utf-16"), "look like utf-16"),
         ("日本語です、これは".encode("shift_jis"), "look like shift_jis"),
+        (b"caf\xe9", "the bytes may be cp1252 ('café') or cp1251 ('caf\u0439')"),
+        (b"\xe9", "the bytes may be cp1252 ('é') or cp1251 ('\u0439')"),
+        ("привет, мир".encode("cp1251"), "look like cp1251: there they read"),
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
     ],
 )

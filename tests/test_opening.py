@@ -184,7 +184,7 @@ def test_no_command_that_only_looks_runs_anything(hostile: Hostile, bystander: s
 def past_the_strangers_run(hostile: Hostile) -> None:
     """Have the run that the stranger's journal had begun settled (its kernel is gone), and lift the stop."""
     assert "is stopped (KernelDied" in hostile.stepper("run", "a", check=1).stderr
-    hostile.stepper("continue", "a")
+    hostile.stepper("continue", "a.ipynb")
 
 
 def test_a_cell_runs_in_no_interpreter_that_was_not_accepted(hostile: Hostile) -> None:

@@ -138,7 +138,7 @@ def kill(pid: int) -> None:
 
 
 def by_shutdown(project: Project, notebook: Notebook, pid: int) -> None:
-    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+    assert "1 kernel of" in project.stepper("shutdown").stdout
 
 
 def by_restart(project: Project, notebook: Notebook, pid: int) -> None:
@@ -175,7 +175,7 @@ def by_a_kill_without_a_daemon(project: Project, notebook: Notebook, pid: int) -
 
 def by_shutdown_without_a_daemon(project: Project, notebook: Notebook, pid: int) -> None:
     project.kill_daemon()
-    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+    assert "1 kernel of" in project.stepper("shutdown").stdout
 
 
 def by_force(project: Project, notebook: Notebook, pid: int) -> None:
@@ -380,7 +380,7 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
     assert "| 1" in notebook.insert("print(x)")[1].text
     assert project.json("status")["kernel"]["pid"] == pid
     project.stepper("interrupt")
-    assert "1 kernel(s)" in project.stepper("shutdown").stdout
+    assert "1 kernel of" in project.stepper("shutdown").stdout
     assert gone(pid)
 
 

@@ -14,8 +14,8 @@ from tests.conftest import ROOT
 def test_the_committed_hooks_are_what_install_makes() -> None:
     assert (ROOT / ".claude" / "hooks" / "stepper").read_bytes() == (ROOT / "hooks" / "stepper").read_bytes()
     data = json.loads((ROOT / ".claude" / "settings.json").read_text())
-    assert settings.missing(data, "notebooks") == []
-    assert settings.add_hooks(data, "notebooks") == data
+    assert settings.missing(data) == []
+    assert settings.add_hooks(data) == data
 
 
 def test_the_notebook_of_the_demo_is_finished() -> None:

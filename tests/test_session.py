@@ -37,7 +37,7 @@ SAME = {
     test_workflow: """
         three_failed_retries_stop_the_notebook attempts_survive_deletion_write_daemon_and_session
         fix_grants_fresh_retries_and_shows_what_was_tried skip_marks_step_and_cell_and_names_the_next
-        continue_lifts_a_stop_and_says_where_to_go_on a_failed_cell_waits_for_its_fix
+        continue_lifts_a_stop_and_says_where_to_go_on an_answer_is_handed_on_and_journaled a_failed_cell_waits_for_its_fix
         a_batch_whose_first_cell_fails_runs_no_further_new_cell directives_bind_a_cell_to_a_step_or_to_none
         replacing_a_done_cell_starts_a_fresh_count_and_is_out_of_order
         without_a_plan_attempts_are_counted_by_cell_and_by_place the_number_of_code_cells_is_limited
@@ -47,6 +47,7 @@ SAME = {
         a_plan_from_yaml_with_a_validation_step the_plan_can_be_changed_where_it_has_not_run run_honours_tags_and_stops
         a_helper_that_runs_again_takes_no_step skip_never_tags_a_cell_by_a_steps_number
         a_large_notebook_may_be_repaired
+        a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed
     """,
     test_main_path: """
         variables_persist_and_a_replace_runs_again markdown_and_delete_run_and_report_nothing
@@ -211,19 +212,23 @@ def test_a_cell_that_ends_its_kernel_stops_and_restore_leaves_it_out(project: Qu
 
 
 def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
-    project.new("Load", "Look", "Tell").insert("x = 1")
+    project.new("Load :: x > 1", "Look", "Tell").insert("x = 1")
     given = {
         "new": {"problem": "another"},
         "eval": {"source": "x"},
         "output": {"cell": "1"},
+        "confirm": {"words": "one will do"},
         "run": {"notebook": "notebooks/book.ipynb"},
+        "use": {"notebook": "notebooks/book.ipynb"},
         "plan add": {"title": "Send"},
         "plan edit": {"id": 3, "title": "Tell more"},
         "plan move": {"id": 4, "after": 2},
         "plan remove": {"id": 3},
     }
     project.notebook("book.ipynb", [code("x = 1", "a")])
-    for name in sorted(DOCUMENTS, key=lambda name: name in ("new", "run")):  # last: another notebook is current then
+    for name in sorted(
+        DOCUMENTS, key=lambda name: name in ("new", "run", "use")
+    ):  # last: another notebook is current then
         body = client.ask(project.paths, name.encode(), json.dumps(given.get(name, {})).encode(), launch=False)
         told = json.loads(body)
         assert " ".join(told[0] if isinstance(told, list) else told) == DOCUMENTS[name], name

@@ -16,8 +16,8 @@ USERS = {
 }
 
 
-def test_every_handler_is_in_exec_form_and_bound_to_its_folder():
-    data = settings.add_hooks({}, "analysis/nb")
+def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
+    data = settings.add_hooks({})
     specs = [spec for groups in data["hooks"].values() for item in groups for spec in item["hooks"]]
     assert len(specs) == len(settings.HANDLERS) == 11
     for spec in specs:
@@ -29,11 +29,11 @@ def test_every_handler_is_in_exec_form_and_bound_to_its_folder():
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
         "args": ["PostToolUse"],
-        "if": "NotebookEdit(analysis/nb/**/*.ipynb)",
+        "if": "NotebookEdit(**/*.ipynb)",
         "timeout": 86400,
         "statusMessage": "Running cell…",
     }
-    assert post[1]["hooks"][0]["if"] == "Write(analysis/nb/**/*.ipynb)"
+    assert post[1]["hooks"][0]["if"] == "Write(**/*.ipynb)"
     gate = [(item["matcher"], item["hooks"][0]["if"]) for item in data["hooks"]["PreToolUse"]]
     assert gate[-1] == ("Bash", "Bash(*stepper *)")
     assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [["SessionStart"], ["Watch"]]
@@ -44,7 +44,7 @@ def test_every_handler_is_in_exec_form_and_bound_to_its_folder():
 
 
 def test_what_was_there_stays_first_and_in_order():
-    merged = settings.add_hooks(USERS, "notebooks")
+    merged = settings.add_hooks(USERS)
     assert list(merged) == list(USERS)
     assert list(merged["hooks"])[:2] == ["Stop", "Notification"]
     assert merged["hooks"]["Stop"][0] == {"hooks": [OTHER]}
@@ -52,16 +52,18 @@ def test_what_was_there_stays_first_and_in_order():
 
 
 def test_merging_twice_changes_nothing():
-    once = settings.add_hooks(USERS, "notebooks")
-    assert settings.add_hooks(once, "notebooks") is once
-    assert settings.missing(once, "notebooks") == []
+    once = settings.add_hooks(USERS)
+    assert settings.add_hooks(once) is once
+    assert settings.missing(once) == []
 
 
-def test_another_folder_replaces_the_old_handlers():
-    moved = settings.add_hooks(settings.add_hooks(USERS, "notebooks"), "nb")
-    assert settings.missing(moved, "nb") == []
-    assert moved == settings.add_hooks(USERS, "nb")
-    assert "PostToolUse Write" in settings.missing(moved, "notebooks")
+def test_the_handlers_of_an_older_version_are_replaced():
+    """They are bound to one folder, and go on to work until install runs again."""
+    new = settings.add_hooks(USERS)
+    old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
+    edits = [f"{event} {tool}" for event in ("PreToolUse", "PostToolUse") for tool in ("NotebookEdit", "Write")]
+    assert settings.missing(old) == edits
+    assert settings.add_hooks(old) == new
 
 
 EMPTIES = [
@@ -76,11 +78,11 @@ EMPTIES = [
 
 @pytest.mark.parametrize("before", EMPTIES)
 def test_removing_hooks_is_the_inverse_of_adding_them(before):
-    assert settings.remove(settings.add_hooks(before, "notebooks"), [], before) == before
+    assert settings.remove(settings.add_hooks(before), [], before) == before
 
 
 def test_without_a_record_what_became_empty_through_us_goes():
-    merged = settings.add_hooks({"hooks": {"Stop": []}, "a": 1}, "notebooks")
+    merged = settings.add_hooks({"hooks": {"Stop": []}, "a": 1})
     assert settings.remove(merged, [], {}) == {"a": 1}
 
 
@@ -108,7 +110,7 @@ def test_later_edits_are_kept(hooks, left):
     [{}, {"permissions": {}}, {"permissions": {"allow": []}}, {"permissions": {"allow": ["Bash(stepper *)"]}}, USERS],
 )
 def test_rules_come_and_go(before):
-    wanted = settings.rules("notebooks")
+    wanted = settings.rules(["notebooks"])
     assert wanted == ["Edit(notebooks/**)", "Bash(stepper *)"]
     after, new = settings.add_rules(before, wanted)
     assert set(wanted) <= set(after["permissions"]["allow"])
@@ -155,7 +157,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("old", TEXTS)
 def test_a_diff_shows_only_what_was_added(old):
-    merged = settings.add_hooks(settings.parse(old), "notebooks")
+    merged = settings.add_hooks(settings.parse(old))
     new = settings.render(merged, old)
     assert settings.parse(new) == merged
     assert all("hooks/stepper" not in line for line in old.split("\n"))

@@ -18,9 +18,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepper.diagnosis import surroundings, tree
+from stepper.diagnosis import surroundings
 from stepper.diagnosis.distributions import CONDA, DEFINITIONS, DISTRIBUTIONS, definition, distribution
 from stepper.diagnosis.surroundings import Surroundings
+from stepper.ground.walk import ENTRIES
 from tests.test_helper import environment
 
 Plant = Callable[..., Surroundings]
@@ -146,7 +147,7 @@ def test_a_big_folder_does_not_hide_the_others(plant: Plant, root: Path, here: s
     around = plant("zoo/deep/down/animals.csv", "pictures/")
     for number in range(30_000):
         os.close(os.open(root / "pictures" / f"{number:05}_picture.png", os.O_CREAT | os.O_WRONLY))
-    assert len(around.tree().files) <= tree.ENTRIES
+    assert len(around.tree().files) <= ENTRIES
     assert around.paths_like("animals.csv", here) == ["../zoo/deep/down/animals.csv"]
     assert len(around.paths_like("1234_pictures.png", here)) == 3
     assert len(around.written_since(0, [])) == 20

@@ -173,6 +173,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "unwritten": {"run": 1, "cell_id": "a", "number": 1, "source": "x", "step": None, "outputs": [{}],
                       "execution_count": 1, "timings": {}},
         "written": {"run": 1, "cell_id": "a", "why_not": None},
+        "unheard": {"at": AT, "text": "t"},
         "void": {"run": 1, "tool_use_id": "t"},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},
@@ -180,10 +181,11 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "plan": {"at": AT, "plan": {"problem": "p", "steps": []}},
         "fix": {"at": AT, "key": 1},
         "skip": {"at": AT, "key": "a", "reason": "r"},
+        "confirm": {"at": AT, "key": 1, "reason": "r"},
     }  # fmt: skip
     fault = {"ename": "E", "evalue": "e", "mro": ["E"], "line": 1, "frames": [
         {"cell": 1, "line": 1, "function": "f", "context": [[1, "x"]], "file": ""}], "attributes": {"n": 1},
-        "traceback": "", "chain": [["h", "E", "e"]], "doc": "", "suggestion": ""}  # fmt: skip
+        "traceback": "", "chain": [["h", "E", "e"]], "suggestion": ""}  # fmt: skip
     ended = {"run": 1, "cell_id": "a", "number": 1, "index": 0, "step": None, "source_hash": "h", "started_at": AT,
              "duration_s": 0.1, "outcome": "error", "verdict": "recoverable", "fault": fault, "kernel": "k",
              "tool_use_id": None, "key": "a"}  # fmt: skip

@@ -18,24 +18,30 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
-    "status": "notebook state steps running kernel daemon",
-    "run": "notebook ok ran cells skipped report",
-    "restore": "notebook ok ran cells skipped report gone",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard",
+    "list": "notebook current state progress kernel age_s",
+    "use": "notebook",
+    "run": "notebook ok ran cells skipped report results",
+    "restore": "notebook ok ran cells skipped report results gone",
     "history": "notebook run cell_id step started_at duration_s outcome",
     "report": "run cell_id step outcome fault text",
-    "eval": "notebook source outcome duration_s fault text",
+    "eval": "notebook source outcome duration_s fault text output",
     "output": "notebook cell_id page pages text ended",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
-    **dict.fromkeys(("continue", "fix", "skip"), "text"),
+    **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), "notebook steps"),
-    "shutdown": "kernels",
+    "shutdown": "kernels notebook",
 }
 WITHIN = {
     answers.NamedStep: "id title",
     answers.StepStatus: "id title status cell_id attempts",
     answers.KernelStatus: "pid state rss_bytes python",
+    answers.CellStatus: "cell cell_id title status",
+    answers.Stop: "error cell_id question ways text",
+    answers.HowFar: "done of what",
+    answers.CellResult: "cell cell_id step run outcome duration_s fault output",
     answers.PlannedStep: "id title criterion kind status reason",
 }
 
@@ -57,7 +63,7 @@ def test_the_keys_within(answer: type) -> None:
 
 def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
     step = answers.StepStatus(1, "a", "done", None, 0)
-    answer = answers.Status("a.ipynb", "ready", [step], answers.KernelStatus(), {"pid": 1})
+    answer = answers.Status("a.ipynb", "ready", [step], answers.KernelStatus(), {"pid": 1}, cells=[])
     assert json.loads(answers.to_json(answer)) == dataclasses.asdict(answer)
 
 
@@ -69,6 +75,7 @@ def test_the_command_line_has_each_row(name: str) -> None:
         command = command.commands[part]
     more = {"as_json"} if PRESENT[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
+    more |= {"utc"} if PRESENT[name].has_times else set()
     given = {field.name for field in dataclasses.fields(COMMANDS[name].arguments)}
     assert {parameter.name for parameter in command.params} == given | more
     assert COMMANDS[name].about

@@ -11,18 +11,23 @@ from typing import IO, Any
 import click
 
 from stepper import __version__
-from stepper.cli.present import PRESENT, RunProgress, say, show
+from stepper.cli.interrupts import INTERRUPTED, Interrupts
+from stepper.cli.present import PRESENT, RunProgress, show
+from stepper.cli.terminal import in_utc, say
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, find_project, project_of
 from stepper.hook import client
-from stepper.policy.commands import COMMANDS, Command, kind
+from stepper.policy.commands import COMMANDS, GROUPS, Command, kind
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {
     "shutdown": "stepper.cli.stop:shutdown",
     "doctor": "stepper.setup.doctor:checks",
     "trust": "stepper.setup.trust:trust",
+    "completion": "stepper.cli.complete:script",
 }
+COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
+EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
 PLAN_FILE = click.Option(
     ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind."
 )
@@ -41,25 +46,62 @@ class Commands(click.Group):
             say(f"stepper: {words(error.message)}" + (f"\n         {error.hint}" if error.hint else ""), err=True)
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise  # wrong usage (2), the end of a command, Ctrl-C
+            raise  # wrong usage (2), the end of a command
+        except KeyboardInterrupt:
+            say("\nstepper: interrupted; `stepper status` tells whether a cell still runs", err=True)
+            ctx.exit(INTERRUPTED)
         except Exception as error:
             found = find_project(client.current_folder())
             say(f"stepper itself failed: {type(error).__name__}: {error}", err=True)
             click.echo(f"         see {Paths(found).log}" if found else "         no project, no log", err=True)
             ctx.exit(3)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands below the titles of their groups, each with all that is said of it."""
+        for title in GROUPS:
+            with formatter.section(title):
+                formatter.write_dl([(shown(row), row.summary) for row in COMMANDS.values() if row.group == title])
+
 
 class PlanGroup(click.Group):
-    """`stepper plan [NOTEBOOK]` shows; `stepper plan add|edit|remove|move …` changes."""
+    """`stepper plan [NOTEBOOK]` shows; `stepper plan add|edit|rm|move …` changes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take what is no subcommand for the notebook to show."""
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+        completes = ctx.resilient_parsing and not args  # the subcommands too
+        if not completes and (not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names)):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of `plan show`, which `plan` alone is, and the subcommands."""
+        self.commands["show"].format_options(ctx, formatter)
+        rows = [row for row in COMMANDS.values() if row.name.startswith("plan")]
+        with formatter.section("Commands"):
+            formatter.write_dl([(shown(row).removeprefix("plan "), row.summary) for row in rows])
 
-@click.group(cls=Commands)
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete the subcommands, and the notebooks whose plan may be shown."""
+        argument = self.commands["show"].params[0]
+        return [*super().shell_complete(ctx, incomplete), *argument.shell_complete(ctx, incomplete)]
+
+
+def shown(row: Command) -> str:
+    """Return how help names a command."""
+    return "plan show" if row.name == "plan" else ", ".join(filter(None, [row.name, row.alias]))
+
+
+def epilog(*examples: str) -> str:
+    """Return what stands below a command's options."""
+    calls = "\n".join(f"  stepper {example}" for example in examples)
+    return f"\b\nExamples:\n{calls}\n\n\b\nExit codes:\n  {EXIT_CODES}"
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=epilog('new "How wet is Seattle?"', "status", "run analysis", 'eval "df.head()"', "COMMAND --help"),
+)
 @click.version_option(__version__, prog_name="stepper")
 def main() -> None:
     """Jupyter notebooks, one cell at a time: each cell runs the moment it is written."""
@@ -92,33 +134,49 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
     if plan is not None:
         given["steps"] += plan_items(plan)
     project = project_of(client.current_folder(), sys.prefix)
-    if project is None:
+    if project is None and row.name != "completion":
         raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
+    paths = Paths(project or "/")
     if row.name in HERE:
-        import pkgutil
-
-        answer = pkgutil.resolve_name(HERE[row.name])(Paths(project))
+        answer, interrupted = loaded(HERE[row.name])(paths, **given), False
     else:
-        with RunProgress(quiet=as_json) as progress:
-            body = client.ask(Paths(project), row.name.encode(), json.dumps(given).encode(), progress)
-        answer = json.loads(body or b"null")
-    if not show(row.name, answer, as_json):
-        sys.exit(1)
+        with RunProgress(quiet=as_json) as progress, Interrupts() as interrupts:
+            body = client.ask(paths, row.name.encode(), json.dumps(given).encode(), progress, begun=interrupts.watch)
+        answer, interrupted = json.loads(body or b"null"), interrupts.came
+    well = show(row.name, answer, as_json)
+    if interrupted or not well:
+        sys.exit(INTERRUPTED if interrupted else 1)
+
+
+def loaded(name: str) -> Any:
+    """Return what a name `module:function` means; what few commands need is loaded for those alone."""
+    import pkgutil
+
+    return pkgutil.resolve_name(name)
 
 
 def parameter(argument: Field[Any]) -> click.Parameter:
     """Return how a shell gives an argument of a command."""
     shell, of, required = argument.metadata, kind(argument), argument.default is MISSING
+    more: dict[str, Any] = {"type": click.Choice(shell["choice"]) if "choice" in shell else of}
+    if argument.name in COMPLETED:
+        more["shell_complete"] = functools.partial(completed, COMPLETED[argument.name])
     if "about" not in shell:
-        many = {"nargs": -1} if shell.get("many") else {"required": required}
-        return click.Argument([argument.name], type=of, metavar=shell.get("metavar"), **many)
-    kinds: dict[str, Any] = {"is_flag": True} if of is bool else {"type": of}
-    if of is list:
-        kinds = {"multiple": True}
+        more |= {"nargs": -1} if shell.get("many") else {"required": required}
+        return click.Argument([argument.name], metavar=shell.get("metavar"), **more)
+    if of is bool:
+        more = {"is_flag": True}
+    elif of is list:
+        more = {"multiple": True}
     elif not required:
-        kinds["default"] = argument.default
+        more["default"] = argument.default
     flag = shell.get("flag", f"--{argument.name}")
-    return click.Option([flag, argument.name], help=shell["about"], required=required, **kinds)
+    return click.Option([flag, argument.name], help=shell["about"], required=required, **more)
+
+
+def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) -> Any:
+    """Return what completes an argument's value; what that needs is loaded at a TAB alone."""
+    return loaded(by)(ctx, incomplete)
 
 
 def made(row: Command, name: str, hidden: bool = False) -> click.Command:
@@ -126,18 +184,27 @@ def made(row: Command, name: str, hidden: bool = False) -> click.Command:
     parameters = [parameter(argument) for argument in fields(row.arguments)]
     if row.name == "new":
         parameters.append(PLAN_FILE)
+    if PRESENT[row.name].has_times:
+        about = "Times in UTC, not in the zone of this machine."
+        parameters.append(click.Option(["--utc"], is_flag=True, callback=in_utc, expose_value=False, help=about))
     if PRESENT[row.name].has_json:
         about = "Print one JSON document and nothing else."
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
-    callback = functools.partial(perform, row)
-    return click.Command(name, params=parameters, callback=callback, help=row.about, hidden=hidden)
+    return click.Command(
+        name, params=parameters, callback=functools.partial(perform, row), help=row.about, short_help=row.summary,
+        epilog=epilog(*row.examples), hidden=hidden,
+    )  # fmt: skip
 
 
-plan = PlanGroup("plan", help="Show a notebook's plan, or change what has not run: add, edit, remove, move.")
+about = "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run."
+plan = PlanGroup("plan", help=about, short_help=about, subcommand_metavar="[NOTEBOOK | COMMAND [ARGS]...]")
+plan.epilog = epilog(*(row.examples[-1] for row in COMMANDS.values() if row.name.startswith(plan.name or "")))
 main.add_command(plan)
 for command in COMMANDS.values():
     group, _, last = command.name.rpartition(" ")
     if command.name == plan.name:
-        plan.add_command(made(command, "show", hidden=True))
+        plan.add_command(made(command, "show"))
     else:
         (plan if group else main).add_command(made(command, last))
+    if command.alias:
+        plan.add_command(made(command, command.alias))

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import click
 
-from stepper.ground.text import CONTROLS, clean, one_line
+from stepper.cli.terminal import coloured, say
+from stepper.ground.text import CONTROLS, clean, counted, one_line
 
-MARKS = {"done": "✓", "failed": "✗", "skipped": "–", "running": "▶", "pending": "·"}
-
+MARKS = {
+    **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
+    **{"interrupted": "■", "changed": "≠"},
+}
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 CLEARED = "\r\x1b[K"  # the line of a terminal
-
-
-def say(text: str, err: bool = False) -> None:
-    """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
-    click.echo(clean(text), err=err)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Rendering:
     has_json: bool = True
     document: Callable[[Any], Any] = lambda answer: answer
     well: Callable[[Any], bool] = lambda answer: True
+    has_times: bool = False  # in the text, in the person's zone
 
 
 def show(command: str, answer: Any, as_json: bool) -> bool:
@@ -43,8 +45,8 @@ def show(command: str, answer: Any, as_json: bool) -> bool:
     if as_json:
         told = json.dumps(rendering.document(answer), indent=2, ensure_ascii=False)
         click.echo(CONTROLS.sub(lambda control: json.dumps(control[0])[1:-1], told))
-    else:
-        say(rendering.text(answer))
+    elif text := rendering.text(answer):
+        say(text)
     return rendering.well(answer)
 
 
@@ -58,6 +60,7 @@ def _new(made: dict[str, Any]) -> str:
 
 
 def _step(step: dict[str, Any], more: list[str]) -> str:
+    more += {"interrupted": ["interrupted"], "changed": ["changed since it ran"]}.get(step["status"], [])
     told = f"  ({'; '.join(more)})" if more else ""
     return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
 
@@ -74,11 +77,50 @@ def _status(found: dict[str, Any]) -> str:
 
     now = found["running"]
     head += "\n" + running(now["name"], now["seconds"], now["timeout"], one_line(now["line"])) if now else ""
-    lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
+    lines = [_step(step, _stands(step)) for step in steps]
+    lines += [_cell(cell) for cell in found["cells"]]
+    lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
-        told += f", pid {kernel['pid']}, {(kernel['rss_bytes'] or 0) / 1e6:.0f} MB, {kernel['python']}"
-    return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
+        told += f", pid {kernel['pid']}, {_memory(kernel)}, {kernel['python']}"
+    told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
+    lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
+    return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
+
+
+def _stands(step: dict[str, Any]) -> list[str]:
+    doubted = step["status"] == "doubted"
+    return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}"
+
+
+def _memory(kernel: dict[str, Any]) -> str:
+    return f"{(kernel['rss_bytes'] or 0) / 1e6:.0f} MB"
+
+
+def _list(notebooks: list[dict[str, Any]]) -> str:
+    if not notebooks:
+        return 'No notebook is here yet: stepper new "PROBLEM"'
+    rows = [("", "notebook", "state", "progress", "kernel", "memory", "age")]
+    for each in notebooks:
+        progress, kernel = each["progress"], each["kernel"]
+        far = f"{progress['done']} of {progress['of']} {progress['what']}" if progress["of"] else "–"
+        memory = _memory(kernel) if kernel["pid"] else "–"
+        mark, name = "*" * each["current"], one_line(each["notebook"], 200)
+        rows.append((mark, name, each["state"], far, kernel["state"], memory, _age(each["age_s"])))
+    return _table(rows)
+
+
+def _age(seconds: float) -> str:
+    return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _plan(found: dict[str, Any]) -> str:
@@ -86,7 +128,8 @@ def _plan(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
-        more += [f"skipped: {one_line(step['reason'])}"] if step["reason"] else []
+        why = {"skipped": "skipped", "done": "confirmed"}.get(step["status"], "why")
+        more += [f"{why}: {one_line(step['reason'])}"] if step["reason"] else []
         lines.append(_step(step, more))
     return "\n".join(lines if found["steps"] else [*lines, "  no plan"])
 
@@ -94,13 +137,23 @@ def _plan(found: dict[str, Any]) -> str:
 def _history(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "No cell has run here yet."
-    rows = [("run", "started (UTC)", "cell", "step", "took", "outcome")]
+    rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "outcome")]
     for run in runs:
-        started, cell = one_line(run["started_at"])[:19].replace("T", " "), one_line(run["cell_id"], 100)
+        started, cell = f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}", one_line(run["cell_id"], 100)
         took = f"{run['duration_s']:.2f} s"
         rows.append((str(run["run"]), started, cell, str(run["step"] or "–"), took, run["outcome"]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return _table(rows)
+
+
+def _time(moment: str) -> datetime:
+    """Return a moment of the journal's in the zone of this machine."""
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).astimezone()
+
+
+def _eval(answer: dict[str, Any]) -> str:
+    """The value as it is; for an agent, to whom nothing printed must pass for stepper's words, in a report."""
+    plainly = answer["outcome"] == "ok" and not os.environ.get("STEPPER_SESSION")
+    return str(answer["output" if plainly else "text"])
 
 
 def _trust(found: dict[str, Any]) -> str:
@@ -139,7 +192,10 @@ def _restart(answer: dict[str, Any]) -> str:
 
 
 def _shutdown(ended: dict[str, Any] | None) -> str:
-    done = f"Ended: the daemon and {ended['kernels']} kernel(s) of this project." if ended else ""
+    if ended and ended["notebook"]:
+        lost = "its kernel is ended; all its variables are lost" if ended["kernels"] else "it has no kernel"
+        return f"{ended['notebook']}: {lost}."
+    done = f"Ended: the daemon and {counted(ended['kernels'], 'kernel')} of this project." if ended else ""
     return done or "Nothing of stepper's runs in this project."
 
 
@@ -156,18 +212,21 @@ PRESENT = {
     "status": Rendering(_status),
     "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
     "restore": _ran("nothing to restore; no cell of it had ended well"),
-    "history": Rendering(_history),
+    "list": Rendering(_list),
+    "use": Rendering(lambda answer: f"{answer['notebook']} is the current notebook."),
+    "history": Rendering(_history, has_times=True),
     "report": Rendering(),
-    "eval": Rendering(well=lambda answer: answer["outcome"] == "ok"),
+    "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),
     "output": Rendering(_output),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
-    **dict.fromkeys(("continue", "fix", "skip"), Rendering(has_json=False)),
+    **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
     "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
     "shutdown": Rendering(_shutdown, has_json=False),
     "doctor": Rendering(_doctor, has_json=False, well=lambda checks: all(check.ok for check in checks)),
     "trust": Rendering(_trust),
+    "completion": Rendering(has_json=False),
 }
 
 
@@ -197,7 +256,7 @@ class RunProgress(contextlib.ExitStack):
             return
         if not sys.stdout.isatty():
             if isinstance(told, CellEnded):
-                click.echo(clean(told.line))
+                say(told.line)
             return
         if self.bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -209,7 +268,9 @@ class RunProgress(contextlib.ExitStack):
         if isinstance(told, CellBegins):
             self.bar.update(task, description=f"cell {told.cell}")
         else:
-            self.bar.console.print(clean(told.line), markup=False, highlight=False)
+            from rich.text import Text
+
+            self.bar.console.print(Text.from_ansi(coloured(clean(told.line))), highlight=False)
             self.bar.update(task, completed=told.position)
 
     def _printed(self, lines: Sequence[str], last: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from stepper.cli.present import say
+from stepper.cli.terminal import say
 from stepper.ground import private
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
@@ -20,14 +20,19 @@ from stepper.hook.start import locked
 WAIT_SECONDS = 10.0  # for the daemon's process to be gone
 
 
-def shutdown(paths: Paths) -> Any:
-    """End daemon and kernels; return what was ended, None where nothing ran."""
+def shutdown(paths: Paths, notebook: str | None = None) -> Any:
+    """End the notebook's kernel, else daemon and kernels; return what was ended, None where nothing ran."""
+    told = json.dumps({"notebook": notebook}).encode()
     try:
-        ended = client.ask(paths, b"shutdown", b"{}", launch=False)
+        ended = client.ask(paths, b"shutdown", told, launch=False)
         if ended is None and any(Path(paths.kernels).rglob("*.json")):  # kernels may live although no daemon does
-            ended = client.ask(paths, b"shutdown", b"{}")
+            ended = client.ask(paths, b"shutdown", told)
         answer = json.loads(ended or b"null")
+        if notebook:
+            return answer
     except StepperError as error:  # it hangs, or a wrong config keeps it from finding its notebooks
+        if notebook:
+            raise
         say(f"stepper: {error.message}; ending it by force", err=True)
         answer = {"kernels": end_by_force(paths)}
     if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet

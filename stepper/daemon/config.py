@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
-import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,7 @@ import yaml
 
 from stepper.ground.errors import UsageError
 from stepper.ground.paths import Paths
+from stepper.policy import covered
 from stepper.policy.model import Limits
 
 LONGEST = 20_000  # characters
@@ -34,11 +35,14 @@ def _name(value: Any) -> bool:
 
 
 def _inside(folder: Any) -> bool:
-    """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all, `.claude` the hooks."""
-    if not _name(folder) or re.search(r"[*?\[\]{}()!\\]", folder):
-        return False
-    parts = os.path.normpath(folder).split(os.sep)
-    return not os.path.isabs(folder) and not any(part.startswith(".") for part in parts)
+    """Whether a rule `Edit(FOLDER/**)` speaks of that folder alone: `**` would allow all."""
+    return covered.fits(folder) and covered.is_folder(folder) and os.path.normpath(folder) != "."
+
+
+def _covering(value: Any) -> bool:
+    return (
+        all(map(covered.fits, [value] if isinstance(value, str) else value)) if isinstance(value, str | list) else False
+    )
 
 
 NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
@@ -54,6 +58,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_widget_state_bytes": WHOLE,
     "max_memory_percent": ("a number from 1 to 100", lambda value: _number(value, 1, 100)),
     "notebooks_dir": ("a folder inside the project, not hidden, without * ? [ ] { } ( ) !", _inside),
+    "notebooks": ("a list of folders and globs inside the project, not hidden, without { } ( ) !", _covering),
     "kernel_cwd": ("`notebook` or `project`", lambda value: value in ("notebook", "project")),
     "python": ("a path", lambda value: value is None or _name(value)),
     "kernel_idle_hours": NUMBER,
@@ -100,7 +105,26 @@ def parse(text: str, name: str) -> Limits:
         if not allowed(value):
             raise UsageError(f"{where}: `{key}` must be {expected}, not {reprlib.repr(value)}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    if isinstance(values.get("notebooks"), str):
+        values["notebooks"] = (values["notebooks"],)
     return Limits(**values)
+
+
+def with_notebooks(text: str, patterns: Sequence[str], name: str) -> str:
+    """Return a configuration's text with these patterns, in place of others; raise UsageError where it is wrong."""
+    told = f"notebooks: {json.dumps([*patterns], ensure_ascii=False)}"
+    parse(text, name)
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key, value in node.value if node else ():
+        if key.value == "notebooks":
+            block = isinstance(value, yaml.SequenceNode) and not value.flow_style
+            end = (value.value[-1] if block else value).end_mark
+            new = text[: key.start_mark.index] + told + text[end.index :]
+            break
+    else:
+        new = text + "\n" * (bool(text) and not text.endswith("\n")) + told + "\n"
+    parse(new, name)
+    return new
 
 
 class Config:

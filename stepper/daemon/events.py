@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-import re
 from collections.abc import Awaitable, Callable
 
+from stepper.daemon.places import UncoveredError
 from stepper.daemon.workspace import Workspace
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import changes, gate, plan
+from stepper.policy import changes, gate, parting, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import edits, standing, steering
+from stepper.session import edits, standing, steering, unseen
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
+
+TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
+PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that takes, less than the client waits
 
 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
@@ -44,23 +48,33 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     if event.is_shell:
         return shell_call(workspace, event.shell_command, event.consent)
     change = event.change
-    path = workspace.resolve(change.notebook)
+    session = workspace.session(workspace.resolve(change.notebook))
     try:
-        why_not = refused(workspace.session(path), change)
+        if why_not := refused(session, change):
+            return payload.decided("deny", f"stepper: {why_not}")
+        why = gate.unseen(event.consent, session.limits())
+        if why and brings_code(session, change):
+            return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    return payload.decided("deny", f"stepper: {why_not}") if why_not else payload.SILENT
+    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
+    if (event.asks_each or why) and gate.only_adds_text(session.state, change):
+        return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
+    return payload.SILENT
 
 
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
     runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if consent is Consent.WITHHELD and gate.NEW.search(command):
+        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:
         why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
         return payload.decided("ask", why)
-    why_not = gate.unaccepted(consent, workspace.config.limits()) if runs else None
+    limits = workspace.config.limits() if runs else None
+    why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None
     return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
 
 
@@ -88,20 +102,43 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     return gate.stopped(state)
 
 
+def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
+    """Whether an edit that is about to happen brings code that would run."""
+    if isinstance(change, FileWrite):
+        return bool(changes.not_run_yet(session.file.parse(change.content).cells, session.state.ran_ever))
+    kind = change.cell_type
+    if kind is None and (target := plan.find_cell(session.read().cells, change.cell_id or "")):
+        kind = target.type
+    return change.mode != "delete" and kind in ("code", None)
+
+
 async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool) -> bytes:
     """NotebookEdit or Write happened: run what is new."""
     change = event.change
-    path = workspace.resolve(change.notebook)
+    try:
+        path = workspace.resolve(change.notebook)
+    except UncoveredError as error:
+        new = workspace.once(event.session, error.name)
+        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
-    if isinstance(change, CellEdit):
-        found = await edits.edited(session, change, caller, again)
-    else:
-        found = await edits.written(session, change, caller, again)
+    try:
+        if isinstance(change, CellEdit):
+            found = await edits.edited(session, change, caller, again)
+        else:
+            found = await edits.written(session, change, caller, again)
+    except StepperError as error:
+        if not caller.left.is_set():
+            raise
+        found = report.not_run(error.message, error.hint)  # it is told later
     if found is not None:
         workspace.make_current(session.name, change.session)
         workspace.worked.add(change.session)
+        if caller.left.is_set():
+            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])))
+        elif not found.stop and (missed := unseen.take_missed(session)):
+            found = report.joined([report.Report(missed), found])
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
@@ -117,13 +154,26 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
         if path in edited:
             with contextlib.suppress(StepperError):
                 workspace.session(workspace.resolve(path)).file.touch()
-    return payload.SILENT
+    told = "\n".join(workspace.elsewhere.look(event.used_shell))
+    workspace.mark()
+    return payload.answer("PostToolBatch", report.Report(told, told) if told else None)
 
 
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
-    return _context("SessionStart", (await standing.context(session)).text) if session else payload.SILENT
+    if session is None:
+        return payload.SILENT
+    missed = await missing(session)
+    return _context("SessionStart", f"{missed}\n{(await standing.context(session)).text}".strip())
+
+
+async def missing(session: Session) -> str:
+    """Return what the agent has not heard of its edits; a cell that is being interrupted is waited for."""
+    if session.waits_for is not None and session.waits_for.left.is_set():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
+    return unseen.take_missed(session)
 
 
 async def prompt(workspace: Workspace, event: Event) -> bytes:
@@ -137,55 +187,70 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         workspace.worked.add(owner)
     if new:
         return new
-    command = PLAIN_WORDS.get(event.prompt.lower())
-    session = workspace.under_way(owner)
-    if command is None or session is None:
+    session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    if session is None:
         return payload.SILENT
-    if command is not _status:  # who asks how far it is gets an answer and nothing else
-        workspace.worked.add(owner)
-    said = await command(session)
+    said = [await missing(session)]
+    if given is not None:
+        words, more = given
+        if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
+            workspace.worked.add(owner)
+        said.append(await PLAIN_WORDS[words](session, more))
+    elif session.state.stop and not event.is_slash:
+        said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
-    return _context("UserPromptSubmit", said)
+    return _context("UserPromptSubmit", "\n".join(filter(None, said)))
 
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
-    """The agent ends its turn: with steps pending it is sent on, once without progress."""
+    """The agent ends its turn: where it does not say why, it is told what is left, once without progress.
+
+    As context: the client shows a decision to block as a problem.
+    """
+    if not parting.unexplained(event.last_message):
+        return payload.SILENT
+    left = await _left(workspace, event)
+    return _context("Stop", "\n".join(filter(None, [*workspace.elsewhere.look(), left])))
+
+
+async def _left(workspace: Workspace, event: Event) -> str:
+    """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
     owner, session = event.session, workspace.under_way(event.session)
     if session is None or owner not in workspace.worked or session.state.stop:
-        return payload.SILENT
+        return ""
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
-        return payload.SILENT
-    waiting = session.state.open_step()
-    statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
-    over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
-    if waiting is None or workspace.sent_on.get(owner) == over or asks(event.last_message):
-        return payload.SILENT
-    workspace.sent_on[owner] = over
-    left = f"{len(statuses) - over} of {len(statuses)} steps of {one_line(session.name)}"
-    said = f"stepper: {left} are not done. {brief.next_line(session.state)}"
-    return payload.go_on(f"{said} If something stands in the way of it, the person can be told what.")
-
-
-def asks(message: str) -> bool:
-    """Whether a message asks the person something: its last paragraph holds a question."""
-    last = message.strip().rpartition("\n\n")[2]
-    return bool(re.search(r"\?(\s|[\"')*_`\]]|$)", last))
+        return ""
+    with contextlib.suppress(NotebookError):
+        unseen.compare(session)
+    state, name = session.state, one_line(session.name)
+    steps, failing = len(state.plan.steps), state.failing
+    progress = session.name, -state.next_run if failing else steps - len(state.left)
+    if not (state.left or failing) or workspace.sent_on.get(owner) == progress:
+        return ""
+    workspace.sent_on[owner] = progress
+    if failing:
+        said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"
+    else:
+        said = f"{len(state.left)} of {steps} steps of {name} are not done. {brief.next_line(state)}"
+    return f"stepper: {said} If something stands in the way of it, the person can be told what."
 
 
 def _context(event: str, text: str) -> bytes:
-    return payload.answer(event, report.Report(report.bounded(text)))
+    return payload.answer(event, report.Report(report.bounded(text)) if text else None)
 
 
-async def _status(session: Session) -> str:
+async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
-    return "\n".join([head, *brief.plan_lines(session.state), brief.next_line(session.state)])
+    cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
+    stop = [now.stop.text] if now.stop else []
+    return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
-PLAIN_WORDS: dict[str, Callable[[Session], Awaitable[str]]] = {
+PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
     "continue notebook": steering.go_on,
     "fix and retry": steering.fix,
-    "skip cell": lambda session: steering.skip(session, ""),
+    "skip cell": steering.skip,
     "show status": _status,
 }
 

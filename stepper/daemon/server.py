@@ -62,7 +62,7 @@ class Daemon:
 
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
-        store = os.path.relpath(path, os.path.realpath(workspace.folder)).removesuffix(".ipynb")
+        store = workspace.places.store(path)
         file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
         return Session(
             name,
@@ -81,6 +81,7 @@ class Daemon:
         self.paths.make_runtime()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)  # we hold the daemon's lock: whoever made it is dead
+        self.workspace.elsewhere.begin()
         server = await asyncio.start_unix_server(self._client, self.paths.socket, limit=1 << 20, backlog=128)
         os.chmod(self.paths.socket, 0o600)
         loop = asyncio.get_running_loop()
@@ -198,7 +199,7 @@ class Daemon:
 
         writer.write(BEAT)
         caller = Caller(wire.unpack_environ(environ))
-        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about)
+        request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))
         while not work.done():
@@ -209,15 +210,13 @@ class Daemon:
                 log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
                     await session.abandon(caller)
-            elif not work.done() and not caller.left.is_set():
+            elif not work.done() and not writer.is_closing():  # a client that closed its half alone waits for the end
                 writer.write(BEAT)
         gone.cancel()
         kind, body = work.result()
-        if not caller.left.is_set():
+        if not writer.is_closing():
             writer.write(wire.pack(kind, body))
             await writer.drain()
-        if verb == b"shutdown":
-            self.ending.set()
 
     async def _work(self, verb: str, payload: bytes, request: Request) -> tuple[bytes, bytes]:
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -13,11 +16,12 @@ from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
-from stepper.session import answers, following, standing, steering
+from stepper.session import answers, following, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
+SHUTDOWN = "it was ended by `stepper shutdown`"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Request:
     cwd: str
     progress: answers.Progress
     about: Mapping[str, Any]
+    end: Callable[[], None] = lambda: None  # the daemon, once this is answered
 
     @property
     def owner(self) -> str:
@@ -41,10 +46,16 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     row = commands.COMMANDS.get(verb)
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
-    told = commands.read(row.arguments, load_arguments(payload))
-    if isinstance(told, WORK):
-        request.workspace.worked.add(request.owner)
-    return answers.to_json(await _of_project(request, told))
+    told = _placed(commands.read(row.arguments, load_arguments(payload)))
+    if not isinstance(told, WORK):
+        return answers.to_json(await _of_project(request, told))
+    workspace = request.workspace
+    workspace.worked.add(request.owner)
+    waiting = workspace.elsewhere.waiting()
+    done = await _of_project(request, told)
+    if name := getattr(done, "notebook", None):
+        workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
+    return answers.to_json(done)
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
@@ -58,6 +69,15 @@ def load_arguments(payload: bytes) -> dict[str, Any]:
     return told
 
 
+def _placed(told: Any) -> Any:
+    """Return a command with its notebook in its place: `stepper continue a.ipynb` answers nothing."""
+    match told:
+        case commands.Continue(answer=said, notebook=None) | commands.Fix(hint=said, notebook=None):
+            row: Any = type(told)
+            return row(notebook=said) if re.fullmatch(r"\S+\.ipynb", said) else told
+    return told
+
+
 async def _of_project(request: Request, told: Any) -> object:
     """Do a command, for which no notebook need be there yet or whose notebook is named; return its answer."""
     workspace = request.workspace
@@ -67,11 +87,25 @@ async def _of_project(request: Request, told: Any) -> object:
             return await _new(request, told)
         case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
             return answers.Context() if isinstance(told, commands.Context) else answers.Status(daemon=request.about)
-        case commands.Shutdown():  # the daemon ends after the answer
-            ending = (steering.shutdown(session, "stepper shutdown") for session in workspace.all_sessions())
+        case commands.List():
+            return await _listed(request)
+        case commands.Shutdown() if not named:
+            request.end()
+            ending = (steering.shutdown(session, SHUTDOWN) for session in workspace.all_sessions())
             return answers.Ended(sum(await asyncio.gather(*ending)))
         case _:
             return await _of_notebook(request, workspace.named(named, request.cwd, request.owner), told)
+
+
+async def _listed(request: Request) -> list[answers.Listed]:
+    """Return all notebooks; those that nobody works on are looked at, not opened."""
+    workspace, found = request.workspace, []
+    workspace.all_sessions()  # those with a kernel
+    for path in workspace.notebooks():
+        session = workspace.glance(path)
+        age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
+        found.append(await standing.listed(session, session.name == workspace.current(request.owner), age))
+    return found
 
 
 async def _new(request: Request, told: commands.New) -> answers.Made:
@@ -85,14 +119,18 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
-    if isinstance(told, commands.Run | commands.Restore):  # whose cells are to run is the current one from now on
+    if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
         request.workspace.make_current(session.name, request.owner)
     waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
     if waits:
         request.progress(answers.Waits(line=waits))
     match told:
         case commands.Status():
-            return replace(await standing.status(session), daemon=request.about)
+            found = replace(await standing.status(session), daemon=request.about)
+            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
+            return replace(found, unheard=missed)
+        case commands.Use():
+            return answers.Used(session.name)
         case commands.Context():
             return await standing.context(session)
         case commands.Run():
@@ -113,12 +151,16 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return answers.Interrupted(session.name, await session.interrupt())
         case commands.Restart():
             return answers.Restarted(session.name, await steering.restart(session, request.caller))
+        case commands.Shutdown():
+            return answers.Ended(int(await steering.shutdown(session, SHUTDOWN)), session.name)
         case commands.Continue():
-            return answers.Said(await steering.go_on(session))
+            return answers.Said(await steering.go_on(session, told.answer))
         case commands.Fix():
-            return answers.Said(await steering.fix(session))
+            return answers.Said(await steering.fix(session, told.hint))
         case commands.Skip():
             return answers.Said(await steering.skip(session, told.reason))
+        case commands.Confirm():
+            return answers.Said(steering.confirm(session, told.words))
         case commands.PlanAdd():
             return await steering.change_plan(session, lambda state: plan.added(state, told.title, told.after))
         case commands.PlanEdit():

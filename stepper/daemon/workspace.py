@@ -1,4 +1,4 @@
-"""A project's notebooks: which file a name means, which one is current, which interpreter its kernels get."""
+"""A project's notebooks: which one a name means, which one is current, which interpreter its kernels get."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from stepper.daemon.config import Config
+from stepper.daemon.elsewhere import Elsewhere
 from stepper.daemon.environ import kernel_environ
+from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
-from stepper.ground.paths import Paths
-from stepper.ground.text import ODD, quoted, shown
+from stepper.ground.paths import Paths, copy_of_ipykernel
+from stepper.ground.text import quoted
 from stepper.notebook.file import create
 from stepper.policy import plan as plans
 from stepper.policy.model import Plan, Step
@@ -32,17 +34,16 @@ class Workspace:
 
     def __init__(self, paths: Paths, open_session: Callable[[str, str], Session]) -> None:
         self.paths, self.config = paths, Config(paths)
+        self.places = Places(paths, self.config)
+        self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
         self._open = open_session
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
-        self.worked, self.sent_on = set[str](), dict[str, int]()
+        self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
+        self.told = set[tuple[str, str]]()  # what is said once a session: which, and about what
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
-
-    @property
-    def folder(self) -> str:
-        """The folder of the notebooks; notebooks anywhere else are refused."""
-        return os.path.join(self.paths.project, self.config.limits().notebooks_dir)
+        self.elsewhere = Elsewhere(paths, self.places, lambda path: self.session(self.resolve(path)))
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""
@@ -51,49 +52,25 @@ class Workspace:
             self.sessions[name] = self._open(name, path)
         return self.sessions[name]
 
+    def glance(self, path: str) -> Session:
+        """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""
+        name = self.paths.relative(path)
+        return self.sessions.get(name) or self._open(name, path)
+
+    def notebooks(self) -> list[str]:
+        """Return the resolved paths of all notebooks of the project, by name."""
+        found = []
+        for name in self.places.notebooks():
+            with contextlib.suppress(UsageError):  # whoever names it is told
+                found.append(self.resolve(os.path.join(self.paths.project, name)))
+        return found
+
     def all_sessions(self) -> list[Session]:
         """Return the sessions of all notebooks that have a kernel on record, opened where they are not."""
         root = Path(self.paths.kernels)
         for record in root.rglob("*.json"):
-            name = record.relative_to(root).with_suffix(".ipynb")
-            self.session(os.path.join(os.path.realpath(self.folder), name))
+            self.session(self.places.stored(str(record.relative_to(root).with_suffix(".ipynb"))))
         return list(self.sessions.values())
-
-    def resolve(self, path: str) -> str:
-        """Return a notebook's real path; raise UsageError unless it lies in the notebooks' folder, a file like others.
-
-        What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
-        """
-        told = shown(path)
-        if ODD.search(os.path.relpath(path, self.paths.project)):
-            plain = ODD.sub("_", path)
-            raise UsageError(f"{told} has control characters in its name", f"mv {quoted(path)} {quoted(plain)}")
-        real, folder = os.path.realpath(path), os.path.realpath(self.folder)
-        if not real.endswith(".ipynb"):
-            raise UsageError(f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}")
-        if os.path.commonpath([real, folder]) != folder:
-            raise UsageError(
-                f"{told} lies outside of {self.paths.relative(self.folder)}/ (it is {shown(real)})",
-                "move it there, or set notebooks_dir in .stepper/config.yaml and run install.sh again",
-            )
-        if os.path.commonpath([folder, self.paths.project]) != self.paths.project:
-            raise UsageError(
-                f"{self.folder} leads out of the project (it is {shown(folder)})",
-                f"rm {quoted(self.folder)} && mkdir {quoted(self.folder)}",
-            )
-        if ODD.search(os.path.relpath(real, self.paths.project)):  # what the link is to
-            return self.resolve(real)
-        if os.path.islink(path) and not os.path.lexists(real):
-            raise UsageError(
-                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}", f"rm {quoted(path)}"
-            )
-        try:
-            private.look(real)
-        except IsADirectoryError:
-            raise UsageError(f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}") from None
-        except private.PlaceError as error:
-            raise UsageError(error.why, error.hint) from None
-        return real
 
     def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
         """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
@@ -103,11 +80,13 @@ class Workspace:
                 raise UsageError("there is no current notebook", 'stepper new "PROBLEM"')
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
         stem = name if name.endswith(".ipynb") else name + ".ipynb"
-        for base in (cwd, self.paths.project, self.folder):
+        folders = self.places.folders()
+        for base in (cwd, self.paths.project, *folders):
             path = os.path.join(base, stem)
             if os.path.lexists(path):
                 return self.session(self.resolve(path))
-        raise UsageError(f"there is no notebook {name!r}", f"ls {self.paths.relative(self.folder)}/")
+        looked = " ".join(quoted(self.paths.relative(folder) + "/") for folder in folders)
+        raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
 
     def _noted(self, path: str) -> dict[str, Any]:
         """Return what stands in a file that this daemon alone writes: it is read once."""
@@ -146,6 +125,13 @@ class Workspace:
         if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
+    def once(self, session: str, what: str) -> str:
+        """Return what is to be said in a session of Claude Code, '' where it was."""
+        if (session, what) in self.told:
+            return ""
+        self.told.add((session, what))
+        return what
+
     def under_way(self, session: str = "") -> Session | None:
         """Return the current notebook where there is work to go on with."""
         name = self.current(session)
@@ -171,7 +157,7 @@ class Workspace:
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
         before = self.under_way(owner)
-        path = folder = os.path.realpath(self.folder)
+        path = folder = os.path.realpath(self.places.folder)
         try:
             os.makedirs(folder, exist_ok=True)
             for number in itertools.count(1):
@@ -192,7 +178,8 @@ class Workspace:
         limits = self.config.limits()
         python = self._interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
-        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
+        own = self.paths.used_env
+        return KernelPlace(python, cwd, kernel_environ(environ, python, own, limits.hide_env), copy_of_ipykernel(own))
 
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)

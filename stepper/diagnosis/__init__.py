@@ -5,4 +5,6 @@ PARTS = {
     "failed": "stepper.diagnosis.inside",
     "doubts": "stepper.diagnosis.inside",
     "figures": "stepper.diagnosis.inside",
+    "criterion": "stepper.diagnosis.inside",
+    "commands": "stepper.diagnosis.inside",
 }

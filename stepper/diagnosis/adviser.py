@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepper.diagnosis import before, doubts, pictures, syntax
+from stepper.diagnosis import before, doubts, pictures, shell, syntax
 from stepper.diagnosis.facts import Changed, Look
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
 from stepper.diagnosis.surroundings import Surroundings
-from stepper.ground.reading import read
+from stepper.ground.reading import read, read_all
 from stepper.ground.text import one_line
-from stepper.policy.model import Cell, Fault, Run, instant
+from stepper.policy.model import Cell, Checked, Fault, Run, instant
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.session.ports import Execution
@@ -102,13 +102,12 @@ class Adviser:
                 said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
             elif RUNNING_LOOP.search(fault.evalue):
                 said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
-        own = [f'its class says: "{one_line(fault.doc, 300)}"'] if fault.doc else []
-        said = [part for part in said if part] or sentences(look, notebook) or own
+        said = [part for part in said if part] or sentences(look, notebook)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda told, since_ns: [])
     def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
-        """Return what a failed cell had bound and written before it failed: a retry begins with that."""
+        """Return what a failed cell had bound and written, and what of its shell lines failed: a retry begins there."""
         changed = read(Changed, told.get("changed") or {})
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = {
@@ -118,7 +117,12 @@ class Adviser:
             "wrote": listed(written, 200),
         }
         line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
-        return [one_line(f"before failing, this cell {line}", 600)] if line else []
+        before = [one_line(f"before failing, this cell {line}", 600)] if line else []
+        return [*doubts.lines([], self.commands(told)), *before]
+
+    def commands(self, told: Mapping[str, Any]) -> list[str]:
+        """Return the doubts about a run's shell lines."""
+        return shell.lines(told.get("commands") or [], self.surroundings)
 
     @harmless(lambda run, namespace: True)
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
@@ -132,10 +136,16 @@ class Adviser:
             return True
         return self.surroundings.changed_since(ended, [self.path], namespace.lasting.path if namespace.lasting else ())
 
+    @harmless(lambda told: None)
+    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        return next(iter(read_all(Checked, [told.get("criterion")])), None)
+
     @harmless(lambda execution: [])
     def doubtful(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""
-        return doubts.lines(execution.told.get("doubts") or [])
+        commands = [*self.commands(execution.told), *shell.complaints(execution.outputs)]
+        return doubts.lines(execution.told.get("doubts") or [], commands)
 
     @harmless(lambda execution, run: [])
     def seen(self, execution: Execution, run: int) -> list[str]:

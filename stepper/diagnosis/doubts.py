@@ -5,7 +5,7 @@ The facts come from the user's process: what is not so is left out, and each lin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,11 @@ class Doubt:
     category: str = ""
 
 
-def lines(facts: list[Any]) -> list[str]:
-    """Return at most three doubts, one line each, and how many there are more."""
+def lines(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
+    """Return at most three doubts, one line each, and how many there are more; `first` are in words already."""
     doubts = [doubt for doubt in read_all(Doubt, facts) if doubt.kind in KINDS]
     doubts.sort(key=lambda doubt: list(KINDS).index(doubt.kind))
-    texts = [one_line(KINDS[doubt.kind](doubt), LINE) for doubt in doubts]
+    texts = [*first, *(one_line(KINDS[doubt.kind](doubt), LINE) for doubt in doubts)]
     left = len(texts) - SHOWN
     return texts[:SHOWN] + ([f"… and {left} more doubt{'s' if left > 1 else ''}"] if left > 0 else [])
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from stepper.diagnosis import distributions
 from stepper.diagnosis.facts import Look
 from stepper.diagnosis.inside.near import bare, closest, listed, quoted
+from stepper.diagnosis.likeness import LONGEST
 from stepper.diagnosis.surroundings import Surroundings
-from stepper.diagnosis.tree import ENTRIES, LONGEST, entries
 from stepper.ground.text import one_line
+from stepper.ground.walk import ENTRIES, entries
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell, Fault
 from stepper.policy.namespace import Namespace

@@ -19,7 +19,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from stepper.diagnosis.distributions import CONDA
-from stepper.diagnosis.tree import LONGEST, SECONDS, TURN, Tree, distance, likeness, walk
+from stepper.diagnosis.likeness import LONGEST, distance, likeness
+from stepper.ground.walk import SECONDS, TURN, Tree, walk
 
 FRESH = 1.0  # seconds for which a walk serves: one fault asks several questions
 FOUND, WRITTEN = 3, 20  # answers to a question
@@ -151,12 +152,12 @@ class Surroundings:
             or any(names is None or top in {one.partition(".")[0] for one in names} for names in map(_listed, folders))
         )
 
-    def install_command(self, python: str, distribution: str) -> str:
-        """Return the command that installs a distribution for the project's kernels, to be run from its root."""
+    def install_command(self, python: str, *distributions: str) -> str:
+        """Return the command that installs distributions for the project's kernels, to be run from its root."""
         python = os.path.join(self.root, python)
-        prefix, name = os.path.dirname(os.path.dirname(python)), shlex.quote(distribution)
+        prefix, name = os.path.dirname(os.path.dirname(python)), shlex.join(map(_text, distributions))
         if os.path.isdir(os.path.join(prefix, "conda-meta")):
-            name = shlex.quote(CONDA.get(distribution, distribution).lower())  # conda knows no capitals
+            name = shlex.join(CONDA.get(each, each).lower() for each in distributions)  # conda knows no capitals
             return f"conda install --prefix {self._quoted(prefix)} {name}"
         if os.path.realpath(prefix) == os.path.realpath(os.path.join(self.root, ".venv")):
             for lock, manager in RECORDED.items():

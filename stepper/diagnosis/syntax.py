@@ -10,6 +10,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from stepper.diagnosis.before import compiled
 from stepper.policy.model import Fault
@@ -19,38 +20,31 @@ EXACT = r"declaration|repeated|duplicate"  # Python's message says all: it compi
 MAGIC = re.compile(r"^([ \t]*|[\w, \t]*=[ \t]*)(?:[%!](?:.*\\\n)*.*|[\w.%*]+\?\??[ \t]*$)", re.MULTILINE)
 LONGEST, WIDEST = 20_000, 2_000  # characters of a source, of a line that is looked at: some patterns are quadratic
 EFFORT = 400_000  # characters that are compiled in all: some tenths of a second
-NEAR = 50  # lines around the place where Python stopped that are changed
+NEAR = 50  # lines around the place where Python stopped that are looked at
 ROUNDS = 8  # changes of one source
 KEYWORDS = "|".join(keyword.kwlist)
 PAIRS = {")": "(", "]": "[", "}": "{"}
 END = r"(?=[,:]?[ \t]*(?:#[^'\"]*)?$)"  # of a line, before a comma, a colon, a remark
+SHELL = "apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget"
 
 Row = tuple[str, str, str]  # what is there, what Python writes, how that is said before the number of the line
 Edit = tuple[str, str]  # a changed source, and the change as one says it after "reads with"
 
-# What other languages, escaped text and shells write in the line where Python stops.
+# What other languages, escaped text, chats and shells write in the line where Python stops.
 WORDS = (
     (r"^[ \t]*(?:```|~~~).*", "", "no Markdown fence (backticks) in"),
     (r"[“”„‟]", '"', "`{new}` in place of `{old}` in"),
-    (r"[‘’‚‛]", "'", "`{new}` in place of `{old}` in"),
     (r"\b(?:else[ \t]+if|else?if|elsif)\b", "elif", "`{new}` in place of `{old}` in"),
-    (r"&&", " and ", "`{new}` in place of `{old}` in"),
-    (r"\|\|", " or ", "`{new}` in place of `{old}` in"),
-    (r"!(?!=)", "not ", "`{new}` in place of `{old}` in"),
     (r"\b([\w.]+)[ \t]*([+-])\2(?=[ \t]*(?:$|[;#)]))", r"\1 \2= 1", "`{new}` in place of `{old}` in"),
     (r"\b(and|or)[ \t]+\1\b", r"\1", "`{new}` in place of `{old}` in"),  # what pandas makes of && and ||
     (r"\\[nr]", "\n", r"a line break in place of `\n` in"),
-    (r"\\(?=[\"'])", "", "no backslash before the quotes of"),
     (r"^(?:pip|conda|mamba|uv) (?![=(\[.,:)]).*", r"%\g<0>", "`{new:.60}` (a command of the shell) in"),
-    (r"^(?:apt|cat|cd|cp|curl|git|ls|mkdir|mv|npm|pip3|python3?|rm|wget) (?![=(\[.,:)]).*", r"!\g<0>",
-     "`{new:.60}` (a command of the shell) in"),
-    (r"(?<=\w)'(?=\w)", r"\\'", "a backslash before the inner ' of"),
+    (rf"^(?:{SHELL}) (?![=(\[.,:)]).*", r"!\g<0>", "`{new:.60}` (a command of the shell) in"),
     (r'(?<=\[)"([^"]*)"(?=\])', r"'\1'", "the other kind of quotes (') inside the text of"),
-    (r"(?<=\[)'([^']*)'(?=\])", r'"\1"', 'the other kind of quotes (") inside the text of'),
     (rf"(?<=\.)(?:{KEYWORDS})\b|\b(?:{KEYWORDS})(?=[ \t]*[=,.)])", r"\g<0>_",
      "`{new}` in place of the reserved word `{old}` in"),
 )  # fmt: skip
-# What the nearest line lacks.
+# What the nearest line lacks: pieces of which several may be needed, then what must be all that lacks.
 PIECES = (
     (rf"(?<=[\w\])}}'\"]){END}", ",", "a comma at the end of"),
     (r"(\{[\w.]+)(?![\w.}:!=(\[])", r"\1}", "a `}}` after `{old}` in"),
@@ -58,7 +52,6 @@ PIECES = (
 ASYNC = ((r"^([ \t]*)def ", r"\1async def ", "`async def` in place of `def` in"),)
 LAST = (
     (r"^([ \t]*)try[ \t]*:", r"\1if 1:", "an `except` or `finally` for the try of"),
-    (r"(?<=[^\s\\])[ \t]*$", r" \\", "a backslash (or brackets around the whole) at the end of"),
     (r":(?=[ \t]*(?:#.*)?$)", ": pass", "a body (if only `pass`) below"),
 )
 
@@ -96,7 +89,7 @@ def _repaired(source: str) -> str:
     while stopped and len(made) < ROUNDS:
         line, unread = stopped
         lines, at, further = source.split("\n"), line - 1, None
-        for several, edits in ((True, _small(lines, at)), (False, _large(lines, at))):
+        for several, edits in ((True, _words(lines, at)), (False, _blocks(lines, at))):
             for changed, what in edits:
                 left -= len(changed)
                 if left < 0:
@@ -130,17 +123,18 @@ def _stopped(source: str) -> tuple[int, int] | None:
     return stopped
 
 
-def _small(lines: Sequence[str], at: int) -> Iterator[Edit]:
+def _words(lines: Sequence[str], at: int) -> Iterator[Edit]:
     """Yield changes of which several may be needed."""
     for row in WORDS:
         yield from _replaced(lines, at, row)
-    yield from _nearby(lines, at, PIECES)
+    if re.search(r"[(\[{]", "".join(lines)):
+        yield from _nearby(lines, at, PIECES)
 
 
-def _large(lines: Sequence[str], at: int) -> Iterator[Edit]:
+def _blocks(lines: Sequence[str], at: int) -> Iterator[Edit]:
     """Yield changes each of which must be all that lacks, the likeliest first."""
     yield from _nearby(lines, at, ASYNC)
-    yield from _ended(lines, at)
+    yield from _brackets(lines, at)
     yield from _indented(lines, at)
     yield from _nearby(lines, at, LAST)
 
@@ -151,61 +145,43 @@ def _nearby(lines: Sequence[str], at: int, rows: Sequence[Row]) -> Iterator[Edit
             yield from _replaced(lines, number, row)
 
 
-def _replaced(lines: Sequence[str], number: int, row: Row) -> Iterator[Edit]:
-    pattern, python, said = row
-    if found := re.search(pattern, lines[number]):
-        what = said.format(new=found.expand(python).strip(), old=found[0].strip())
-        yield _changed(lines, number, re.sub(pattern, python, lines[number]), what)
-
-
-def _changed(lines: Sequence[str], number: int, line: str, what: str) -> Edit:
-    return "\n".join([*lines[:number], line, *lines[number + 1 :]]), f"{what} line {number + 1}"
-
-
-def _ended(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield the end of a bracket, or of a text between triple quotes, at a line's end; a bracket taken out."""
-
-    def unlikely(number: int) -> tuple[int, int]:
-        """Where the indentation goes back, the bracket ended; after a comma something goes on, in most cases."""
-        below = next((line for line in lines[number + 1 :] if line.strip()), lines[number])
-        back = _width(below) < _width(lines[number]) and below.lstrip()[0] not in PAIRS
-        return (0 if back else 1 + lines[number].rstrip().endswith(","), number)
-
+def _brackets(lines: Sequence[str], at: int) -> Iterator[Edit]:
+    """Yield a bracket more at a line's end, or one less; after a comma something goes on, in most cases."""
     source = "\n".join(lines)
-    ends = sorted((number for number, line in enumerate(lines) if line.strip()), key=unlikely)
+    ends = sorted(range(len(lines)), key=lambda number: (lines[number].rstrip()[-1:] in ("", ","), abs(number - at)))
     for closer, opener in PAIRS.items():
-        for number in ends if source.count(opener) > source.count(closer) else ():
-            line = re.sub(rf"{END}|$", closer, lines[number], count=1)
-            yield _changed(lines, number, line, f"a `{closer}` at the end of")
-        for number in range(at, -1, -1) if source.count(closer) > source.count(opener) else ():
-            for found in reversed([*re.finditer(re.escape(closer), lines[number])]):
-                line = lines[number][: found.start()] + " " + lines[number][found.end() :]
-                yield _changed(lines, number, line, f"the `{closer}` taken out in column {found.end()} of")
-    for mark in (mark for mark in ('"""', "'''") if source.count(mark) % 2):
-        for number in sorted(ends):
-            begin = "\n".join(lines[: number + 1]).rpartition(mark)[0].count("\n") + 1
-            yield _changed(lines, number, lines[number] + mark, f"the {mark} of line {begin} closed at the end of")
+        row = (rf"{END}|$", closer, "a `{new}` at the end of")
+        if source.count(opener) < source.count(closer):
+            row = (re.escape(closer), "", "no `{old}` in")
+        for number in ends if source.count(opener) != source.count(closer) else ():
+            yield from _replaced(lines, number, row, 1)
 
 
 def _indented(lines: Sequence[str], at: int) -> Iterator[Edit]:
-    """Yield blanks in place of tabs; lines moved into a block around them: that where Python stopped, those above."""
-    if tabs := [str(number) for number, line in enumerate(lines, 1) if "\t" in line[: _width(line)]]:
-        for size in (4, 8):
-            spread = "\n".join(line.expandtabs(size) for line in lines)
-            yield spread, f"{size} blanks in place of the tab in line {', '.join(tabs)}"
+    """Yield lines moved into a block around them, or out of it: that where Python stopped, those around it."""
     code = [number for number, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
     width = {number: _width(lines[number]) for number in code}
-    inner = {number: width[number] + 4 * lines[number].split("#")[0].rstrip().endswith(":") for number in code}
-    end = len([number for number in code if number <= at])
-    for first in range(end - 1, max(0, end - NEAR), -1):
-        above, now = code[max(0, first - NEAR) : first], width[code[first]]
-        widths = {width[above[-1]]} if width[above[-1]] > now else set()
-        if first == end - 1:
-            widths = {*(width[number] for number in above), inner[above[-1]]}
-        run = next((number for number in range(first, len(code)) if width[code[number]] < now), len(code))
-        for _, by in sorted((abs(goal - now), now - goal) for goal in widths - {now}):
-            head = next((number for number in above[::-1] if width[number] < now - by), -1)
-            yield from (_moved(lines, code[first:stop], -by, head) for stop in (end, end - 1, run) if stop > first)
+    above, below = ([n for n in code if at - NEAR < n < at], [n for n in code if n > at])
+    if at not in width or not above or any("\t" in lines[number][: width[number]] for number in code):
+        return
+    now, last = width[at], above[-1]
+    run = [at, *takewhile(lambda number: width[number] >= now, below)]
+    group = [*takewhile(lambda number: width[number] == now, above[::-1])][
+        ::-1
+    ]  # it may belong to the block above, too
+    widths = {*(width[number] for number in above), width[last] + 4 * lines[last].split("#")[0].rstrip().endswith(":")}
+    for goal in sorted(widths - {now}, key=lambda goal: (abs(goal - now), now - goal)):
+        for which in filter(None, ([at], run, [*group, at], group)):
+            heads = [number for number in above if number < which[0] and width[number] < goal]
+            yield _moved(lines, which, goal - now, heads[-1] if heads else -1)
+
+
+def _replaced(lines: Sequence[str], number: int, row: Row, count: int = 0) -> Iterator[Edit]:
+    pattern, python, said = row
+    if found := re.search(pattern, lines[number]):
+        what = said.format(new=found.expand(python).strip(), old=found[0].strip())
+        new = [*lines[:number], re.sub(pattern, python, lines[number], count=count), *lines[number + 1 :]]
+        yield "\n".join(new), f"{what} line {number + 1}"
 
 
 def _moved(lines: Sequence[str], which: Sequence[int], by: int, head: int) -> Edit:

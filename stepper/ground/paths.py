@@ -74,6 +74,11 @@ def recorded(project: str) -> "dict[str, Any]":
     return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
 
 
+def copy_of_ipykernel(env: str, version: str = "") -> str:
+    """Return where an environment of stepper's may hold ipykernel for a Python, or what all such folders begin with."""
+    return os.path.join(env, "kernel-" + ".".join(version.split(".")[:2]))
+
+
 class Paths(Meeting):
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 
@@ -95,6 +100,8 @@ class Paths(Meeting):
         # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
         self.notice = os.path.join(self.home, "now", "line")
+        # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
+        self.seen = os.path.join(self.home, "seen")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
 

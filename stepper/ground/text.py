@@ -26,6 +26,11 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return so many of something in words."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def last_state(line: str) -> str:
     """Return what is left of a line that carriage returns overwrote."""
     return next((part for part in reversed(line.split("\r")) if part), "")

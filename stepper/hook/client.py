@@ -110,11 +110,13 @@ def ask(
     progress: "Callable[[bytes], None] | None" = None,
     launch: bool = True,
     environ: "Mapping[bytes, bytes] | None" = None,
+    begun: "Callable[[_socket.socket], None] | None" = None,
 ) -> "bytes | None":
     """Ask the daemon and return the answer's bytes.
 
     `progress` is called with the bytes of each interim answer, none at a mere beat. With `launch=False` a daemon
-    that is not running is not started and None comes back. Raise StepperError as the daemon reports it,
+    that is not running is not started and None comes back. `begun` gets the socket: the daemon interrupts what runs for
+    a client that closes its half of it, and answers how that ended. Raise StepperError as the daemon reports it,
     DaemonError where it can't be reached.
     """
     if environ is None:
@@ -129,6 +131,8 @@ def ask(
             from stepper.hook.start import start
 
             sock = start(paths, connect)
+        if begun:
+            begun(sock)
         about = verb, __version__.encode(), wire.pack_environ(environ), encoded(current_folder())
         kind = body = b""
         try:

@@ -13,11 +13,14 @@ from stepper.policy.model import CellEdit, Consent, FileWrite
 from stepper.words.report import Report, not_run
 
 SILENT = b""
-# The modes in which the person has accepted edits beforehand, or wants nothing done yet; in all others each is asked.
+# The modes in which the person has accepted edits beforehand, leaves that to the client, or wants nothing done yet; in
+# all others each is asked for, or refused.
 CONSENTS = {
-    **dict.fromkeys(("acceptEdits", "bypassPermissions", "auto"), Consent.GIVEN),
+    **dict.fromkeys(("acceptEdits", "bypassPermissions"), Consent.GIVEN),
+    "auto": Consent.JUDGED,
     "plan": Consent.WITHHELD,
 }
+SHELLS = ("Bash", "PowerShell", "BashOutput", "TaskOutput", "KillShell", "Monitor", "Agent", "Task")
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -34,7 +37,9 @@ class Event:
             raise PayloadError("the hook's payload is not a JSON object")
         self.data = data
         self.session = _word(data, "session_id")
-        self.consent = CONSENTS.get(_word(data, "permission_mode"), Consent.ASKED)
+        mode = _word(data, "permission_mode")
+        self.consent = CONSENTS.get(mode, Consent.ASKED)
+        self.asks_each = mode == "default"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"
 
@@ -47,6 +52,11 @@ class Event:
     def is_command(self) -> bool:
         """Whether the person's prompt is one of the slash commands that give work to do."""
         return bool(COMMAND.match(self.prompt))
+
+    @property
+    def is_slash(self) -> bool:
+        """Whether the person's prompt is a slash command, whosever: no path."""
+        return bool(re.match(r"/[\w:-]+(?!\S)", self.prompt))
 
     @property
     def shell_command(self) -> str:
@@ -80,6 +90,15 @@ class Event:
         kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
         source = _word(given, "new_source", limit=None)
         return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
+
+    @property
+    def used_shell(self) -> bool:
+        """Whether a call of a message, from a PostToolBatch, may have changed files that no event names."""
+        calls = self.data.get("tool_calls")
+        names = (
+            (_word(call, "tool_name") for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
+        )
+        return any(name in SHELLS or name.startswith("mcp__") for name in names)
 
     @property
     def last_edits(self) -> set[str]:
@@ -161,10 +180,10 @@ def answer(event: str, report: Report | None) -> bytes:
     return _dump(said)
 
 
-def decided(decision: str, reason: str) -> bytes:
-    """Return what a PreToolUse hook prints to `deny` a call or to have the client `ask` the person."""
+def decided(decision: str, reason: str, line: str = "") -> bytes:
+    """Return what a PreToolUse hook prints to `deny` or `allow` a call, or to have the client `ask` the person."""
     told = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
-    return _dump({"hookSpecificOutput": told})
+    return _dump({**({"systemMessage": line} if line else {}), "hookSpecificOutput": told})
 
 
 def new_notebook(event: Event) -> bytes:
@@ -190,11 +209,6 @@ def alone(event: str, data: bytes) -> bytes:
         return new_notebook(Event(json.loads(data))) if event == "UserPromptSubmit" else SILENT
     except ValueError:
         return SILENT
-
-
-def go_on(reason: str) -> bytes:
-    """Return what a Stop hook prints to send the agent on."""
-    return _dump({"decision": "block", "reason": reason})
 
 
 def failed(event: str, error: Exception) -> bytes:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.ground.errors import KernelError, KernelStartFailedError
+from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import Connection
@@ -39,7 +39,7 @@ class LiveKernel(Connection):
             death = await self.death()
             if death is not None:
                 hint = self.process.mends(death)
-                error = KernelError if hint else KernelStartFailedError
+                error = IpykernelMissingError if hint else KernelStartFailedError
                 said = death.stderr or "it wrote nothing"
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
@@ -56,18 +56,20 @@ class LiveKernel(Connection):
         """Install the helper where it is not there."""
         done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
         if done.outcome is not Outcome.OK:
-            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else f"{done.death or done.outcome.value}"
+            how = done.death.how if done.death else done.outcome
+            why = f"{done.fault.ename}: {done.fault.evalue}" if done.fault else how
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
     ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
         running = Running(self, timeout, limits)
         self.coming = running.area
         try:
-            return await self._run(running, code, history=not scratch, request=request)
+            given = {"stepper_criterion": criterion} if criterion else {}
+            return await self._run(running, code, history=not scratch, request=request, given=given)
         finally:
             self.coming = None
             self.process.rest()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from stepper.ground.text import one_line
 from stepper.policy.model import Fault, Outcome, Verdict
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
@@ -57,11 +58,18 @@ WRAPPERS = frozenset(
 DATA_MESSAGES = frozenset({"KeyError", "IndexError"})
 STOP_WORD = re.compile(r"(?<![\w-])STOP(?![\w-])")  # not NONSTOP, STOPPED, STOP_WORDS, NON-STOP, STOP-LOSS
 STOP_START = re.compile(r"^['\"]?STOP:")
+QUESTION = re.compile(r"^(?:[\w.]+: )?['\"]?STOP:(.*)")
 
 
 def asks_to_stop(fault: Fault) -> bool:
     """Whether the cell itself says that a person must decide: the word STOP in capitals in its message."""
     return bool((STOP_START if DATA_MESSAGES & _names(fault) else STOP_WORD).search(fault.evalue))
+
+
+def question(message: str) -> str:
+    """Return what a message asks the person, '' where it asks nothing: `STOP: QUESTION`, its class before it or not."""
+    found = QUESTION.search(message.strip())
+    return one_line(found[1].strip("'\" ")) if found else ""
 
 
 def words(fault: Fault) -> set[str]:

@@ -1,7 +1,8 @@
 """The commands, a row each: its name, what it is told, whether it runs code, whether it is the person's.
 
-A row is a frozen dataclass: its fields are the arguments, its docstring is what help says. The daemon has a case for
-each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate its patterns.
+A row is a frozen dataclass: its fields are the arguments, its docstring is what help says, below its group's title. The
+daemon has a case for each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate
+its patterns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from stepper.ground.errors import UsageError
 
 Told = TypeVar("Told", bound="Arguments")
 WHICH = "Which notebook; the current one when not given."
+NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
+    "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
+)  # fmt: skip
+GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
 KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list[Any]": list}
 
 
@@ -27,11 +32,19 @@ class Command:
     runs_code: bool  # nothing that an edit may not run here may be run by it
     persons: bool  # what it does is the person's to decide: an agent's call of it asks
     daemon: bool  # the daemon answers it, not the command line by itself
+    group: str  # one of GROUPS
+    examples: tuple[str, ...]  # calls, without `stepper`
+    alias: str  # the same by another name
 
     @property
     def about(self) -> str:
         """What help says of it."""
         return inspect.cleandoc(self.arguments.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """What the list of commands says of it: the first paragraph, in one line."""
+        return " ".join(self.about.split("\n\n")[0].split())
 
 
 COMMANDS: dict[str, Command] = {}
@@ -42,17 +55,24 @@ class Arguments:
     """What a command is told; a class that names its command is a row of the table."""
 
     def __init_subclass__(
-        cls, name: str = "", runs_code: bool = False, persons: bool = False, daemon: bool = True
+        cls,
+        name: str = "",
+        runs_code: bool = False,
+        persons: bool = False,
+        daemon: bool = True,
+        group: str = NOTEBOOKS,
+        examples: tuple[str, ...] = (),
+        alias: str = "",
     ) -> None:
         """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
-            COMMANDS[name] = Command(name, cls, runs_code, persons, daemon)
+            COMMANDS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
 
 
 def word(default: Any = MISSING, **shell: Any) -> Any:
-    """An argument that a shell gives by its place: `metavar`, `many` (words, joined), `stdin` (`-`: from there)."""
+    """An argument that a shell gives by its place: `metavar`, `many` (words, joined), `stdin` (`-`), `choice`."""
     return field(default=default, metadata=shell)
 
 
@@ -86,7 +106,7 @@ class OfNotebook(Arguments):
     notebook: str | None = word(None)
 
 
-class New(Arguments, name="new"):
+class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Load :: 1461 rows" --step Plot',)):
     """Make a notebook for PROBLEM, with its plan; it becomes the current one."""
 
     problem: str = word()
@@ -94,43 +114,42 @@ class New(Arguments, name="new"):
     steps: list[Any] | None = option('A step, in order: "TITLE" or "TITLE :: CRITERION".', flag="--step")
 
 
-class Status(OfNotebook, name="status"):
-    """Show where a notebook stands: its steps, its kernel, the daemon."""
+class Status(OfNotebook, name="status", examples=("status", "status --json")):
+    """Show where a notebook stands: its steps (its cells, without a plan), what stopped it, its kernel, the daemon."""
 
 
-class Run(Arguments, name="run", runs_code=True):
-    """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails."""
+class List(Arguments, name="list"):
+    """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one."""
+
+
+class Use(Arguments, name="use", examples=("use analysis",)):
+    """Make NOTEBOOK the current one; in Claude Code's own shell, that of its session."""
+
+    notebook: str = word()
+
+
+class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json")):
+    """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails.
+
+    Ctrl-C interrupts the cell that runs, and says what became of it.
+    """
 
     notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
-
-
-class Restore(OfNotebook, name="restore", runs_code=True, persons=True):
-    """Run the cells that had ended well again, in a fresh kernel; exit 1 at the first that ends otherwise.
-
-    For a kernel that died. The cell that ended it is left out.
-    """
 
 
 class History(OfNotebook, name="history"):
     """Show every run of a notebook's cells."""
 
 
-class Report(Arguments, name="report"):
+class Report(Arguments, name="report", examples=("report", "report 12")):
     """Show again the report of a run, the last one when RUN is not given."""
 
     run: int | None = word(None)
     notebook: str | None = option(WHICH)
 
 
-class Eval(Arguments, name="eval", runs_code=True):
-    """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
-
-    source: str = word(metavar="CODE", stdin=True)
-    notebook: str | None = option(WHICH)
-
-
-class Output(Arguments, name="output"):
+class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     """Show the text output of a code cell (its number or id), of which a report left some out."""
 
     cell: str = word()
@@ -139,38 +158,15 @@ class Output(Arguments, name="output"):
     notebook: str | None = option(WHICH)
 
 
-class Interrupt(OfNotebook, name="interrupt"):
-    """Interrupt the cell that runs; the kernel keeps its state."""
-
-
-class Restart(OfNotebook, name="restart", runs_code=True, persons=True):
-    """Start a fresh kernel: the state of the old one is lost."""
-
-
-class Continue(OfNotebook, name="continue", persons=True):
-    """Lift a stop; say where to go on."""
-
-
-class Fix(OfNotebook, name="fix", persons=True):
-    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried."""
-
-
-class Skip(Arguments, name="skip", persons=True):
-    """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
-
-    reason: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
-
-
 class Context(Arguments, name="context"):
     """Show what an agent must know to go on with the current notebook."""
 
 
-class Plan(OfNotebook, name="plan"):
-    """Show the plan with each step's status."""
+class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")):
+    """Show the plan with each step's status; `plan` alone does too."""
 
 
-class PlanAdd(Arguments, name="plan add"):
+class PlanAdd(Arguments, name="plan add", group=PLAN, examples=('plan add "Plot :: has a legend" --after 3',)):
     """Add a step: "TITLE" or "TITLE :: CRITERION"."""
 
     title: str = word()
@@ -178,7 +174,7 @@ class PlanAdd(Arguments, name="plan add"):
     notebook: str | None = option(WHICH)
 
 
-class PlanEdit(Arguments, name="plan edit"):
+class PlanEdit(Arguments, name="plan edit", group=PLAN, examples=('plan edit 4 "Plot the wet days"',)):
     """Change the title of a step that has not run."""
 
     id: int = word()
@@ -186,14 +182,14 @@ class PlanEdit(Arguments, name="plan edit"):
     notebook: str | None = option(WHICH)
 
 
-class PlanRemove(Arguments, name="plan remove"):
+class PlanRemove(Arguments, name="plan remove", group=PLAN, examples=("plan rm 5",), alias="rm"):
     """Remove a step that has not run."""
 
     id: int = word()
     notebook: str | None = option(WHICH)
 
 
-class PlanMove(Arguments, name="plan move"):
+class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 --after 3",)):
     """Move a step that has not run."""
 
     id: int = word()
@@ -201,13 +197,78 @@ class PlanMove(Arguments, name="plan move"):
     notebook: str | None = option(WHICH)
 
 
-class Shutdown(Arguments, name="shutdown"):
-    """End the daemon and the kernels of this project; nothing else is touched."""
+class Confirm(Arguments, name="confirm", group=PLAN, examples=('confirm "two stations report in feet"',)):
+    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
+
+    words: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
 
 
-class Doctor(Arguments, name="doctor", daemon=False):
+class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval "df.columns"', "eval - < look.py")):
+    """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
+
+    source: str = word(metavar="CODE", stdin=True)
+    notebook: str | None = option(WHICH)
+
+
+class Interrupt(OfNotebook, name="interrupt", group=KERNEL):
+    """Interrupt the cell that runs; the kernel keeps its state."""
+
+
+class Restart(OfNotebook, name="restart", runs_code=True, persons=True, group=KERNEL):
+    """Start a fresh kernel: the state of the old one is lost."""
+
+
+class Restore(OfNotebook, name="restore", runs_code=True, persons=True, group=KERNEL):
+    """Run the cells that had ended well again, in a fresh kernel; exit 1 at the first that ends otherwise.
+
+    For a kernel that died. The cell that ended it is left out.
+    """
+
+
+class Shutdown(OfNotebook, name="shutdown", group=KERNEL, examples=("shutdown", "shutdown analysis")):
+    """End the kernel of NOTEBOOK; without one the daemon and all kernels of this project. Nothing else is touched."""
+
+
+class Continue(Arguments, name="continue", persons=True, group=PERSONS, examples=("continue yes, drop them",)):
+    """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
+
+    answer: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
+class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix the dates are in UTC",)):
+    """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
+
+    The agent reads HINT (`-`: from standard input).
+    """
+
+    hint: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
+class Skip(Arguments, name="skip", persons=True, group=PERSONS, examples=("skip the data are not there yet",)):
+    """Skip the step that failed, else the next one; REASON is kept (`-`: from standard input)."""
+
+    reason: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
+class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
     """Check the installation: what is wrong and the command that mends it."""
 
 
-class Trust(Arguments, name="trust", persons=True, daemon=False):
+class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
     """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+
+
+class Completion(
+    Arguments, name="completion", daemon=False, group=SETUP,
+    examples=('completion zsh > "${fpath[1]}/_stepper"', "completion fish > ~/.config/fish/completions/stepper.fish"),
+):  # fmt: skip
+    """Print what completes commands, options, notebooks and cells in bash, zsh or fish.
+
+    bash: `stepper completion bash > ~/.local/share/bash-completion/completions/stepper`
+    """
+
+    shell: str = word(choice=("bash", "zsh", "fish"))

@@ -99,7 +99,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("displays", "left_out")):
+class Ran(Run, Event, kind="run", optional=("displays", "left_out", "unmet")):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -107,6 +107,7 @@ class Ran(Run, Event, kind="run", optional=("displays", "left_out")):
     displays: dict[str, list[int]] = field(default_factory=dict)
     left_out: LeftOut = NOTHING
     request: str = ""
+    unmet: str = ""  # in what its step's criterion is false, so that the step is not done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,21 @@ class Reported(Event, kind="report"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unheard(Event, kind="unheard"):
+    """Who asked went away before it could read what came of its edit: the agent is to be told that."""
+
+    at: Moment = ""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard(Event, kind="heard"):
+    """All that was unheard has been told."""
+
+    at: Moment = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Late(Event, kind="late", optional=("why",)):
     """Something came for a cell besides its run. `there`: it is on the cell."""
 
@@ -200,10 +216,11 @@ class Written(Event, kind="written"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued(Event, kind="continue"):
-    """The person lifted a stop."""
+class Continued(Event, kind="continue", optional=("answer",)):
+    """The person lifted a stop, maybe with an answer to what it asks."""
 
     at: Moment = ""
+    answer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,11 +231,12 @@ class Restored(Event, kind="restore"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Event, kind="fix"):
-    """The person granted fresh retries, which lifts a stop."""
+class Fixed(Event, kind="fix", optional=("hint",)):
+    """The person granted fresh retries, which lifts a stop, maybe with a hint."""
 
     at: Moment = ""
     key: Key | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +246,15 @@ class Skipped(Event, kind="skip"):
     at: Moment = ""
     key: Key
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmed(Event, kind="confirm"):
+    """The agent takes a step for done although its criterion is false, for a reason in its own words."""
+
+    at: Moment = ""
+    key: Key
+    reason: str
 
 
 def read(line: Mapping[str, Any]) -> Event | None:

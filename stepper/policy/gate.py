@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands import COMMANDS
-from stepper.policy.model import Cell, Consent, Limits
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits, StepStatus
 from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
+ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+NEW = re.compile(CALL.format("new"))
+PLAN_FIRST = (
+    "no notebook was made: in plan mode nothing is written. The problem and its steps (TITLE :: CRITERION) belong into"
+    " the plan that the person is shown; `stepper new` makes the notebook once that is accepted"
+)
 RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
 
 
@@ -26,9 +32,20 @@ def unaccepted(consent: Consent, limits: Limits) -> str | None:
     """Return why a cell that was just written waits for a command, as the client's mode and `auto_run` have it."""
     if consent is Consent.WITHHELD:
         return PLAN_MODE
-    if limits.auto_run == "ask" and consent is not Consent.GIVEN:
-        return "`auto_run` is `ask` in .stepper/config.yaml, and the client's mode does not accept edits by itself"
+    if limits.auto_run == "ask" and consent is Consent.ASKED:
+        return f"{ASK}, and the client's mode does not accept edits by itself"
     return None
+
+
+def unseen(consent: Consent, limits: Limits) -> str | None:
+    """Return why the person is to be asked before what runs code: nobody else would be in the client's mode."""
+    return ASK if limits.auto_run == "ask" and consent is Consent.JUDGED else None
+
+
+def only_adds_text(state: State, change: CellEdit | FileWrite) -> bool:
+    """Whether an edit puts a new text cell into a notebook with a plan: it runs nothing and takes nothing away."""
+    text = isinstance(change, CellEdit) and change.mode == "insert" and change.cell_type == "markdown"
+    return text and bool(state.plan.steps)
 
 
 def stopped(state: State) -> str | None:
@@ -40,7 +57,7 @@ def stopped(state: State) -> str | None:
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
-    number = state.open_step()
+    number = state.open_step(StepStatus.DOUBTED)
     failed = plan.failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None

@@ -27,7 +27,13 @@ def moment(text: str) -> Moment:
 Moment = Annotated[str, moment]
 
 
-class Outcome(str, Enum):
+class Word(str, Enum):
+    """A word of ours: in a text it stands as itself, whichever Python formats it."""
+
+    __str__ = str.__str__
+
+
+class Outcome(Word):
     """How one execution of a cell ended."""
 
     OK = "ok"
@@ -38,7 +44,7 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
-class Verdict(str, Enum):
+class Verdict(Word):
     """What follows from an outcome."""
 
     FINE = "fine"
@@ -48,25 +54,29 @@ class Verdict(str, Enum):
     CANCELLED = "cancelled"  # the person's doing: no attempt is counted
 
 
-class StepStatus(str, Enum):
+class StepStatus(Word):
     """Where a step stands."""
 
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    DOUBTED = "doubted"  # its cell ran, its criterion is false
     SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"  # its cell's last run was broken off
+    CHANGED = "changed"  # it was done; its cell has another source now, which has not run
 
 
 class Consent(Enum):
     """Whether the person has accepted edits by themselves: once and for all, one by one, or not at all (plan mode)."""
 
     GIVEN = "given"
+    JUDGED = "judged"  # by the client, each by itself (auto mode)
     ASKED = "asked"
     WITHHELD = "withheld"
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """What a step is for."""
 
     STEP = "step"
@@ -144,8 +154,15 @@ class Fault:
     attributes: dict[str, Any] = field(default_factory=dict)
     traceback: str = ""
     chain: tuple[tuple[str, str, str], ...] = ()  # what led to it, nearest first: how, class, message
-    doc: str = ""  # the first line of its class's docstring
     suggestion: str = ""  # one line of facts that the fix needs
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a step's criterion holds after its cell, by the values that it compares: (as written, value)."""
+
+    holds: bool
+    values: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,6 +229,7 @@ class Limits:
     max_widget_state_bytes: int = 5242880
     max_memory_percent: float = 80
     notebooks_dir: str = "notebooks"
+    notebooks: tuple[str, ...] = ()
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
@@ -219,6 +237,11 @@ class Limits:
     record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The folders and globs that cover the notebooks."""
+        return self.notebooks or (self.notebooks_dir,)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.policy import firstline
@@ -13,6 +14,8 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
+IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
 def slug(problem: str) -> str:
@@ -38,9 +41,25 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
     return Step(number, title, criterion, Kind(kind))
 
 
+def expression(criterion: str) -> str:
+    """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
+    text = criterion.strip(" `").translate(SIGNS)
+    try:
+        body = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    decides = isinstance(body, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call)
+    return text if decides and not IS_PROSE.search(text) else ""
+
+
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as it stands in `metadata.stepper` and in the journal."""
-    return {"problem": plan.problem, "steps": [{**asdict(step), "kind": step.kind.value} for step in plan.steps]}
+    """Return the plan as it stands in `metadata.stepper` and in the journal: without what says nothing."""
+    return {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
+
+
+def _told(step: Step) -> dict[str, Any]:
+    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP)}
+    return {"id": step.id, "title": step.title, **{name: value for name, value in more.items() if value}}
 
 
 def from_json(data: Any) -> Plan | None:
@@ -61,7 +80,7 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
     Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
-    every other cell is a helper in no step.
+    every other cell is a helper in no step. A step whose criterion is false has its cell: the work may go on past it.
     """
     asked = firstline.parse(cell.source)
     if asked.scratch:
@@ -72,6 +91,9 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
         if state.of(step.id).cell_id == cell.id:
             return step.id
     number = state.open_step()
+    progress = state.of(number) if number is not None else None
+    if progress and progress.status is StepStatus.DOUBTED and find_cell(cells, progress.cell_id or ""):
+        number = state.open_step(StepStatus.DOUBTED)
     if cell.id in state.progress or (number is not None and failed_cell(state, cells, number) is not None):
         return None  # it ran before, in no step; or it is a helper
     return number

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from stepper.ground.text import one_line
 from stepper.policy import changes, classify, firstline, gate, plan, progress
-from stepper.policy.events import Held, Ran
-from stepper.policy.model import Cell, Consent, Death, Fault, Key, Limits, Outcome, Run, Verdict
+from stepper.policy.events import Held, Ran, Started
+from stepper.policy.model import Cell, Checked, Consent, Death, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict
 from stepper.policy.state import Progress, State
 
 KEPT = "the kernel's state is kept"
@@ -68,11 +69,15 @@ def before(
 
 @dataclass(frozen=True)
 class Task:
-    """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs."""
+    """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
+
+    Its step's criterion where that is an expression, which may be looked at then.
+    """
 
     key: Key
     timeout: float
     notes: tuple[str, ...]
+    criterion: str = ""
 
 
 def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Task:
@@ -82,7 +87,9 @@ def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Tas
     below = [other for other in cells if other.index > cell.index and other.id in state.ran]
     order = [f"out of order: it ran after cell {below[-1].number}, which stands below it"] if below else []
     returned = progress.returned(state, key, changes.source_hash(cell.source))
-    return Task(key, timeout, (*asked.problems, *order, *returned))
+    step = state.plan.step(key) if isinstance(key, int) else None
+    criterion = plan.expression(step.criterion) if step else ""
+    return Task(key, timeout, (*asked.problems, *order, *returned), criterion)
 
 
 def judged(
@@ -110,6 +117,17 @@ def judged(
     if outcome is Outcome.ERROR and changes.RAISES_TAG in tags:
         return fault, Verdict.FINE
     return fault, classify.of_run(outcome, fault)
+
+
+def unmet(state: State, begun: Started, criterion: str, checked: Checked | None) -> str:
+    """Return in what a step's criterion is false after its cell; '' where it is not, or that source was confirmed."""
+    progress = state.of(begun.key)
+    confirmed = progress.status is StepStatus.DONE and progress.reason
+    same = confirmed and state.ran_ever.get(begun.cell_id) == changes.source_hash(begun.source)
+    if checked is None or checked.holds or same:
+        return ""
+    values = ", ".join(f"{one_line(written, 80)} is {one_line(value, 80)}" for written, value in checked.values[:3])
+    return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
 
 
 class Act(Enum):

@@ -46,6 +46,27 @@ class StepStatus(NamedStep):
 
 
 @dataclass(frozen=True)
+class CellStatus:
+    """A code cell's standing, by its number, in a notebook without a plan; `title` is its first line."""
+
+    cell: int
+    cell_id: str
+    title: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a notebook is stopped, what was asked, the commands that lift it, and all of that as text."""
+
+    error: str
+    cell_id: str | None
+    question: str | None
+    ways: Sequence[str]
+    text: str
+
+
+@dataclass(frozen=True)
 class KernelStatus:
     """A kernel's standing."""
 
@@ -69,7 +90,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a notebook stands; `notebook` is None where none was made yet."""
+    """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
     notebook: str | None = None
     state: str = "ready"
@@ -77,6 +98,38 @@ class Status:
     running: Running | None = None
     kernel: KernelStatus = field(default_factory=KernelStatus)
     daemon: Mapping[str, Any] = field(default_factory=dict)
+    cells: Sequence[CellStatus] = ()
+    stop: Stop | None = None
+    lost: str = ""
+    unheard: str = ""  # what became of edits whose report nobody could read
+
+
+@dataclass(frozen=True)
+class HowFar:
+    """How many steps (cells, where there is no plan) are over."""
+
+    done: int
+    of: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A notebook in the list of all; `age_s` are the seconds since it was changed."""
+
+    notebook: str
+    current: bool
+    state: str
+    progress: HowFar
+    kernel: KernelStatus
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Used:
+    """The notebook that is the current one from now on."""
+
+    notebook: str
 
 
 @dataclass(frozen=True)
@@ -105,8 +158,22 @@ class Report:
 
 
 @dataclass(frozen=True)
+class CellResult:
+    """How a cell ended, and what its text output begins with."""
+
+    cell: int
+    cell_id: str
+    step: int | None
+    run: int
+    outcome: str
+    duration_s: float
+    fault: Fault | None
+    output: str
+
+
+@dataclass(frozen=True)
 class Ran:
-    """What came of running cells: how many ended well, and the report of the first that did not."""
+    """What came of running cells: how many ended well, the report of the first that did not, each one's result."""
 
     notebook: str
     ok: bool
@@ -114,6 +181,7 @@ class Ran:
     cells: int
     skipped: int
     report: str
+    results: Sequence[CellResult]
 
 
 @dataclass(frozen=True)
@@ -166,7 +234,7 @@ Progress = Callable[[Told], None]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How code in no cell ended, and what it printed."""
+    """How code in no cell ended; `output` is what it printed and its value, `text` the report on it."""
 
     notebook: str
     source: str
@@ -174,6 +242,7 @@ class Evaluated:
     duration_s: float
     fault: Fault | None
     text: str
+    output: str
 
 
 @dataclass(frozen=True)
@@ -243,6 +312,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Ended:
-    """How many kernels a shutdown ended."""
+    """How many kernels a shutdown ended: that of a notebook, or all and the daemon."""
 
     kernels: int
+    notebook: str | None = None

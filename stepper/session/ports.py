@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
-from stepper.policy.model import NOTHING, Cell, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
+from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
 
@@ -51,6 +51,7 @@ class Execution:
     death: Death | None = None
     namespace: Namespace = UNKNOWN
     told: dict[str, Any] = field(default_factory=dict)  # by the diagnosis's part in the kernel, which alone reads it
+    checked: Checked | None = None  # the step's criterion; None where that could not be told
     notes: list[str] = field(default_factory=list)
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
@@ -63,19 +64,27 @@ class Execution:
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+    """Where a notebook's kernel runs: its interpreter, folder and environment.
+
+    `copy` and the interpreter's version, `3.12`, is the folder of stepper's own ipykernel, for one that has none.
+    """
 
     python: str
     cwd: str
     environ: Mapping[str, str]
+    copy: str = ""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a kernel is: its interpreter, and its process where it has one on this machine."""
+    """What a kernel is: its interpreter, and its process where it has one on this machine.
+
+    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy.
+    """
 
     python: str
     pid: int | None = None
+    lacks: str = ""
 
 
 class Coming(Protocol):
@@ -116,11 +125,12 @@ class Kernel(Protocol):
         """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
     ) -> Execution:
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history.
+        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history. Whether the
+        `criterion` holds then is told with it.
         """
 
     async def adopt(self) -> Death | None:
@@ -175,12 +185,18 @@ class Notebook(Protocol):
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
+    def outputs_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell with outputs; None where it has none."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
+
+    def glance(self) -> Notebook:
+        """Read it without keeping it in memory; raise NotebookError."""
 
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""
@@ -271,6 +287,10 @@ class Diagnosis(Protocol):
     def changed_since(self, run: Run, namespace: Namespace) -> bool:
         """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
         return True
+
+    def checked(self, told: Mapping[str, Any]) -> Checked | None:
+        """Return whether the criterion that was asked for holds, None where that could not be told."""
+        return None
 
     def doubtful(self, execution: Execution) -> list[str]:
         """Return the doubts on a run that ended well."""

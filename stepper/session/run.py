@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
-from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
+from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
@@ -31,6 +31,7 @@ class Work:
     keep_time: bool  # the file's, for those who poll it
     notes: list[str]
     was_complete: bool
+    criterion: str = ""
     repeat: int = 0  # how often stepper itself has run it, after a transient error
 
     def begun(self, run: int, caller: Caller, kernel: str = "") -> events.Started:
@@ -56,7 +57,8 @@ def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool
     """Return the work on a cell."""
     limits = session.limits()
     task = turn.task(session.state, cells, cell, limits)
-    return Work(cells, cell, task.key, task.timeout, limits, keep_time, [*task.notes], session.state.complete)
+    notes, was_complete = [*task.notes], session.state.complete
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, notes, was_complete, task.criterion)
 
 
 async def run_cell(
@@ -73,10 +75,11 @@ async def run_cell(
             return _not_started(session, work, caller, error)
         work.notes = [*session.take_notes(), *work.notes]
         if caller.left.is_set():
-            raise StepperError("the caller went away before the cell ran")
+            raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
-        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, begun.request)
+        how = (begun.request, False, work.criterion)
+        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
         if follows.act is not turn.Act.AGAIN:
             break
@@ -95,6 +98,7 @@ async def conclude(
     """Judge an execution, put its outputs away and journal the run; return it and what follows."""
     state, cell = session.state, work.cell
     fault, verdict = await judged(session, cell, execution, work.cells, brief.built(state))
+    execution.checked = session.adviser.checked(execution.told) if work.criterion else None
     run = events.Ran(
         **vars(begun.became(execution.outcome, verdict, fault, seconds)),
         repeat=work.repeat,
@@ -102,6 +106,7 @@ async def conclude(
         displays=execution.displays,
         left_out=execution.left_out,
         request=begun.request,
+        unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:
@@ -124,14 +129,15 @@ async def judged(
     return fault, verdict
 
 
-async def tell(session: Session, work: Work, run: Run, execution: Execution, follows: turn.After) -> Ended:
+async def tell(session: Session, work: Work, run: events.Ran, execution: Execution, follows: turn.After) -> Ended:
     """Return what the report needs of a run; stop the notebook where that follows."""
     session.put_late()
     ended = summed(session, work, run, execution)
     slow = bool(execution.pictures) or run.verdict is not Verdict.FINE  # pictures are made smaller, folders looked at
     besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
-    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left)
+    met = execution.checked is not None and execution.checked.holds
+    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left, met=met, unmet=run.unmet)
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
@@ -150,7 +156,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         run=run,
         outputs=execution.outputs,
         plan=state.plan,
-        next_step=state.plan.step(state.open_step()),
+        next_step=state.plan.step(state.open_step(StepStatus.DOUBTED) or state.open_step()),
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,

@@ -31,6 +31,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+LANGUAGES = ("python", "python3", "ipython")
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Session:
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
+        self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.began_at = 0.0
@@ -95,6 +97,11 @@ class Session:
         finally:
             if again and again.call:
                 self.asking.pop(again.call, None)
+
+    async def idle(self) -> None:
+        """Wait until whoever has the turn is through."""
+        async with self.lock:
+            pass
 
     async def look(self) -> None:
         """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
@@ -142,7 +149,7 @@ class Session:
     def read(self) -> Notebook:
         """Read the notebook, take over a plan that the journal does not know; raise NotebookError."""
         document = self.file.read()
-        if document.language not in ("python", "python3", "ipython"):
+        if document.language not in LANGUAGES:
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}; stepper runs Python notebooks only"
             )
@@ -184,11 +191,12 @@ class Session:
         limits: Limits,
         request: str = "",
         scratch: bool = False,
+        criterion: str = "",
     ) -> Execution:
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at = caller, time.monotonic()
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch)
+            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
@@ -278,5 +286,6 @@ class Session:
 
     def stop(self, key: Key, ended: Ended, retries: int, mend: str = "") -> None:
         """Stop the notebook: no further cell runs until the person says so."""
-        error, block = ": ".join(report.error_of(ended)), report.stop_block(ended, retries, mend)
+        error, asked = ": ".join(report.error_of(ended)), report.question(ended)
+        block = report.stop_block(ended, retries, mend) + (f"\n\n{asked}" if asked else "")
         self.log(events.Stopped(at=now(), key=key, cell_id=ended.cell.id, block=block, error=error))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timezone
 
-from stepper.ground.errors import UsageError
-from stepper.ground.text import clean, one_line
-from stepper.policy import ledger
-from stepper.policy.model import Cell, Step, instant
+from stepper.ground.errors import NotebookError, UsageError
+from stepper.ground.text import clean, counted, one_line
+from stepper.policy import changes, ledger, plan
+from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session import answers
+from stepper.session import answers, unseen
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
@@ -23,8 +24,23 @@ LINE = 200  # characters of what a cell printed last
 async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
-    steps = [_step(session, step) for step in session.state.plan.steps]
-    return answers.Status(session.name, session.state.name, steps, running(session), await session.keeper.status())
+    steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        steps, cells = _stands(session)
+    state, stop = session.state, session.state.stop
+    told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
+    kernel, missed = await session.keeper.status(), "\n".join(state.unheard)
+    return answers.Status(
+        session.name,
+        state.name,
+        steps,
+        running(session),
+        kernel,
+        cells=cells,
+        stop=told,
+        lost=state.lost,
+        unheard=missed,
+    )
 
 
 def running(session: Session) -> answers.Running | None:
@@ -57,19 +73,68 @@ def waits(session: Session) -> str:
     return f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s" if now else f"waiting for {name}"
 
 
+async def listed(session: Session, current: bool, age: float) -> answers.Listed:
+    """Return a notebook's row in the list of all."""
+    await session.keeper.find()
+    name, stands = session.state.name, list[answers.StepStatus | answers.CellStatus]()
+    what = "steps"
+    try:
+        steps, cells = _stands(session)
+        stands, what = [*steps, *cells], "steps" if steps else "cells"
+    except NotebookError:
+        name = "unreadable"
+    done = sum(each.status in (StepStatus.DONE, StepStatus.SKIPPED) for each in stands)
+    progress = answers.HowFar(done, len(stands), what)
+    return answers.Listed(session.name, current, name, progress, await session.keeper.status(), age)
+
+
+def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.CellStatus]]:
+    """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
+    if session.state.plan.steps:
+        _compare(session)
+        return [_step(session, step) for step in session.state.plan.steps], []
+    document, _ = unseen.compare(session)
+    told = plan.from_json(document.plan)  # which the journal does not know yet
+    steps = [_step(session, step) for step in told.steps] if told else []
+    return steps, [] if steps else [_cell(session, cell) for cell in document.cells if cell.is_code]
+
+
+def _compare(session: Session) -> None:
+    """See which cells were changed since they ran."""
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        unseen.compare(session)
+
+
+def _cell(session: Session, cell: Cell) -> answers.CellStatus:
+    state, status = session.state, StepStatus.PENDING
+    if state.running is not None and state.running.cell_id == cell.id:
+        status = StepStatus.RUNNING
+    elif changes.SKIP_TAG in cell.tags:
+        status = StepStatus.SKIPPED
+    elif state.ran_ever.get(cell.id) == changes.source_hash(cell.source):
+        known = (state.standing(key) for key, progress in state.progress.items() if progress.cell_id == cell.id)
+        status = next(known, status)
+    elif cell.id in state.ran_ever:
+        status = StepStatus.CHANGED
+    return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
+
+
 def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
-    status = "running" if running else progress.status.value
+    status = "running" if running else session.state.standing(step.id).value
     return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
 
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
-    stands = [(step, session.state.of(step.id)) for step in session.state.plan.steps]
+    _compare(session)
+    state = session.state
     steps = [
-        answers.PlannedStep(step.id, step.title, step.criterion, step.kind, progress.status, progress.reason)
-        for step, progress in stands
+        answers.PlannedStep(
+            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason
+        )
+        for step in state.plan.steps
     ]
     return answers.Planned(session.name, steps)
 
@@ -109,19 +174,20 @@ def output(session: Session, name: str, page: int) -> answers.Page:
     cell = named(session, name)
     pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
-        raise UsageError(f"the output of {cell.label} has {len(pages)} page(s)")
+        raise UsageError(f"the output of {cell.label} has {counted(len(pages), 'page')}")
     return answers.Page(session.name, cell.id, page, len(pages), pages[page - 1])
 
 
 async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
     known, alive = await namespace(session)
+    steps = planned(session).steps
     return answers.Context(
         session.name,
         known.modules,
         known.functions,
         {name: brief.describe(variable) for name, variable in known.variables.items()},
-        planned(session).steps,
+        steps,
         brief.context(session.name, session.state, known, alive),
     )
 

@@ -17,6 +17,7 @@ from stepper.session.run import judged, run_cell
 from stepper.session.session import Caller, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.quotes import TEXT_LIMIT, plain
 
 
 async def create(session: Session, made: Plan) -> None:
@@ -77,11 +78,12 @@ async def _run(
     before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`."""
-    done, failed = 0, None
+    done, failed, results = 0, None, list[answers.CellResult]()
     for position, cell in enumerate(cells, 1):
         progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
+        results.append(_result(ended))
         found = session.kept(reports.of_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
@@ -92,7 +94,15 @@ async def _run(
             failed = replace(found, text=f"{found.text}\n{told}")
             break
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, failed.text if failed else "")
+    text = failed.text if failed else ""
+    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results)
+
+
+def _result(ended: reports.Ended) -> answers.CellResult:
+    run, output = ended.run, plain(ended.outputs)[:TEXT_LIMIT]
+    return answers.CellResult(
+        ended.cell.number, run.cell_id, run.step, run.run, run.outcome.value, run.duration_s, run.fault, output
+    )
 
 
 async def evaluate(session: Session, source: str, caller: Caller) -> answers.Evaluated:
@@ -128,7 +138,8 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
-        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text)
+        output = plain(execution.outputs)
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output)
 
 
 async def restart(session: Session, caller: Caller) -> bool:
@@ -149,21 +160,22 @@ async def shutdown(session: Session, why: str) -> bool:
         return await session.keeper.end(why)
 
 
-async def go_on(session: Session) -> str:
-    """Lift a stop; return where to go on, with the context."""
-    lifted = session.state.stop is not None
-    if lifted:
-        session.log(events.Continued(at=now()))
+async def go_on(session: Session, answer: str = "") -> str:
+    """Lift a stop; return where to go on, with the context and what the person answers."""
+    lifted = session.state.stop
+    if lifted is not None:
+        session.log(events.Continued(at=now(), answer=answer.strip()))
     known, alive = await standing.namespace(session)
-    return brief.after_continue(session.name, session.state, known, alive, lifted)
+    return brief.after_continue(session.name, session.state, known, alive, lifted, answer)
 
 
-async def fix(session: Session) -> str:
-    """Lift a stop and grant the failed step a fresh set of retries; return what failed and what was tried."""
-    key = failed_key(session)
-    session.log(events.Fixed(at=now(), key=key))
+async def fix(session: Session, hint: str = "") -> str:
+    """Lift a stop and grant the failed step a fresh set of retries; return what failed, what was tried, the hint."""
+    key, stop = failed_key(session), session.state.stop
+    session.log(events.Fixed(at=now(), key=key, hint=hint.strip()))
     cell = _cell(session, key)
-    return brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    said = brief.after_fix(session.name, session.state, key, cell, session.limits().max_retries)
+    return "\n".join([said, *brief.answered(stop, hint)])
 
 
 async def skip(session: Session, reason: str) -> str:
@@ -178,6 +190,19 @@ async def skip(session: Session, reason: str) -> str:
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
+
+
+def confirm(session: Session, words: str) -> str:
+    """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
+    state, reason = session.state, " ".join(words.split())
+    doubted = [step.id for step in state.plan.steps if state.of(step.id).status is StepStatus.DOUBTED]
+    if not doubted:
+        why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
+        raise UsageError(why, "stepper plan  # shows the steps")
+    if not reason:
+        raise UsageError("say why the step is done although its criterion is false", 'stepper confirm "WORDS"')
+    session.log(events.Confirmed(at=now(), key=doubted[0], reason=reason))
+    return brief.after_confirm(session.name, state, doubted[0], reason)
 
 
 def failed_key(session: Session) -> Key | None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepper import __version__
+from stepper.ground import walk
 from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.paths import Paths, recorded
+from stepper.ground.paths import Paths, copy_of_ipykernel, recorded
+from stepper.ground.text import ODD
 from stepper.hook import client
+from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import settings, skills
+from stepper.setup import modes, settings, shell, skills
 from stepper.setup.files import assets, editor, read_settings
 from stepper.setup.interpreter import probe, usable
 
@@ -55,17 +59,36 @@ def limits(paths: Paths) -> Limits:
     return config.load(paths)
 
 
-def notebooks_dir(paths: Paths) -> str:
-    """Return the notebooks' folder from the config; raise UsageError."""
-    return os.path.normpath(limits(paths).notebooks_dir)
+def home(patterns: Sequence[str]) -> str:
+    """Return the folder of new notebooks, the project's own where none is covered."""
+    return covered.home(patterns) or "."
+
+
+def uncovered(project: str, patterns: Sequence[str]) -> str:
+    """Return how many notebooks there are and how many no pattern covers, with the line that would; '' for none."""
+    found = walk.notebooks(project, [""])
+    names = [name for name in found.files if not ODD.search(name)]
+    rest = [name for name in names if not covered.covers(patterns, name)]
+    if not names:
+        return ""
+    few = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
+    told = f"; {len(rest)} not, whose cells never run ({few}): {covered.line(patterns, rest)}" if rest else ""
+    return f"{len(names) - len(rest)} covered{told}" + (
+        " (there may be more: not all folders were looked at)" * found.cut
+    )
 
 
 def kernel_python(paths: Paths) -> str:
     """Return the kernel's interpreter: the config's, else the one that install chose, else that of .venv."""
+    return paths.python(_sound_limits(paths).python)
+
+
+def _sound_limits(paths: Paths) -> Limits:
+    """Return what the config says, the defaults where it is wrong: that has a line of its own."""
     try:
-        return paths.python(limits(paths).python)
+        return limits(paths)
     except UsageError:
-        return paths.python(None)
+        return Limits()
 
 
 def strange(paths: Paths, python: str) -> bool:
@@ -73,15 +96,15 @@ def strange(paths: Paths, python: str) -> bool:
     return os.path.lexists(python) and not paths.accepts(python)
 
 
-def install_command(paths: Paths, broken: str = "") -> str:
+def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     """Return the command that sets this project up (again), or the main checkout that lends it what is `broken`."""
     holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
     script = Path(str(recorded(paths.checkouts[-1]).get("source", ""))) / "install.sh"
     if script.is_absolute() and script.is_file():
-        return f"{shlex.quote(str(script))} {folder}"
-    return f"./install.sh {folder}  # in a checkout of stepper"
+        return f"{shlex.quote(str(script))} {folder}{more}"
+    return f"./install.sh {folder}{more}  # in a checkout of stepper"
 
 
 def listening(paths: Paths) -> bool:
@@ -122,6 +145,8 @@ def _ipykernel(paths: Paths) -> str:
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
         mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
+        if Path(copy_of_ipykernel(paths.used_env, about.version)).is_dir():
+            return f"missing in {python}: kernels start with stepper's own copy. What adds it: {mend}"
         raise StepperError(f"missing in {python}", mend)
     return "present"
 
@@ -150,21 +175,27 @@ def _hook_script(paths: Paths) -> str:
 
 
 def _hooks(paths: Paths) -> str:
-    """The settings hold all our handlers, bound to the notebooks' folder, and do not switch hooks off."""
-    try:
-        folder = notebooks_dir(paths)
-    except UsageError:
-        folder = "notebooks"  # what is wrong with the config has its own line
+    """The settings hold all our handlers, and do not switch hooks off."""
     for file in ("settings.json", "settings.local.json"):
         name, path = f".claude/{file}", Path(paths.project, ".claude", file)
         _, data = read_settings(path)
         if data.get("disableAllHooks"):
             raise StepperError(f'{name} switches all hooks off ("disableAllHooks")', editor(path))
-        lacking = settings.missing(data, folder) if file == "settings.json" else []
+        lacking = settings.missing(data) if file == "settings.json" else []
         if lacking:
-            detail = f"{name} lacks, or holds for another folder than {folder}/: {', '.join(lacking)}"
+            detail = f"{name} lacks, or holds as an older version made them: {', '.join(lacking)}"
             raise StepperError(detail, install_command(paths))
-    return f"{len(settings.HANDLERS)} handlers for {folder}/**/*.ipynb"
+    return f"{len(settings.HANDLERS)} handlers"
+
+
+def _notebooks(paths: Paths) -> str:
+    patterns = _sound_limits(paths).patterns
+    return f"{', '.join(patterns)}: {uncovered(paths.project, patterns) or 'none yet'}"
+
+
+def _mode(paths: Paths) -> str:
+    """What becomes of an edit in the client's permission mode: nothing of it is wrong."""
+    return modes.said(Path(paths.project), _sound_limits(paths))
 
 
 def _skills(paths: Paths) -> str:
@@ -204,8 +235,20 @@ def _socket(paths: Paths) -> str:
         raise StepperError(f"{paths.socket}: {error.strerror or error}", "stepper shutdown") from None
 
 
+def _command(paths: Paths) -> str:
+    """`stepper` in the person's own shell, where install was asked for it."""
+    told, place = shell.standing(), shell.place()
+    if told == "outdated" or (told == "ours" and not os.access(place, os.X_OK)):
+        raise StepperError(f"{place} is of another version, or not executable", install_command(paths, more=" --link"))
+    known = {"missing": "not asked for (install.sh --link makes it)", "foreign": "another program"}
+    return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
+
+
 def _version(_: Paths) -> str:
     return f"stepper {__version__}"
 
 
-CHECKS = (_config, _interpreter, _ipykernel, _hook_script, _hooks, _skills, _personal_skills, _socket, _version)
+CHECKS = (
+    *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
+    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _version),
+)

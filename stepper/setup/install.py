@@ -13,13 +13,16 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from stepper import __version__
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
-from stepper.setup import doctor, settings, trust
+from stepper.policy import covered
+from stepper.policy.model import Limits
+from stepper.setup import doctor, ipykernel, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -31,7 +34,7 @@ def apply(options: argparse.Namespace) -> None:
     """Set the project up; the environment is there already."""
     choice = refuse(options)
     paths = Paths(options.target)
-    project, notebooks = Path(paths.project), doctor.notebooks_dir(paths)
+    project = Path(paths.project)
     say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
     _finish_env(paths)
     if options.remade:
@@ -39,13 +42,19 @@ def apply(options: argparse.Namespace) -> None:
             say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
         for folder in (paths.project, *paths.borrowers()):
             _retire(Paths(folder))
-    _prepare_kernel(project, choice)
+    if options.add_ipykernel and not ipykernel.named(project):
+        _must([*ipykernel.ADD], project, None)
+        say("ipykernel", f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}")
+    _prepare_kernel(paths, choice)
+    config = _write_config(paths, options.notebooks)
+    limits = doctor.limits(paths)
+    notebooks = doctor.home(limits.patterns)
 
     text, data = read_settings(project / SETTINGS)
-    wanted = settings.rules(notebooks) if options.allow else []
-    merged, new_rules = settings.add_rules(settings.add_hooks(data, notebooks), wanted)
+    wanted = settings.rules(limits.patterns) if options.allow else []
+    merged, new_rules = settings.add_rules(settings.add_hooks(data), wanted)
     known = recorded(paths.project).get("script")
-    _write_record(paths, options, choice, new_rules)
+    _write_record(paths, options, choice, new_rules, config)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
@@ -61,11 +70,25 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    if not os.path.lexists(paths.seen):  # from now on the hook script looks for notebooks that are newer
+        write(Path(paths.seen), os.fsencode("".join(f"{head or '.'}\n" for head in covered.heads(limits.patterns))))
+    if options.link:
+        say("command", shell.make(paths))
+        if not shell.on_path():
+            say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
-        say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-        say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-        if not options.allow:
-            say("", "each edit asks first. Approving an edit is approving its execution (--allow: never asks)")
+        _say_what_is_next(paths, limits, options)
+
+
+def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace) -> None:
+    if told := doctor.uncovered(paths.project, limits.patterns):
+        say("notebooks", told)
+    say("mode", modes.said(Path(paths.project), limits))
+    say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if not options.link:
+        say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
 
 
 def _finish_env(paths: Paths) -> None:
@@ -74,10 +97,9 @@ def _finish_env(paths: Paths) -> None:
     env = Path(paths.env)
     link(env / "project", Path(paths.project))
     link(env / "packages", PACKAGE.parent)  # site-packages, or the checkout
-    # bin/ comes last on the PATH: first, it would make `python` and `pip` of the agent's Bash calls stepper's
-    # own. `stepper` alone comes first, because the project may have another command of that name.
-    path = f'{shlex.quote(f"{env}/cli")}:"$PATH":{shlex.quote(f"{env}/bin")}'
-    write(env / "session.sh", os.fsencode(f"export PATH={path}\n"))
+    # `stepper` alone, and first: the project may have another command of that name. Of `python`, `pip`,
+    # `jupyter` the agent's Bash calls are to find the project's or none.
+    write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
@@ -117,10 +139,11 @@ def _retire(paths: Paths) -> None:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
 
 
-def _prepare_kernel(project: Path, choice: Choice) -> None:
+def _prepare_kernel(paths: Paths, choice: Choice) -> None:
     uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    project = Path(paths.project)
     half_made = project / ".venv" if choice.make else None
-    if choice.make:
+    if choice.make and not Path(choice.python).exists():  # `uv add` made it
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
         command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
@@ -129,15 +152,18 @@ def _prepare_kernel(project: Path, choice: Choice) -> None:
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
         pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
-        _must([*pip, "ipykernel"], project, half_made)
+        _check([*pip, "ipykernel"], ipykernel.put(project, *pip), half_made)
         made.append("ipykernel added")
     say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
-    if "ipykernel added" in made and (project / "uv.lock").exists():
-        say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
+    for line in filter(None, (ipykernel.copy(paths, choice.python, about), *ipykernel.offer(project))):
+        say("", line)
 
 
 def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    done = run(*command, cwd=str(cwd))
+    _check(command, run(*command, cwd=str(cwd)), undo)
+
+
+def _check(command: list[str], done: CompletedProcess[str], undo: Path | None) -> None:
     if done.returncode:
         if undo:
             remove(undo)
@@ -145,9 +171,24 @@ def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
         raise StepperError(f"{shlex.join(command)} failed: {tail(done)}", mend)
 
 
-def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str]) -> None:
+def _write_config(paths: Paths, patterns: list[str]) -> str | None:
+    """Put `--notebooks` into the config; return what install alone wrote there, None for nothing."""
+    if not patterns:
+        return None
+    from stepper.daemon import config  # pyyaml is there by now
+
+    there, path = read(Path(paths.config)).decode(), Path(paths.home, "config.yaml")
+    new = config.with_notebooks(there, patterns, paths.relative(paths.config))
+    say("config", f"{write(path, new.encode())}: {paths.relative(str(path))}")
+    return new if there in ("", recorded(paths.project).get("config")) else None
+
+
+def _write_record(
+    paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str], config: str | None
+) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
-    project, old, notebooks = Path(paths.project), recorded(paths.project), doctor.notebooks_dir(paths)
+    project, old = Path(paths.project), recorded(paths.project)
+    notebooks = doctor.home(doctor.limits(paths).patterns)
     text, data = read_settings(project / SETTINGS)
     script, ignored = project / settings.SCRIPT, read(project / ".gitignore")
     # Without a record, but with traces of ours (a clone, a lost .stepper/): nothing is known of before.
@@ -156,10 +197,12 @@ def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new
     before: settings.Data = {
         "found": [name for name in places if (project / name).exists()] if fresh else [],
         "settings": text if fresh else None,
-        "allow": [] if fresh else [settings.RULES[-1]],
+        "allow": [] if fresh else [settings.SHELL_RULE],
         "gitignore": not fresh or settings.ignore(ignored) != ignored,
     }
     before = {name: old.get(name, value) for name, value in before.items()}
+    if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
+        before["found"] = [*before["found"], notebooks]
     note = {
         **{name: value for name, value in old.items() if name == "accepted"},
         "version": 1,
@@ -167,6 +210,7 @@ def _write_record(paths: Paths, options: argparse.Namespace, choice: Choice, new
         "given": choice.given,
         "source": options.source,
         "notebooks": notebooks,
+        "config": config or old.get("config"),
         "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),
         **before,
         "allow": [*before["allow"], *(rule for rule in new_rules if rule not in before["allow"])],

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
-from stepper.setup import doctor, settings
+from stepper.policy import covered
+from stepper.setup import doctor, ipykernel, settings, shell
 from stepper.setup.files import PACKAGE, read, read_settings
 from stepper.setup.interpreter import Interpreter, run, usable
 from stepper.setup.skills import SKILLS, shipped_skills, standing
@@ -56,7 +57,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="install.sh", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
-    for name in ("allow", "editable", "uninstall", "demo", "remade"):
+    parser.add_argument("--notebooks", nargs="+", default=[])
+    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -68,6 +70,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise UsageError(f"unknown or too many arguments: {' '.join(unknown)}", "./install.sh --help")
     if options.demo and options.uninstall:
         raise UsageError("--demo and --uninstall exclude each other", "./install.sh --help")
+    for pattern in options.notebooks:
+        if os.path.isabs(pattern):
+            raise UsageError(f"--notebooks {pattern}: patterns are relative", "./install.sh REPOSITORY --notebooks …")
+        if not covered.fits(pattern):
+            raise UsageError(f"--notebooks {pattern}: no folder or glob inside the project", "./install.sh --help")
     if options.python is not None:
         found = options.python if os.sep in options.python else shutil.which(options.python)
         # not resolved: the link in a venv is what makes it that venv's interpreter
@@ -196,11 +203,15 @@ def refuse(options: argparse.Namespace) -> Choice:
     project = Path(paths.project)
     check_links(project)
     check_places(project, *FOLDERS)
-    notebooks = doctor.notebooks_dir(paths)
+    notebooks = doctor.home(options.notebooks or doctor.limits(paths).patterns)
     check_links(project, notebooks)
     check_places(project, notebooks, *FILES)
     check_owners(project)
+    if options.link:
+        shell.check()
     read_settings(project / SETTINGS)
+    if options.add_ipykernel:
+        ipykernel.check_add(project)
     choice = choose(paths, options.python, {} if options.scratch else os.environ)
     if not choice.make:
         check_interpreter(choice)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stepper.ground import paths
+from stepper.policy import covered
 
 SCRIPT = paths.SCRIPT
 # A cell ends by our rules, never by the client's: its handler may take a day (seconds).
@@ -23,7 +25,7 @@ Data = dict[str, Json]
 
 
 class Handler(NamedTuple):
-    """One hook handler. `rule` is its `if` ({} stands for the notebooks' folder), `timeout` in seconds.
+    """One hook handler. `rule` is its `if`, `timeout` in seconds.
 
     `asks` is what the script is told, where that is not the event: a second handler of the same one.
     """
@@ -36,12 +38,14 @@ class Handler(NamedTuple):
     asks: str = ""
 
 
+# Bound to all notebooks: which ones are covered the daemon knows, from the configuration as it is, and the edit of
+# another gets its line.
 HANDLERS = (
-    Handler("PreToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", 30),
-    Handler("PreToolUse", "Write", "Write({}/**/*.ipynb)", 30),
+    Handler("PreToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", 30),
+    Handler("PreToolUse", "Write", "Write(**/*.ipynb)", 30),
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
-    Handler("PostToolUse", "NotebookEdit", "NotebookEdit({}/**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
-    Handler("PostToolUse", "Write", "Write({}/**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
+    Handler("PostToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
+    Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
     Handler("SessionStart", None, None, 10, asks="Watch"),  # names the file that changes while a cell runs …
@@ -49,22 +53,25 @@ HANDLERS = (
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
 )
-# With these, approving an edit is no longer asked for: the cell runs at once.
-RULES = ("Edit({}/**)", "Bash(stepper *)")
+SHELL_RULE = "Bash(stepper *)"
 
 
-def rules(notebooks_dir: str) -> list[str]:
-    """Return the permission rules of `--allow`."""
-    return [rule.replace("{}", notebooks_dir) for rule in RULES]
+def rules(patterns: Iterable[str]) -> list[str]:
+    """Return the permission rules of `--allow`: an edit is not asked for any more, and its cell runs at once."""
+    edits = []
+    for told in patterns:
+        named = covered.is_folder(told) and covered.head(told)
+        edits += [f"Edit({named}/**)"] if named else [f"Edit(/{glob})" for glob in covered.globs(told)]
+    return [*edits, SHELL_RULE]
 
 
-def group(handler: Handler, notebooks_dir: str) -> Data:
+def group(handler: Handler) -> Data:
     """Return `handler` as the settings hold it: a group of its own, in exec form (no shell, no quoting)."""
     spec: Data = {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
         "args": [handler.asks or handler.event],
-        "if": handler.rule and handler.rule.replace("{}", notebooks_dir),
+        "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
     }
@@ -85,10 +92,10 @@ def problem(data: object) -> str:
     return next((f"{name} is not a list" for name, value in lists.items() if not isinstance(value, list)), "")
 
 
-def missing(data: Data, notebooks_dir: str) -> list[str]:
+def missing(data: Data) -> list[str]:
     """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
     hooks = data.get("hooks", {})
-    lacking = [h for h in HANDLERS if group(h, notebooks_dir) not in hooks.get(h.event, [])]
+    lacking = [h for h in HANDLERS if group(h) not in hooks.get(h.event, [])]
     return [" ".join(filter(None, (h.event, h.matcher, h.asks))) for h in lacking]
 
 
@@ -97,16 +104,16 @@ def has_ours(data: Data) -> bool:
     return remove(data, [], {}) != data
 
 
-def add_hooks(data: Data, notebooks_dir: str) -> Data:
+def add_hooks(data: Data) -> Data:
     """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
     lists = [groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)]
     ours = [spec for groups in lists for item in groups for spec in _specs(item) if _is_ours(spec)]
-    if len(ours) == len(HANDLERS) and not missing(data, notebooks_dir):
+    if len(ours) == len(HANDLERS) and not missing(data):
         return data
     clean = remove(data, [], data)
     hooks = dict(clean.get("hooks", {}))
     for handler in HANDLERS:
-        hooks[handler.event] = [*hooks.get(handler.event, []), group(handler, notebooks_dir)]
+        hooks[handler.event] = [*hooks.get(handler.event, []), group(handler)]
     return {**clean, "hooks": hooks}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import doctor, settings, trust
+from stepper.setup import doctor, settings, shell, trust
 from stepper.setup.files import assets, read, read_settings, remove, remove_empty, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, say
@@ -25,18 +25,9 @@ SHUTDOWN_SECONDS = 60.0
 OWN = (
     "env",  # the link
     "install.json",  # of older versions
-    *(
-        "token",
-        "daemon.json",
-        "start.lock",
-        "daemon.lock",
-        "state.json",
-        "active",
-        "batch",
-        "kernels",
-        "running",
-        "now",
-    ),
+    ".gitignore",
+    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
+    *("running", "now"),
 )
 
 
@@ -59,14 +50,22 @@ def uninstall(options: argparse.Namespace) -> None:
     _remove_skills(project)
     if note.get("gitignore", True):
         _remove_line(project, keep=".gitignore" in note.get("found", ()))
-    _remove_home(paths)
+    _remove_home(paths, note)
     trust.forget(paths)  # the environment too
-    for name in (".claude/hooks", SKILLS, ".claude", str(note.get("notebooks", "notebooks"))):
+    link = shell.take_away()
+    if link is not None:
+        say("kept" if link else "removed", link or str(shell.place()))
+    notebooks = str(note.get("notebooks", "notebooks"))
+    for name in (".claude/hooks", SKILLS, ".claude", notebooks):
         if name not in note.get("found", ()) and remove_empty(project / name):
             say("removed", f"{name}/ (empty)")
     for each in borrowers:
         say("worktree", f"{each.project} worked with this environment: its cells do not run any more")
-    say("kept", "notebooks, .venv and ipykernel in it")
+    kept = [f"{notebooks}/"] * (project / notebooks).is_dir() + [".venv and ipykernel in it"] * (
+        project / ".venv"
+    ).is_dir()
+    if kept:
+        say("kept", ", ".join(kept))
 
 
 def _stop(paths: Paths) -> None:
@@ -91,7 +90,7 @@ def _remove_settings(project: Path, note: settings.Data, text: str | None, data:
     first = note.get("settings")
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
-    rules = note.get("allow", [settings.RULES[-1]])
+    rules = note.get("allow", [settings.SHELL_RULE])
     rest = settings.remove(data, rules, before)
     if text is None or rest == data:
         return
@@ -141,9 +140,11 @@ def _remove_skills(project: Path) -> None:
         say("kept", f"skills {', '.join(edited)} (edited by you; rm -r {SKILLS}/{edited[0]})")
 
 
-def _remove_home(paths: Paths) -> None:
+def _remove_home(paths: Paths, note: settings.Data) -> None:
     home = Path(paths.home)
-    for path in (*home.glob("daemon.log*"), *(home / name for name in OWN)):
+    made = note.get("config")  # by `--notebooks`, where the person added nothing
+    own = (*OWN, "config.yaml") if made and read(home / "config.yaml") == str(made).encode() else OWN
+    for path in (*home.glob("daemon.log*"), *(home / name for name in own)):
         remove(path)
     for folder in ("journal", "figures"):
         remove_empty(home / folder)
@@ -156,4 +157,5 @@ def _remove_home(paths: Paths) -> None:
         say("removed", ".stepper/")
     else:
         names = ", ".join(sorted(path.name for path in home.iterdir()))
+        write(home / ".gitignore", b"*\n")  # our line in the repository's is gone
         say("kept", f".stepper/ with what is yours: {names} (rm -r .stepper)")

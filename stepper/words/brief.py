@@ -4,22 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.ground.text import clean, one_line
+from stepper.ground.text import clean, counted, one_line
+from stepper.policy import classify
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State
+from stepper.words import remedy
 from stepper.words.quotes import quote, words
 from stepper.words.report import Report, bounded, left_out, seconds, step_name
 
 MARKS = {
     StepStatus.DONE: "✓",
     StepStatus.FAILED: "✗",
+    StepStatus.DOUBTED: "?",
     StepStatus.SKIPPED: "–",
     StepStatus.RUNNING: "▶",
     StepStatus.PENDING: "·",
+    StepStatus.INTERRUPTED: "■",
+    StepStatus.CHANGED: "≠",
+}
+WHY = {**dict.fromkeys(StepStatus, "why"), StepStatus.SKIPPED: "skipped", StepStatus.DONE: "confirmed"}
+AGAIN = {
+    StepStatus.FAILED: " (its cell failed)",
+    StepStatus.INTERRUPTED: " (its cell was interrupted)",
+    StepStatus.CHANGED: " (its cell was changed and has not run)",
+    StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
 }
 NAMES = 40  # of each kind, in a context
+WAYS = {
+    "stepper restore": "runs the cells that had ended well again, in a fresh kernel",
+    "stepper continue [ANSWER]": "lifts the stop (in Claude Code: /continue)",
+    "stepper fix [HINT]": "lifts it and grants the failed step fresh retries (/fix)",
+    "stepper skip [REASON]": "lifts it and leaves the step out (/skip)",
+}
+ANSWER_LIMIT = 2000  # characters of what the person says with a command
 
 
 def plan_lines(state: State) -> list[str]:
@@ -30,9 +49,9 @@ def plan_lines(state: State) -> list[str]:
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
         more += [f"retries: {progress.attempts}"] if progress.attempts else []
-        more += [f"skipped: {one_line(progress.reason, 200)}"] if progress.reason else []
+        more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[progress.status]} {step.id}. {one_line(step.title, 120)}{told}")
+        lines.append(f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}")
     return lines
 
 
@@ -43,12 +62,12 @@ def running(name: str, seconds: float, timeout: float, line: str) -> str:
 
 def next_line(state: State) -> str:
     """Return what comes next."""
-    step = state.plan.step(state.open_step())
+    step = next(iter(state.left), None)
     if step is None:
         done = "No step of the plan is left."
         return done if state.plan.steps else "There is no plan; the next cell goes at the end."
     criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
-    again = " (its cell failed)" if state.of(step.id).status is StepStatus.FAILED else ""
+    again = AGAIN.get(state.standing(step.id), "")
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
@@ -82,7 +101,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     """Return what an agent must know to go on with a notebook that is under way."""
-    lines = [f"stepper: the notebook {one_line(name)} is under way ({state.name}).", *plan_lines(state)]
+    stands = "complete" if state.complete and not state.stop else f"under way ({state.name})"
+    lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
         lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
     lines.append(next_line(state))
@@ -104,7 +124,7 @@ def built(state: State) -> str:
     if not state.ran:
         return ""
     named = [f"{'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}"] if steps else []
-    named += [_counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
+    named += [counted(loose, "cell") + " in no step" * bool(steps)] if loose else []
     return f"{' and '.join(named)} had built them; `stepper restore` builds them again in a fresh kernel"
 
 
@@ -121,6 +141,18 @@ Suggestion: `stepper restore` runs the cells that had ended well again in a fres
     )
 
 
+def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
+    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it."""
+    asked, run = classify.question(stop.error), next((run for run in state.runs[::-1] if run.key == stop.key), None)
+    where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
+    lines = [f"Stopped{where}: {one_line(stop.error)}"]
+    lines += [f"The agent asks: {one_line(asked)}"] if asked else []
+    lines += [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"] if run else []
+    ways = [name for name in WAYS if name != "stepper restore" or state.lost]
+    lines += ["Ways out:", *(f"  {name:<28}{WAYS[name]}" for name in ways)]
+    return asked or None, ways, "\n".join(lines)
+
+
 def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     """Return the report on a run as the journal has it; without its text, what is known of it."""
     fine, fault = run.verdict is Verdict.FINE, run.fault
@@ -135,6 +167,23 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
 
 
+def unheard(name: str, text: str) -> str:
+    """Return what the agent is told of an edit whose report it could not read, as after Esc."""
+    return (
+        f"stepper: an edit of {one_line(name)} WAS made, although the client may have told that it was rejected: its"
+        " cell stands in the notebook. To change it, replace that cell rather than insert another. What came of it:"
+        f"\n{text}"
+    )
+
+
+def uncovered(name: str, line: str) -> Report:
+    """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
+    why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
+    mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
+    text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
+    return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
+
+
 def waits(reason: str, command: str) -> Report:
     """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
     text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
@@ -142,10 +191,38 @@ def waits(reason: str, command: str) -> Report:
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
-def after_continue(name: str, state: State, known: Namespace, alive: bool, lifted: bool) -> str:
-    """Return the answer of `continue`: the stop is lifted, where to go on, with the context."""
-    first = "The stop is lifted." if lifted else "Nothing was stopped."
-    return f"{first} Go on.\n{context(name, state, known, alive)}"
+def failing(state: State) -> str:
+    """Return what failed last in a notebook without a plan."""
+    last = next((run for run in reversed(state.runs) if run.key == state.last), None)
+    if last is None:
+        return "Its last cell was found to fail before it ran."
+    return f"Cell {last.number or '?'} (id {one_line(last.cell_id, 100)}) ended with {last.error}."
+
+
+def after_continue(
+    name: str, state: State, known: Namespace, alive: bool, lifted: Stopped | None, answer: str = ""
+) -> str:
+    """Return the answer of `continue`: the stop is lifted, what the person says, where to go on, with the context."""
+    first = "The stop is lifted. Go on." if lifted else "Nothing was stopped. Go on."
+    return "\n".join([first, *answered(lifted, answer), context(name, state, known, alive)])
+
+
+def answered(stop: Stopped | None, answer: str) -> list[str]:
+    """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
+    said, asked = " ".join(clean(answer).split())[:ANSWER_LIMIT], classify.question(stop.error) if stop else ""
+    return [f'To "{asked}" the person answers: {said}' if asked else f"What the person adds: {said}"] if said else []
+
+
+def in_force(name: str, stop: Stopped) -> str:
+    """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
+    asked = classify.question(stop.error)
+    why, command = (f'it asks "{asked}"', "/continue ANSWER") if asked else (one_line(stop.error, 300), "/fix HINT")
+    if stop.key is None:
+        command = "/continue"
+    return (
+        f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the person wrote here is left"
+        f" alone: it lifts nothing, nor can you. The one command that lifts it, for the person to give: `{command}`."
+    )
 
 
 def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retries: int) -> str:
@@ -173,6 +250,11 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
 
 
+def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
+    """Return the answer of `confirm`: what is done, for what reason, the next step."""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is done ({one_line(reason, 200)}). {next_line(state)}"
+
+
 def _ended(run: Run) -> str:
     return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
 
@@ -187,9 +269,9 @@ def completion(name: str, state: State, figures: int) -> list[str]:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
-        f"The notebook is complete: {_counted(statuses.count(StepStatus.DONE), 'step')} done,"
-        f" {statuses.count(StepStatus.SKIPPED)} skipped; {_counted(len(state.runs), 'run')},"
-        f" {_counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {_counted(figures, 'figure')}.",
+        f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
+        f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
+        f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
 
@@ -199,13 +281,9 @@ def completed(state: State) -> str:
     statuses = [state.of(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
     retries = sum(state.of(step.id).attempts for step in state.plan.steps)
-    parts = [_counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
+    parts = [counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
     parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
     return f"notebook complete: {', '.join(parts)}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:

@@ -114,6 +114,11 @@ def new_lines(outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended:
     return lines
 
 
+def plain(outputs: Sequence[dict[str, Any]]) -> str:
+    """Return the outputs' text as it is, but for what a terminal would obey."""
+    return _shown("".join(map(_text_of, outputs))).rstrip("\n")
+
+
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
     text = "".join(map(text_of, outputs))

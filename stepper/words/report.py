@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepper.ground.text import clean, one_line
+from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, text_of, words
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
+MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 LINE_PART = 80  # of each thing beside the outcome in the person's line
@@ -53,6 +55,8 @@ class Ended:
     captured: Sequence[dict[str, Any]] = ()  # what went into Output widgets
     next_inputs: Sequence[str] = ()  # sources of the cells that Jupyter would make next
     seen: Sequence[str] = ()  # pictures and other rich outputs
+    met: bool = False  # the step's criterion was looked at, and holds
+    unmet: str = ""  # in what it is false
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
     @property
@@ -116,6 +120,12 @@ Attempted Fixes: {retries}
 Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault)}"""
 
 
+def question(ended: Ended) -> str:
+    """Return the line beside a stop whose cell asks the person something; '' for all others."""
+    asked = classify.question(ended.run.fault.evalue) if ended.run.fault else ""
+    return f"The agent asks: {asked}" if asked else ""
+
+
 def joined(reports: Sequence[Report]) -> Report:
     """Return several reports as one; the last one's verdict stands, and comes first in the line."""
     line = "; before it: ".join(one.line for one in reversed(reports) if one.line)
@@ -126,8 +136,11 @@ def _standing(ended: Ended) -> str:
     if ended.step is None:
         return ""
     name = capital(step_name(ended.plan, ended.step))
+    if ended.unmet:
+        return f'{name}: not done. Replace its cell, or say why it is done all the same: `stepper confirm "WORDS"`.'
     if ended.run.verdict is Verdict.FINE:
-        criterion = f"; criterion: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
+        about = "criterion met" if ended.met else "criterion"
+        criterion = f"; {about}: {_few(ended.step.criterion, CRITERION_WORDS)}" if ended.step.criterion else ""
         return f"{name}: done{criterion}."
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
@@ -135,6 +148,10 @@ def _standing(ended: Ended) -> str:
         return f"{name}: failed; not a matter of another try."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
+
+
+def _unmet(ended: Ended) -> list[str]:
+    return [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
 
 
 def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
@@ -159,6 +176,10 @@ def left_out(what: LeftOut) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
+def _notes(ended: Ended) -> list[str]:
+    return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+
+
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
     run = ended.run
@@ -166,25 +187,27 @@ def of_run(ended: Ended) -> Report:
     if ended.held:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
-    parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+    parts += _notes(ended)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
         if fault.suggestion and fault.suggestion not in fault.evalue:
             parts.append(f"Suggestion: {one_line(fault.suggestion)}")
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
-        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in fault.chain[:3]]
+        chain = [(how, name, said) for how, name, said in fault.chain if not said or said not in fault.evalue]
+        parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in chain[:3]]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
+    parts += _unmet(ended)
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
     parts += list(ended.seen)
     parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
               for source in ended.next_inputs[:2]]  # fmt: skip
-    if run.verdict is Verdict.FINE and ended.next_step is not None:
+    if run.verdict is Verdict.FINE and ended.next_step is not None and not ended.unmet:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail
     return Report(bounded("\n".join(parts)), person_line(ended), ok=run.verdict is Verdict.FINE)
@@ -206,12 +229,12 @@ def of_scratch(ended: Ended) -> str:
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 
 
-def bounded(text: str) -> str:
+def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
     """Return a report within the limit; what is over it is cut in the middle, at lines."""
-    if len(text) <= REPORT_LIMIT:
+    if len(text) <= limit:
         return text
-    head = text[: REPORT_LIMIT // 2].rsplit("\n", 1)[0]
-    tail = "\n".join(text[-(REPORT_LIMIT // 2 - 100) :].split("\n")[1:])
+    head = text[: limit // 2].rsplit("\n", 1)[0]
+    tail = "\n".join(text[-(limit // 2 - 100) :].split("\n")[1:])
     return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
 
 
@@ -223,7 +246,7 @@ def person_line(ended: Ended, first: str = "", doubts: Sequence[str] = ()) -> st
     run = ended.run
     where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
     mark = MARKS[Outcome.OK] if run.verdict is Verdict.FINE else MARKS.get(run.outcome, "✗")
-    told = run.outcome.value
+    mark, told = ("?", f"ok, but {ended.unmet}") if ended.unmet else (mark, run.outcome.value)
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
     took = "found before it ran" if ended.held else seconds(run.duration_s)
@@ -264,7 +287,7 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
-        parts += [_headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [_headline(one), *_notes(one), *_unmet(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")

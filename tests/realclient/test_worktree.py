@@ -46,12 +46,15 @@ def test_a_session_in_a_worktree(
     text = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
     model = scripted_model(
         [tool("Write", {"file_path": str(notebook), "content": text})],
-        [tool("Bash", {"command": "stepper history"})],
+        [tool("Bash", {"command": "stepper history; command -v stepper jupyter ipython python; echo :$PATH:"})],
     )
     try:
         ClaudeCode(worktree, home, model).prompt("Go.")
         assert f"| {worktree}/notebooks" in model.shown()
-        assert "ok" in tool_results(model.requests[-1])[-1]
+        history = tool_results(model.requests[-1])[-1]
+        assert "ok" in history
+        assert f"{Paths(str(main)).env}/cli/stepper" in history
+        assert f"{Paths(str(main)).env}/bin" not in history  # nothing else of stepper's environment is on the PATH
         assert not (main / ".stepper/journal").exists()
         assert git(worktree, "status", "--porcelain") == "?? notebooks/a.ipynb\n"
     finally:

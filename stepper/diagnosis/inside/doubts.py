@@ -14,8 +14,8 @@ from typing import Any
 
 from stepper.diagnosis.inside.compared import Seen, compare, look
 from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
-from stepper.kernel.inside.base import clock, files, guarded, name_of, shell
-from stepper.kernel.inside.cells import TIMED, cell_magic, now, place, raw_lines
+from stepper.kernel.inside.base import clock, guarded, name_of, shell
+from stepper.kernel.inside.cells import line_of, now, raw_lines
 
 FACTS, WARNINGS = 50, 20
 BEFORE, AFTER = 0.1, 0.15  # seconds
@@ -110,15 +110,6 @@ def of_frames(run: Run) -> list[Fact]:
     seen = look(run.raw, clock() + AFTER)
     odd = any(frame.rows == 0 or frame.blank for frame in seen.values())
     return compare(run.frames, seen, run.trees) if odd or "merge" in run.raw or "join" in run.raw else []
-
-
-def line_of(filename: str, line: int) -> int | None:
-    """The line of the cell as it was written, or None where it is none of this cell's."""
-    if filename in TIMED:
-        magic = cell_magic(now["number"])
-        return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
-    number, line = place(filename, line) if filename in files() else (0, 0)
-    return line if number == now["number"] else None
 
 
 def unwrapped(showing: Any) -> Any:

@@ -20,7 +20,22 @@ from stepper.kernel.inside.cells import is_own
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DATA = (ast.Name, ast.Attribute, ast.Subscript)
-PROPERTIES = {"columns", "index", "shape", "dtype", "dtypes", "T", "values", "size", "ndim", "iloc", "loc", "at", "iat"}
+PROPERTIES = {
+    "columns",
+    "index",
+    "shape",
+    "dtype",
+    "dtypes",
+    "T",
+    "values",
+    "size",
+    "ndim",
+    "empty",
+    "iloc",
+    "loc",
+    "at",
+    "iat",
+}
 COPIES, MANY = {"T", "values"}, 1_000_000
 CHEAP = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod)  # what others make may be huge
 SCALARS = (int, float, str, bool, type(None))

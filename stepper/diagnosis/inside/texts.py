@@ -12,6 +12,7 @@ from stepper.kernel.inside.base import one_of, peek, short
 from stepper.kernel.inside.fault import message
 
 HEAD, WHOLE, AROUND = 4096, 50_000_000, 12
+FEW = 6  # bytes beyond ASCII, which tell no encoding
 # How files begin that are no text, or another text than their name says.
 KINDS = ((b"PK\x03\x04", "a zip archive (.xlsx files are such)"), (b"\x1f\x8b", "compressed with gzip"),
          (b"\x89HDF", "HDF5"), (b"PAR1", "Parquet"), (b"SQLite format 3", "an SQLite database"), (b"%PDF", "a PDF"),
@@ -98,13 +99,16 @@ def of_byte(data: bytes, at: int, opened: list[str]) -> str:
     byte = f"byte 0x{data[at]:02x} at position {at:,}"
     if kind_of(data):
         return f"{byte}; the bytes are {kind_of(data)}"
-    likely = guess(data[:1_000_000])
-    near = data[:40] if likely in ("utf-16", "utf-8-sig") else data[max(0, at - AROUND) : at + AROUND]
-    looks = f"{byte}; the bytes look like {likely}: there they read {short(near.decode(likely, 'replace'), 40)!r}"
+    likely = guesses(data[:1_000_000])
+    near = data[:40] if likely[0] in ("utf-16", "utf-8-sig") else data[max(0, at - AROUND) : at + AROUND]
+    read = {name: repr(short(near.decode(name, "replace"), 40)) for name in likely}
+    looks = f"{byte}; the bytes look like {likely[0]}: there they read {read[likely[0]]}"
+    if len(likely) > 1:  # too few for a guess
+        looks = f"{byte}; the bytes may be {' or '.join(f'{name} ({text})' for name, text in read.items())}"
     for path in opened:
         whole = start_of(path, WHOLE)
         begin = whole.find(data[max(0, at - 200) : at + 1])
-        if begin >= 0 and not likely.startswith("utf-16"):
+        if begin >= 0 and not likely[0].startswith("utf-16"):
             line = whole.count(b"\n", 0, begin + min(at, 200)) + 1
             return f"{looks}; it stands on line {line:,} of `{short(path, 120)}`"
     return looks
@@ -118,13 +122,14 @@ def decodes(data: bytes, encoding: str) -> bool:
     return True
 
 
-def guess(data: bytes) -> str:
+def guesses(data: bytes) -> list[str]:
+    """The encodings that a text may have, the likeliest first; several only where it is short."""
     marked = next((name for mark, name in MARKS if data.startswith(mark)), "")
     if marked or data.count(0) > len(data) // 4:
-        return marked or ("utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be")
-    if decodes(data, "utf-8"):
-        return "utf-8"
+        return [marked or ("utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be")]
     # Western text has few high bytes, each between letters; Cyrillic, Chinese or Japanese is made of them.
-    if sum(byte > 127 for byte in data) * 4 < len(data):
-        return "cp1252"
-    return next((name for name in ("shift_jis", "gb18030") if decodes(data, name)), "cp1251")
+    high = sum(byte > 127 for byte in data)
+    if high * 4 < len(data) or decodes(data, "utf-8"):
+        return ["utf-8" if decodes(data, "utf-8") else "cp1252"]
+    some = [name for name in ("shift_jis", "gb18030") if decodes(data, name)][:1] or ["cp1251"]
+    return ["cp1252", *some] if high < FEW and decodes(data, "cp1252") else some

@@ -66,6 +66,15 @@ def place(filename: str, line: int) -> tuple[int, int]:
     return number, min(line + head, max(1, len(raw)))
 
 
+def line_of(filename: str, line: int) -> int | None:
+    """The line of the cell that runs, as it was written, or None where it is none of this cell's."""
+    if filename in TIMED:
+        magic = cell_magic(now["number"])
+        return None if magic is None else min(magic[1] + line, len(raw_lines(now["number"])))
+    number, line = place(filename, line) if filename in files() else (0, 0)
+    return line if number == now["number"] else None
+
+
 def is_own(filename: str) -> bool:
     """Whether a file is the user's: neither the standard library nor installed, and no piece of generated code."""
     if filename in files() or filename in TIMED:

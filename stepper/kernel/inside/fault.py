@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, names_in, peek, plain, short
+from stepper.kernel.inside.base import CAUSES, files, guarded, is_a, is_error, mro, peek, plain, short
 from stepper.kernel.inside.cells import frames, place
 
 MESSAGE = 10000
@@ -71,13 +71,7 @@ def fault(error: BaseException) -> dict[str, Any]:
         "ename": name(error),
         "evalue": message(error),
         "mro": mro(error),
-        "doc": doc(error),
         "attributes": guarded(attributes, error) or {},
         "chain": guarded(chain, error) or [],
         "frames": guarded(frames, error.__traceback__) or [],
     }
-
-
-def doc(error: BaseException) -> str:
-    doc = names_in(type(error)).get("__doc__")
-    return short(next((line.strip() for line in doc.splitlines() if line.strip()), "")) if type(doc) is str else ""

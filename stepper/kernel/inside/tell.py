@@ -16,14 +16,18 @@ from typing import Any
 
 import zmq
 
-from stepper.kernel.inside import children, record
+from stepper.kernel.inside import ahead, children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
 from stepper.kernel.inside.namespace import keep, namespace
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
-WORTH = {"figures": ("matplotlib", "plt", "plot", "seaborn", "sns"), "doubts": ("pandas", "numpy", "except", "warn")}
+WORTH = {
+    "figures": ("matplotlib", "plt", "plot", "seaborn", "sns"),
+    "doubts": ("pandas", "numpy", "except", "warn"),
+    "commands": ("!", "%", "get_ipython"),
+}
 MAGIC = re.compile(r"^\s*[%!]|=\s*[%!]", re.MULTILINE)
 CACHE = shell.displayhook.cache_size
 parts: dict[str, Any] = {"load": None, "names": ()}  # how a part is loaded, which there are; the parts that are loaded
@@ -46,8 +50,9 @@ def before_run(info: Any) -> None:
             part(name)
     if "figures" in parts:
         parts["figures"].reset()
-    if "doubts" in parts:
-        guarded(parts["doubts"].before, info.raw_cell)
+    for name in ("doubts", "commands"):
+        if name in parts:
+            guarded(parts[name].before, info.raw_cell)
 
 
 def part(name: str) -> Any:
@@ -76,7 +81,10 @@ def after_run(result: Any) -> None:
         error = last if is_error(last) and id(last) != now["shown"] else None
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
-    tell(error, doubts=odd or [], figures=shown or [])
+    ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
+    asked = parent()["metadata"].get("stepper_criterion") if error is None and "criterion" in parts["names"] else ""
+    met = guarded(lambda: part("criterion").holds(asked)) if asked else None
+    tell(error, doubts=odd or [], figures=shown or [], commands=ended or [], **({"criterion": met} if met else {}))
 
 
 def tell(error: BaseException | None = None, **facts: Any) -> None:
@@ -109,6 +117,7 @@ def recall(request: str) -> None:
 
 
 def on_pre_run(info: Any) -> None:
+    ahead.busy()
     guarded(unbounded)
     guarded(before_run, info)
 
@@ -117,6 +126,7 @@ def on_post_run(result: Any) -> None:
     guarded(children.drain)
     guarded(after_run, result)
     record.last["payload"] = guarded(lambda: list(shell.payload_manager._payload)) or []
+    guarded(ahead.idle, lambda: [part(name) for name in ("fault", *({"failed"} & {*parts["names"]}))])
 
 
 def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
@@ -136,8 +146,9 @@ def end() -> None:
     shell.events.unregister("pre_run_cell", on_pre_run)
     shell.events.unregister("post_run_cell", on_post_run)
     guarded(record.end)
-    if "figures" in parts:
-        guarded(parts["figures"].end)
+    for name in ("figures", "commands"):
+        if name in parts:
+            guarded(parts[name].end)
 
 
 def unbounded() -> None:

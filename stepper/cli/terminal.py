@@ -1,0 +1,41 @@
+"""The terminal: texts of anybody's made safe for it, marks in colour where that is wanted, the zone of times."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import click
+
+from stepper.ground.text import clean
+
+COLOURS = {"✓": "green", "✗": "red", "■": "yellow", "▶": "cyan"}
+MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
+    wanted = colours(sys.stderr if err else sys.stdout)
+    click.echo(coloured(clean(text)) if wanted else clean(text), err=err, color=wanted)
+
+
+def colours(stream: Any) -> bool:
+    """Whether a stream is to have colours: on a terminal, but as NO_COLOR, FORCE_COLOR and TERM say."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (os.environ.get("TERM") != "dumb" and stream.isatty())
+
+
+def coloured(text: str) -> str:
+    """Return a text with each mark that begins a line in its colour."""
+    return MARK.sub(lambda found: found[1] + click.style(found[2], fg=COLOURS[found[2]]), text)
+
+
+def in_utc(_: click.Context, __: click.Parameter, given: bool) -> None:
+    """`--utc`: the zone of all that this process shows."""
+    if given:
+        os.environ["TZ"] = "UTC"
+        time.tzset()

@@ -1,0 +1,116 @@
+"""Where a project's notebooks lie: which paths a pattern covers, what is refused, what their journals are called."""
+
+from __future__ import annotations
+
+import os
+
+from stepper.daemon.config import Config
+from stepper.ground import private, walk
+from stepper.ground.errors import UsageError
+from stepper.ground.paths import Paths
+from stepper.ground.text import ODD, quoted, shown
+from stepper.policy import covered
+
+ELSEWHERE = "@/"  # before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
+
+
+class UncoveredError(UsageError):
+    """A notebook that no pattern covers, `name` relative to the project; `line` of the configuration would."""
+
+    name = line = ""
+
+
+class Places:
+    """The places of one project's notebooks, as its configuration has them now."""
+
+    def __init__(self, paths: Paths, config: Config) -> None:
+        self.paths, self.config = paths, config
+
+    @property
+    def folder(self) -> str:
+        """The folder of new notebooks; raise UsageError where no pattern covers one in a folder."""
+        home = covered.home(self.config.limits().patterns)
+        if home is None:
+            raise UsageError("`notebooks:` covers single notebooks only", "add a folder to it in .stepper/config.yaml")
+        return os.path.join(self.paths.project, home)
+
+    @property
+    def _usual(self) -> str:
+        """The folder whose notebooks' journals and kernels bear their names alone: all others' begin with ELSEWHERE."""
+        return os.path.realpath(os.path.join(self.paths.project, self.config.limits().notebooks_dir))
+
+    def patterns(self) -> list[str]:
+        """Return what covers the project's notebooks, the folders as they are where links lead to them."""
+        told = []
+        for pattern in map(os.path.normpath, self.config.limits().patterns):
+            head = covered.head(pattern)
+            real = self.paths.relative(os.path.realpath(os.path.join(self.paths.project, head)))
+            told.append(pattern if real == (head or ".") else real + pattern[len(head) :])
+        return told
+
+    def notebooks(self) -> list[str]:
+        """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see ground/walk."""
+        patterns = self.patterns()
+        names = walk.notebooks(self.paths.project, covered.heads(patterns)).files
+        return [name for name in names if covered.covers(patterns, name)]
+
+    def store(self, path: str) -> str:
+        """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""
+        name = os.path.relpath(path, self._usual)
+        if name.startswith(("../", ELSEWHERE)):
+            name = ELSEWHERE + self.paths.relative(path)
+        return name.removesuffix(".ipynb")
+
+    def stored(self, name: str) -> str:
+        """Return the path of the notebook whose journal, kernel and figures lie under that name."""
+        root = self.paths.project if name.startswith(ELSEWHERE) else self._usual
+        return os.path.join(root, name.removeprefix(ELSEWHERE))
+
+    def folders(self) -> list[str]:
+        """Return where notebooks are looked for by their names alone."""
+        return [os.path.join(self.paths.project, head) for head in map(covered.head, self.config.limits().patterns)]
+
+    def resolve(self, path: str) -> str:
+        """Return a notebook's real path; raise UsageError unless a pattern covers it, and it is a file like others.
+
+        What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
+        """
+        told = shown(path)
+        if ODD.search(os.path.relpath(path, self.paths.project)):
+            plain = ODD.sub("_", path)
+            raise UsageError(f"{told} has control characters in its name", f"mv {quoted(path)} {quoted(plain)}")
+        real = os.path.realpath(path)
+        if not real.endswith(".ipynb"):
+            raise UsageError(f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}")
+        name, patterns = self.paths.relative(real), self.patterns()
+        if not covered.covers(patterns, name):
+            raise self._outside(path, real)
+        if name.startswith("../"):
+            raise UsageError(f"{told} leads out of the project (it is {shown(real)})", f"ls -ld {quoted(self.folder)}")
+        if ODD.search(os.path.relpath(real, self.paths.project)):  # what the link is to
+            return self.resolve(real)
+        if os.path.islink(path) and not os.path.lexists(real):
+            raise UsageError(
+                f"{told} is a symbolic link, and what it is to is gone: {shown(real)}", f"rm {quoted(path)}"
+            )
+        try:
+            private.look(real)
+        except IsADirectoryError:
+            raise UsageError(f"{told} is a folder, not a notebook", f"ls -ld {quoted(path)}") from None
+        except private.PlaceError as error:
+            raise UsageError(error.why, error.hint) from None
+        return real
+
+    def _outside(self, path: str, real: str) -> UsageError:
+        """Return the error on a notebook that no pattern covers, or that is a link to such a one."""
+        patterns, name = self.config.limits().patterns, self.paths.relative(path)
+        places = ", ".join(f"{pattern}/" if covered.is_folder(pattern) else pattern for pattern in patterns)
+        why = f"{shown(path)} lies outside of {places} (it is {shown(real)})"
+        if covered.covers(patterns, name):
+            return UsageError(why, "move it there")
+        line = covered.line(patterns, [name])
+        error = UncoveredError(
+            why, "move it there" + (f", or cover it in .stepper/config.yaml: {line}" if line else "")
+        )
+        error.name, error.line = (path if name.startswith("../") else name), line
+        return error

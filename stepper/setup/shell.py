@@ -1,0 +1,70 @@
+"""`stepper` for the person's own shell: one script in ~/.local/bin, made by `install.sh --link` alone. Stdlib only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+from stepper.ground.errors import StepperError
+from stepper.ground.paths import Paths, record_root
+from stepper.setup.files import assets, read, remove, write
+
+MARK = b"(notebook-stepper)"
+ANY = re.compile(rb"^any=.*$", re.MULTILINE)  # the environment that tells of itself where there is no project
+
+
+def place() -> Path:
+    """Return where the script lies."""
+    return Path("~/.local/bin/stepper").expanduser()
+
+
+def standing() -> str:
+    """Return whose the script is: `missing`, `foreign`, `ours`, or `outdated` (of another version)."""
+    there = read(place())
+    if MARK not in there:
+        return "foreign" if os.path.lexists(place()) else "missing"
+    return "ours" if ANY.sub(b"", there) == ANY.sub(b"", _shipped()) else "outdated"
+
+
+def check() -> None:
+    """Raise StepperError where another program has its name."""
+    if standing() == "foreign":
+        raise StepperError(f"{place()} is not stepper's", "move it away, or leave out --link")
+
+
+def make(paths: Paths) -> str:
+    """Make the script; return what was done."""
+    check()
+    any_env = os.fsencode("any=" + shlex.quote(f"{paths.env}/bin/stepper"))
+    return f"{write(place(), ANY.sub(lambda _: any_env, _shipped()), 0o755)}: {place()}"
+
+
+def take_away() -> str | None:
+    """Remove the script with the last project of this user's; return what was done, None for nothing."""
+    if os.fsencode(record_root()) not in read(
+        place()
+    ):  # missing, another's, or of installs that are recorded elsewhere
+        return None
+    if _projects():
+        return f"{place()}, for your other projects"
+    remove(place())
+    return ""
+
+
+def on_path() -> bool:
+    """Whether the person's shell finds it."""
+    return str(place().parent) in os.environ.get("PATH", "").split(os.pathsep)
+
+
+def _projects() -> bool:
+    for _, folders, files in os.walk(record_root()):
+        if "install.json" in files:
+            return True
+        folders[:] = [name for name in folders if name != "env"]
+    return False
+
+
+def _shipped() -> bytes:
+    return read(assets("hooks") / "shell")

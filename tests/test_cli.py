@@ -1,0 +1,381 @@
+"""The command line as people know it from other tools: help, states, lists, colours, times, Ctrl-C, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pexpect
+import pytest
+from click.testing import CliRunner
+
+from stepper.cli import terminal
+from stepper.cli.main import EXIT_CODES, main
+from stepper.cli.present import PRESENT
+from stepper.policy.commands import COMMANDS, GROUPS
+from stepper.words import remedy
+from tests.conftest import ROOT, Project, code, reused
+from tests.test_main_path import wait_until
+
+SHELLS = ("bash", "zsh", "fish")
+COMMAND = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[0] = 'stepper'\nfrom stepper.cli.main import main; main()"
+)
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+def asked(*arguments: str) -> str:
+    done = CliRunner().invoke(main, arguments, prog_name="stepper")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_help_is_in_groups_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    told = asked("-h")
+    assert told == asked("--help")
+    places = [told.index(f"\n{title}:") for title in GROUPS]
+    assert places == sorted(places) and "..." not in told.replace("[ARGS]...", "")
+    words = " ".join(told.split())
+    for name, row in COMMANDS.items():
+        assert row.group in GROUPS and row.summary in words, name
+    assert "Examples:" in told and EXIT_CODES in words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_commands_help(name: str) -> None:
+    row = COMMANDS[name]
+    told = asked(*name.split(), "-h")
+    assert EXIT_CODES in told and told == asked(*name.split(), "--help")
+    assert ("--json" in told) == PRESENT[name].has_json
+    for example in row.examples:  # what it names is there
+        words = shlex.split(example.split(" > ")[0].split(" < ")[0])
+        group, rest = main, words
+        while isinstance(group, click.Group) and rest and rest[0] in group.commands:
+            group, rest = group.commands[rest[0]], rest[1:]  # type: ignore[assignment]
+        assert group is not main and group.make_context("stepper", list(rest), resilient_parsing=False)
+
+
+def test_the_plan_by_the_names_that_people_try(project: Project) -> None:
+    notebook = project.new("Load", "Look", "Tell")
+    told = asked("plan", "-h")
+    assert all(word in told for word in ("show", "rm", "remove", "--json"))
+    assert project.stepper("plan", "show").stdout == project.stepper("plan").stdout
+    name = notebook.path.stem
+    assert project.json("plan", "show", name) == project.json("plan", name) == project.json("plan")
+    assert [step["title"] for step in project.json("plan", "rm", "2")["steps"]] == ["Load", "Tell"]
+    assert [step["title"] for step in project.json("plan", "remove", "3")["steps"]] == ["Load"]
+
+
+# --- where notebooks stand ------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(project: Project) -> None:
+    notebook = project.new("Load", "Clean :: no holes")
+    notebook.insert("x = 1")
+    cell, _ = notebook.insert('raise RuntimeError("STOP: may rows be dropped?")')
+    told = project.stepper("status").stdout
+    assert f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?" in told
+    assert "The agent asks: may rows be dropped?" in told
+    assert f"Suggestion: {remedy.DECIDE}" in told
+    for way in ("stepper continue [ANSWER] ", "stepper fix [HINT] ", "stepper skip [REASON] "):
+        assert f"\n  {way}" in told
+    assert "stepper restore" not in told, "its state is there"
+    stop = project.json("status")["stop"]
+    assert stop["cell_id"] == cell and stop["question"] == "may rows be dropped?" and len(stop["ways"]) == 3
+    said = project.hook("UserPromptSubmit", {"session_id": "session-1", "prompt": "show status", "cwd": "/"}).text
+    assert "The agent asks: may rows be dropped?" in said
+    project.stepper("continue")
+    assert project.json("status")["stop"] is None
+
+
+def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
+    notebook = project.new("Load", "Look")
+    notebook.insert("x = 1")
+    assert "is under way (ready)." in project.stepper("context").stdout
+    notebook.insert("x")
+    assert f"{notebook.path.name} is complete.\n" in project.stepper("context").stdout
+
+
+def test_use_is_of_the_session_in_whose_shell_it_is_given(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine", "theirs"):
+        project.notebook(f"{name}.ipynb", [code("1", "a")])
+    project.stepper("use", "mine")
+    monkeypatch.setenv("STEPPER_SESSION", "session-of-use")
+    project.stepper("use", "theirs")
+    monkeypatch.delenv("STEPPER_SESSION")
+    project.stepper("use", "mine")
+    assert project.json("status")["notebook"] == "notebooks/mine.ipynb"
+    monkeypatch.setenv("STEPPER_SESSION", "session-of-use")
+    assert project.json("status")["notebook"] == "notebooks/theirs.ipynb"
+
+
+def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("raise PermissionError(13, 'no', 'x.csv')")
+    told = project.json("status")["stop"]
+    assert told["question"] is None and "asks" not in told["text"] and "give access to x.csv" in told["text"]
+
+
+def test_status_without_a_plan_lists_cells(project: Project) -> None:
+    cells = [code("x = 1\nx", "a"), code("1 / 0", "b"), code("# later\ny = 2", "c")]
+    notebook = project.notebook("cells.ipynb", cells)
+    project.stepper("run", "cells", check=1)
+    told = project.stepper("status", "cells").stdout.splitlines()
+    assert told[1:4] == ["  ✓ cell 1 (id a): x = 1", "  ✗ cell 2 (id b): 1 / 0", "  · cell 3 (id c): # later"]
+    found = project.json("status", "cells")
+    assert [cell["status"] for cell in found["cells"]] == ["done", "failed", "pending"] and found["steps"] == []
+    raw = notebook.raw
+    raw["cells"][0]["source"] = "x = 3"  # by other means
+    notebook.path.write_text(json.dumps(raw))
+    assert project.json("status", "cells")["cells"][0]["status"] == "changed"
+
+
+def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
+    first = project.new("Load", "Look")
+    first.insert("x = 1")
+    project.notebook("other.ipynb", [code("1", "a"), code("2", "b")])
+    (project.folder / "notebooks" / ".ipynb_checkpoints").mkdir(exist_ok=True)
+    shutil.copy(first.path, project.folder / "notebooks" / ".ipynb_checkpoints" / "copy.ipynb")
+    (project.folder / "notebooks" / "broken.ipynb").write_text("{")
+    name = f"notebooks/{first.path.name}"
+    found = {each["notebook"]: each for each in project.json("list")}
+    assert not [each for each in found if "checkpoints" in each]
+    assert found[name]["current"] and found[name]["progress"] == {"done": 1, "of": 2, "what": "steps"}
+    assert found[name]["kernel"]["state"] == "idle" and found[name]["kernel"]["rss_bytes"] > 1e6
+    assert found["notebooks/other.ipynb"]["progress"] == {"done": 0, "of": 2, "what": "cells"}
+    assert found["notebooks/broken.ipynb"]["state"] == "unreadable"
+    assert 0 <= found[name]["age_s"] < 600
+    told = project.stepper("list").stdout.splitlines()
+    assert told[0].split() == ["notebook", "state", "progress", "kernel", "memory", "age"]
+    (row,) = [line for line in told if name in line]
+    assert row.startswith("* ") and re.search(r"ready +1 of 2 steps +idle +\d+ MB ", row)
+
+    assert "notebooks/other.ipynb is the current notebook" in project.stepper("use", "other").stdout
+    assert project.json("status")["notebook"] == "notebooks/other.ipynb"
+    assert "there is no notebook 'nowhere'" in project.stepper("use", "nowhere", check=2).stderr
+    assert "it has no kernel" in project.stepper("shutdown", "other").stdout
+    project.stepper("run", "other")
+    assert "its kernel is ended" in project.stepper("shutdown", first.path.stem).stdout
+    found = {each["notebook"]: each["kernel"]["state"] for each in project.json("list")}
+    assert found[name] == "none" and found["notebooks/other.ipynb"] == "idle"
+    lost = project.stepper("status", first.path.stem).stdout
+    assert "kernel: none; state lost: it was ended by `stepper shutdown`" in lost
+    assert "state lost: it was ended by `stepper shutdown`" in first.insert("y = 2")[1].text
+    assert "there is no notebook" in project.stepper("shutdown", "nowhere", check=2).stderr
+
+
+# --- values, results, an end by hand --------------------------------------------------------------------------------
+
+
+def test_eval_shows_the_value_plainly(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.new("One").insert("x = [1, 2]")
+    assert project.stepper("eval", "x").stdout == "[1, 2]\n"
+    assert project.stepper("eval", "print('a\\n| b'); '\x1b[31mred'").stdout == "a\n| b\n'\\x1b[31mred'\n"
+    assert project.stepper("eval", "y = 3").stdout == ""
+    assert project.json("eval", "x")["output"] == "[1, 2]"
+    failed = project.stepper("eval", "x.y", check=1).stdout
+    assert "AttributeError: 'list' object has no attribute 'y'" in failed
+    monkeypatch.setenv("STEPPER_SESSION", "an-agents")  # whom nothing that is printed must deceive
+    assert project.stepper("eval", "x").stdout.endswith("Output:\n| [1, 2]\n")
+
+
+def test_run_tells_each_cells_result(project: Project) -> None:
+    cells = [code("print('é' * 3)\n7", "a"), code("{}['k']", "b"), code("3", "c")]
+    project.notebook("results.ipynb", cells)
+    found = project.json("run", "results", check=1)
+    assert [(each["cell"], each["cell_id"], each["outcome"]) for each in found["results"]] == [
+        (1, "a", "ok"), (2, "b", "error"),
+    ]  # fmt: skip
+    first, second = found["results"]
+    assert first["output"] == "ééé\n7" and first["fault"] is None and first["duration_s"] >= 0
+    assert second["fault"]["ename"] == "KeyError" and found["ran"] == 1 and found["cells"] == 3
+
+
+def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", COMMAND, *arguments],
+        cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "long"], ["eval", "import time; time.sleep(60)"]], ids=lambda one: one[0]
+)
+def test_ctrl_c_says_what_became_of_it(project: Project, arguments: list[str]) -> None:
+    sleeps = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
+    name = "long" if arguments[0] == "run" else "looked"
+    project.notebook(f"{name}.ipynb", [code("x = 1", "a"), code(sleeps if name == "long" else "0", "b")])
+    if name == "looked":
+        project.stepper("run", name)
+    with running(project, *arguments) as command:
+        wait_until(lambda: project.json("status", name)["kernel"]["state"] == "busy")
+        if arguments[0] == "run":
+            wait_until(lambda: project.json("status", name)["cells"][1]["status"] == "running")
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=60)
+    assert command.returncode == 130 and "interrupting" in err
+    assert re.search(r"was CANCELLED after [\d.]+ s", out)
+    assert project.json("status", name)["kernel"]["state"] == "idle"
+    assert project.json("eval", "1")["outcome"] == "ok"
+    if arguments[0] == "run":
+        assert "■ cell 2" in out and "1 of 2 cells ran ok" in out
+
+
+def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
+    deaf = (
+        "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
+    )
+    project.notebook("deaf.ipynb", [code(deaf, "a")])
+    with running(project, "run", "deaf") as command:
+        wait_until(lambda: project.json("status", "deaf")["kernel"]["state"] == "busy")
+        assert command.stderr is not None
+        command.send_signal(signal.SIGINT)
+        assert command.stderr.readline().strip() == "" and "Ctrl-C again" in command.stderr.readline()
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 130 and "`stepper status` tells whether a cell still runs" in err
+
+
+# --- colours and times ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal_there", "wanted"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, False, True),
+    ],
+)
+def test_whether_there_are_colours(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], terminal_there: bool, wanted: bool
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal_there, raising=False)
+    assert terminal.colours(sys.stdout) is wanted
+
+
+def test_marks_alone_are_coloured() -> None:
+    told = terminal.coloured("a ✓ b\n  ✓ 1. x\n✗ y\n■ z\n✓w\n| ✓ printed")
+    assert told == "a ✓ b\n  \x1b[32m✓\x1b[0m 1. x\n\x1b[31m✗\x1b[0m y\n\x1b[33m■\x1b[0m z\n✓w\n| ✓ printed"
+
+
+def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
+    project.new("Load").insert("x = 1")
+    project.notebook("coloured.ipynb", [code("1", "a")])
+    assert "\x1b" not in project.stepper("status").stdout
+    environ = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+
+    def seen(*arguments: str, **more: str) -> str:
+        command = shlex.join([sys.executable, "-I", "-c", COMMAND, *arguments])
+        return str(pexpect.run(command, cwd=str(project.folder), env={**environ, **more}, encoding="utf-8"))
+
+    assert "\x1b[32m✓\x1b[0m 1. Load" in seen("status", TERM="xterm")
+    assert "\x1b[32m✓\x1b[0m cell 1" in seen("run", "coloured", TERM="xterm")
+    assert "\x1b[" not in seen("status", TERM="xterm", NO_COLOR="1") + seen("status", TERM="dumb")
+
+
+def test_times_are_the_persons_and_utc_where_that_is_asked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "XST-5:30")  # half past five hours east of Greenwich
+    project.new("Load").insert("x = 1")
+    at = project.json("history")[0]["started_at"]
+    assert at.endswith("Z")
+    utc, own = (running(project, "history", *more).communicate()[0].splitlines() for more in (["--utc"], []))
+    assert "started (UTC)" in utc[0] and at[:19].replace("T", " ") in utc[1]
+    assert "started (XST)" in own[0] and at[:19].replace("T", " ") not in own[1]
+    minutes = [int(line.split()[2][3:5]) for line in (utc[1], own[1])]
+    assert (minutes[0] + 30) % 60 == minutes[1]
+
+
+# --- completion -----------------------------------------------------------------------------------------------------
+
+
+def completes(project: Project, *words: str) -> list[str]:
+    environ = {**os.environ, "_STEPPER_COMPLETE": "bash_complete", "COMP_WORDS": shlex.join(["stepper", *words]),
+               "COMP_CWORD": str(len(words))}  # fmt: skip
+    done = subprocess.run([sys.executable, "-I", "-c", COMMAND], cwd=project.folder, env=environ,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_what_is_completed_without_a_daemon(untouched: Project) -> None:
+    project = untouched
+    project.notebook("deep/analysis.ipynb", [code("first = 1", "abc1"), code("second", "abd2")])
+    project.notebook("b.ipynb", [code("x", "q")])
+    (project.folder / ".stepper" / "state.json").write_text('{"current": "notebooks/deep/analysis.ipynb"}')
+    assert completes(project, "st") == ["status"]
+    assert completes(project, "plan", "") == ["add", "edit", "move", "remove", "rm", "show", "b", "deep/analysis"]
+    assert completes(project, "run", "") == ["b", "deep/analysis"]
+    assert completes(project, "run", "notebooks/d") == ["notebooks/deep/analysis.ipynb"]
+    assert completes(project, "status", "--j") == ["--json"]
+    assert completes(project, "output", "") == ["1", "2"]
+    assert completes(project, "output", "abd") == ["abd2"]
+    assert completes(project, "output", "--notebook", "b", "q") == ["q"]
+    assert completes(project, "output", "--notebook", "d") == ["deep/analysis"]
+    assert completes(project, "completion", "") == list(SHELLS)
+    assert not os.path.exists(project.paths.socket)
+
+
+@pytest.fixture
+def shell_room(untouched: Project, tmp_path: Path) -> Project:
+    """A project with a notebook, and `stepper` on the PATH."""
+    untouched.notebook("analysis.ipynb", [code("first = 1", "abc1")])
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "stepper"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c {shlex.quote(COMMAND)} "$@"\n')
+    script.chmod(0o755)
+    return untouched
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_in_the_shells_themselves(shell_room: Project, tmp_path: Path, shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"there is no {shell} here")
+    environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb"}
+    script = shell_room.stepper("completion", shell).stdout
+    (tmp_path / "completion").write_text(script)
+    if shell == "fish":
+        asks = f"source {tmp_path}/completion; complete -C 'stepper stat'; complete -C 'stepper run '"
+        done = subprocess.run([shell, "--no-config", "-c", asks], cwd=shell_room.folder, env=environ,
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert done.stdout.split("\t")[0] == "status" and "\nanalysis\n" in done.stdout, done
+        return
+    options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
+    child = pexpect.spawn(shell, options, cwd=str(shell_room.folder), env=environ, encoding="utf-8", timeout=30)
+    if shell == "zsh":
+        child.sendline("autoload -Uz compinit; compinit -u -D")
+    child.sendline(f"source {tmp_path}/completion; echo rea''dy")
+    child.expect("ready")
+    child.send("echo : ; stepper stat\t")
+    child.expect("stepper status")
+    child.send("\x15stepper run ana\t")
+    child.expect("run analysis")
+    child.sendeof()
+    child.close(force=True)

@@ -1,0 +1,256 @@
+"""Criteria that stepper can decide: which are, what a kernel says of them without running anything, what follows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stepper.policy import events, gate, ledger, plan, turn
+from stepper.policy.model import Checked, Limits, Plan, Step, StepStatus
+from stepper.session.ports import Execution
+from stepper.words import brief
+from tests.environments import environment, old_python
+from tests.test_helper import OLD, Lab, text
+from tests.test_turn import AT, FINE, FIXABLE, cell, run, state
+
+SET_UP = """
+import numpy as np, pandas as pd, gc, weakref
+ran = []
+class Evil:
+    def __getattr__(self, name): ran.append(name); raise AttributeError(name)
+    def __hash__(self): ran.append("hash"); return 1
+    p = property(lambda self: ran.append("p"))
+for name in ("eq", "ne", "lt", "gt", "len", "bool", "contains", "getitem", "iter", "call", "float", "index", "sub", "array"):
+    def method(self, *given, name=name, **named): ran.append(name); return 1
+    setattr(Evil, f"__{name}__", method)
+class Model: pass
+class Mine(pd.DataFrame):
+    @property
+    def shape(self): ran.append("shape"); return 0, 0
+model, evil, mine = Model(), Evil(), Mine({"a": [1]})
+model.score, model.best = 0.85, {"test": np.float64(0.7)}
+score, n, rows, text, nothing, flag, listed, keyed = 0.85, 3, [1, 2, 3], "abc", None, True, [evil], {evil: 1}
+acc, arr, series = np.float32(0.5), np.arange(6).reshape(2, 3), pd.Series([1, 2, 3])
+df = pd.DataFrame({"price": [1.0, 2, None], "n": [1, 2, 3], "title": ["a", "b", "c"]})
+odd = pd.DataFrame({"a": [evil, evil]})
+ran.clear()
+"""
+TRUE = """
+score > 0.8
+`score > 0.8`
+0.5 < score <= 0.85
+abs(score - 0.85) < 0.01 and round(score, 1) == 0.8
+score >= 0.9 or n == 3
+model.score > 0.8
+model.best["test"] > 0.6
+acc >= 0.5
+n * 2 == 6 and n / 2 == 1.5
+rows == [1, 2, 3]
+len(rows) == n and sum(rows) == 6 and 2 in rows
+"b" in text
+nothing is None
+df is not None
+df.shape == (3, 3)
+df.shape[0] == n
+len(df) > 0
+not df.empty
+"price" in df.columns
+"cost" not in df
+list(df.columns) == ["price", "n", "title"]
+{"n", "price"} != set(df.columns)
+df["n"].dtype == "int64"
+df.n.sum() == 6
+df["n"].max() == 3
+df["price"].isna().sum() == 1
+df.n.notna().all()
+(df["n"] > 0).all()
+arr.shape == (2, 3) and arr.sum() == 15
+series.mean() == 2
+np.pi > 3
+"""
+FALSE = """
+score > 0.9
+df.shape[0] == 500
+"cost" in df.columns
+df.isna().sum().sum() == 0
+(df["n"] > 1).all()
+not flag
+nothing is not None
+score == float
+"""
+UNKNOWN = """
+unknown > 1
+score > "a"
+2 ** 10 ** 10 > 1
+max(score, evil) == 1
+print(1) is None
+ran.append(1) is None
+df.to_csv("there") is None
+df["nope"].sum() == 1
+odd["a"].sum() == 1
+(odd["a"] == 1).all()
+[x for x in rows] == rows
+evil > 1
+evil - 1 > 1
+len(evil) == 1
+evil.p == 1
+evil.q == 1
+evil["a"] == 1
+evil() == 1
+1 in evil
+1 in listed
+1 in keyed
+keyed[1] == 1
+evil in rows
+not evil
+evil and flag
+sum(listed) == 1
+mine.shape == (0, 0)
+len(mine) == 0
+flag and df > 1
+"""
+LABS = ["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)]
+
+
+@pytest.fixture(scope="module", params=LABS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    python = old_python() if request.param == "Python 3.9" else ""
+    if request.param == "Python 3.9" and not python:
+        pytest.skip("there is no Python 3.9 on this machine")
+    made = Lab(environment(python, *OLD) if python else environment(sys.executable, "ipykernel>=7", "pandas>=2.2,<4"))
+    made.ok(SET_UP)
+    yield made
+    made.close()
+
+
+def asked(lab: Lab, criterion: str, code: str = "pass") -> Execution:
+    given = plan.expression(criterion)
+    assert given, criterion
+    return lab.loop.run_until_complete(lab.kernel.execute(code, 30, Limits(), criterion=given))
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+@pytest.mark.parametrize(("criteria", "holds"), [(TRUE, True), (FALSE, False), (UNKNOWN, None)])
+def test_what_a_kernel_says_of_a_criterion(lab: Lab, criteria: str, holds: bool | None) -> None:
+    said = {each: (asked(lab, each).told.get("criterion") or {}).get("holds") for each in lines(criteria)}
+    if holds is False:
+        assert said.pop("score == float") is None  # no name of the user's
+    assert {each: found for each, found in said.items() if found is not holds} == {}
+
+
+def test_nothing_of_the_users_ran_was_shown_or_is_held(lab: Lab) -> None:
+    assert lab.value("ran") == []
+    done = asked(
+        lab, "new.score > 1 and frame.a.sum() == 0", "new, frame = Model(), pd.DataFrame({'a': [1]}); new.score = 2"
+    )
+    assert done.told["criterion"] == {"holds": False, "values": [["new.score", "2"], ["frame.a.sum()", "1"]]}
+    assert done.outputs == []
+    lab.ok("gc.disable(); looks = weakref.ref(new), weakref.ref(frame); del new, frame")
+    assert lab.value("[look() is None for look in looks]") == [True, True]
+    done = asked(lab, "series[5:].mean() > 1 or empty.mean() > 1", "empty = np.array([0.0])[1:]")
+    assert done.outputs == []  # numpy warns of a mean of nothing
+    assert "ran" in text(lab.ok("gc.enable(); print('ran')"))
+
+
+def test_it_is_looked_at_where_it_is_asked_and_the_cell_ended_well(lab: Lab) -> None:
+    assert "criterion" not in lab.ok("score = 0.5").told
+    assert asked(lab, "score > 0.9", "score = 0.95").told["criterion"]["holds"] is True
+    assert "criterion" not in asked(lab, "score > 0.9", "score = 0.1; 1 / 0").told
+    assert asked(lab, "len(df) == 3", "len = None").told.get("criterion") is None  # no `len` of Python's
+    lab.ok("del len")
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "", "3 rows", "rows are there", "accuracy >= 90%", "the mean is about 5", "no NaN", "plot", "score", "it's done",
+        "it is good", "n is 3", "this is not x",
+        "a > b, roughly", "rows > 0; no gaps", "x = 1", "(", "\0", "lambda: 0", "rows > 100 and columns are named",
+    ],
+)  # fmt: skip
+def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
+    assert plan.expression(prose) == ""
+
+
+def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
+    assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
+
+
+def started(source: str = "x") -> events.Started:
+    return events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
+
+
+FALSE_ONE = Checked(False, (("score", "0.85"),))
+
+
+def doubted(number: int = 1, source: str = "x") -> events.Ran:
+    return events.Ran(**{**vars(run(number, FINE, source)), "unmet": "`score > 0.9` is false: score is 0.85"})
+
+
+def test_a_false_criterion_leaves_the_step_open() -> None:
+    made = state()
+    assert turn.unmet(made, started(), "score > 0.9", None) == ""
+    assert turn.unmet(made, started(), "score > 0.9", Checked(True)) == ""
+    assert turn.unmet(made, started(), "score > 0.9", FALSE_ONE) == doubted().unmet
+    ledger.apply(doubted(), made)
+    assert (made.of(1).status, made.of(1).attempts, made.open_step(), made.complete) == (
+        StepStatus.DOUBTED,
+        0,
+        1,
+        False,
+    )
+    assert plan.step_of(made, [cell(0)], cell(0)) == 1 and plan.failed_cell(made, [cell(0)], 1) is None
+    assert "? 1. step 1 (why: `score > 0.9` is false: score is 0.85)" in brief.plan_lines(made)[0]
+    assert '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)' in brief.next_line(made)
+    with pytest.raises(ValueError, match="ran already"):
+        plan.removed(made, 1)
+
+
+def test_the_work_may_go_on_past_a_doubted_step() -> None:
+    made, new = state(doubted()), cell(1)
+    assert plan.step_of(made, [cell(0), new], new) == 2  # the next one's: the doubted one has its cell
+    assert plan.step_of(made, [cell(2), new], new) == 1  # whose cell is gone
+    assert gate.waiting(made, [cell(0), new], 2) is None
+    ledger.apply(run(2, FIXABLE, key=2, at=1), made)
+    assert "is not fixed" in (gate.waiting(made, [cell(0), new], 2) or "")
+    ledger.apply(run(3, FINE, key=2, at=1), made)
+    assert (made.open_step(), made.complete) == (1, False)
+    ledger.apply(events.Confirmed(key=1, reason="enough"), made)
+    assert made.complete
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "reason"),
+    [
+        ([run(2, FINE, "y")], StepStatus.DONE, ""),
+        ([doubted(2, "y")], StepStatus.DOUBTED, doubted().unmet),
+        ([run(2, FIXABLE, "y")], StepStatus.FAILED, ""),
+        ([events.Confirmed(key=1, reason="enough")], StepStatus.DONE, "enough"),
+        ([events.Confirmed(key=1, reason="enough"), run(2, FINE)], StepStatus.DONE, "enough"),  # the same source again
+        ([events.Confirmed(key=1, reason="enough"), run(2, FINE, "y")], StepStatus.DONE, ""),
+        ([events.Skipped(key=1, reason="no"), run(2, FINE)], StepStatus.DONE, ""),
+    ],
+)
+def test_what_ends_a_doubt(then: list[Any], status: StepStatus, reason: str) -> None:
+    made = state(doubted(), *then)
+    assert (made.of(1).status, made.of(1).reason) == (status, reason)
+
+
+def test_what_was_confirmed_is_not_asked_again_of_the_same_source() -> None:
+    made = state(doubted(), events.Confirmed(key=1, reason="enough"))
+    assert turn.unmet(made, started(), "score > 0.9", FALSE_ONE) == ""
+    assert turn.unmet(made, started("y"), "score > 0.9", FALSE_ONE) != ""
+
+
+def test_only_a_steps_own_criterion_is_asked_for() -> None:
+    made, steps = state(), (Step(1, "a", "x > 1"), Step(2, "b", "it is good"))
+    ledger.apply(events.Planned(plan=plan.to_json(Plan("p", steps))), made)
+    asked_for = [turn.task(made, [], cell(0, source), Limits()).criterion for source in
+                 ("x", "# stepper: step=2\nx", "# stepper: scratch\nx")]  # fmt: skip
+    assert asked_for == ["x > 1", "", ""]

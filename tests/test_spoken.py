@@ -1,0 +1,218 @@
+"""Which of a person's sentences are commands: phrases as several people might write them, made before the rule was.
+
+Half of them were kept aside unseen: at first run the rule had 81 of 81 right.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from stepper.policy.spoken import command
+
+COMMANDS = {
+    "skip cell": """
+        skip cell
+        Skip cell.
+        SKIP CELL!
+        skip cell because we lack data
+        Skip cell, we lack data
+        skip cell - the file is not there yet
+        skip cell: no network in the lab today
+        skip cell (the API key is missing)
+        please skip cell
+        Please skip cell, it takes too long
+        skip cell please
+        ok skip cell
+        OK, skip cell for now
+        skip cell for now, I will look at it later
+        skip cell and go on
+        skip cell since nobody needs that plot
+        skip cell as it takes too long
+        yes, skip cell
+        skip cell; the supplier never sent it
+        skip  cell — nicht nötig
+        skip cell⏎We do not have the sensor data for May.
+        skip cell now
+        skip cell. It is only a plot.
+        Skip cell, thanks
+    """,
+    "fix and retry": """
+        fix and retry
+        Fix and retry.
+        fix and retry!
+        fix and retry with the other file
+        Fix and retry, use latin-1 as the encoding
+        fix and retry using the second sheet
+        fix and retry by reading only the first 1000 rows
+        fix and retry: the column is called price_eur
+        please fix and retry
+        Please fix and retry with a smaller batch
+        fix and retry please
+        fix and retry but keep the plot
+        fix and retry without the outliers
+        yes fix and retry
+        fix and retry - the server is up again
+        fix and retry because I have put the file there
+        fix and retry⏎⏎use data/new.csv instead
+        ok, fix and retry; the password is in the env now
+        Fix and retry now
+        fix and retry, and tell me what it was
+    """,
+    "continue notebook": """
+        continue notebook
+        Continue notebook.
+        continue notebook!
+        continue notebook, drop the rows
+        continue notebook: use the mean
+        continue notebook with the median instead
+        continue notebook and drop the rows without a price
+        continue notebook; the first column is the right one
+        continue notebook using the column total
+        Continue notebook - yes, rows may be dropped
+        please continue notebook
+        continue notebook please
+        Please, continue notebook with option 2
+        ok continue notebook
+        yes, continue notebook, that is fine
+        continue notebook⏎drop the rows
+        continue notebook where we left off
+        continue notebook from step 3
+        continue notebook but keep duplicates
+        continue notebook as planned
+        CONTINUE NOTEBOOK, the 2nd
+        continue notebook without the last month
+        Great, continue notebook
+        continue notebook, drop the rows. Why were there so many anyway?
+    """,
+    "show status": """
+        show status
+        Show status.
+        show status please
+        please show status
+        Show status, please!
+        show status now
+        ok show status
+        SHOW STATUS
+        show status of the notebook
+        show status - how far are we
+        show status and the plan
+        show status⏎
+    """,
+}
+MENTIONS = """
+    skip cells
+    skip cell 3
+    skip cell three because it is slow
+    skip celling prices in the data
+    please don't skip cell 3
+    don't skip cell
+    do not skip cell, fix it
+    should I skip cell?
+    skip cell?
+    the skip cell command is odd
+    what does skip cell do?
+    "skip cell" does nothing for me
+    `skip cell` is in the README, is that right?
+    skip cell logic lives in steering.py, rename it
+    skip cell is a bad name for that command
+    how do I skip cell 4
+    never skip cell without asking me
+    skip cell if it fails a second time
+    why did you skip cell 2
+    I told you to skip cell and you did not
+    skip cell tags are shown in JupyterLab
+    skip cell means what, exactly?
+    skip cell and continue notebook are two commands of stepper
+    skip cell or fix and retry, which is better
+    Is it "skip cell" or /skip?
+    skip cell was not what I wanted
+    fix and retry the build
+    fix and retry?
+    can you fix and retry?
+    how does fix and retry work?
+    fix and retry loops are in client.py
+    what happens on fix and retry
+    the fix and retry command gave me fresh attempts
+    fix and retrying is not enough here
+    fix and retry did not help
+    after fix and retry it failed again
+    I would rather not fix and retry
+    fix and retry with the other file?
+    'fix and retry' is what the readme says
+    Do not fix and retry yet.
+    fix and retry is what I typed before
+    fix and retry does nothing
+    fix the tests and retry
+    continue notebook cleanup in the README
+    how do I continue notebook work?
+    continue notebook?
+    continue notebooks
+    can I continue notebook sales.ipynb tomorrow?
+    continue notebook development after lunch
+    to continue notebook, type what?
+    what does `continue notebook` lift?
+    should we continue notebook, or start afresh?
+    continue notebook is what I need to say, right?
+    continue notebook was typed by accident
+    I can't continue notebook like this
+    don't continue notebook
+    please do not continue notebook until I say so
+    continue notebook when the tests pass
+    The words "continue notebook" did nothing
+    continue notebook doesn't work
+    continue notebook, should I? I am not sure
+    write a function that prints continue notebook
+    show status codes in the table
+    what does `show status` do?
+    show statuses
+    show status bar in the app
+    show status in the title of the figure
+    does show status list the kernel?
+    add a show status button
+    git show status
+    show status is broken
+    show status of the git repository
+    the show status text is too long
+    hello
+    status
+    /continue drop the rows
+    continue
+    skip it
+    retry
+    go on
+"""
+
+
+def phrases(text: str) -> list[str]:
+    return [line.strip().replace("⏎", "\n") for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
+    missed = [phrase for phrase in phrases(COMMANDS[words]) if (command(phrase) or ("",))[0] != words]
+    assert len(phrases(COMMANDS[words])) > 10 and missed == []
+
+
+def test_what_only_mentions_them_is_none() -> None:
+    assert len(phrases(MENTIONS)) > 70
+    assert [phrase for phrase in phrases(MENTIONS) if command(phrase)] == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("skip cell", ""),
+        ("Please skip cell.", ""),
+        ("skip cell because we lack data", "because we lack data"),
+        ("fix and retry with the other file", "with the other file"),
+        ("continue notebook, drop the rows", "drop the rows"),
+        ("show status please", ""),
+        ("continue notebook, please: drop them. Why so many?", "drop them. Why so many?"),
+        ("fix and retry\n\nuse data/new.csv instead\nit is complete", "use data/new.csv instead\nit is complete"),
+        ("skip cell (the API key is missing)", "(the API key is missing)"),
+        ("continue notebook - `rm -rf $HOME` is not what I mean", "`rm -rf $HOME` is not what I mean"),
+    ],
+)
+def test_the_rest_is_the_reason_the_hint_or_the_answer(prompt: str, said: str) -> None:
+    found = command(prompt)
+    assert found and found[1] == said
