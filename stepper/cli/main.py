@@ -140,7 +140,7 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
     if row.name in HERE:
         answer, interrupted = loaded(HERE[row.name])(paths, **given), False
     else:
-        with RunProgress(quiet=as_json) as progress, Interrupts() as interrupts:
+        with RunProgress(quiet=as_json) as progress, Interrupts(row.runs_code) as interrupts:
             body = client.ask(paths, row.name.encode(), json.dumps(given).encode(), progress, begun=interrupts.watch)
         answer, interrupted = json.loads(body or b"null"), interrupts.came
     well = show(row.name, answer, as_json)
