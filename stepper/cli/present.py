@@ -67,7 +67,7 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
-    lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
+    lines = [_step(step, _stands(step)) for step in steps]
     lines += [_cell(cell) for cell in found["cells"]]
     lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
@@ -75,6 +75,11 @@ def _status(found: dict[str, Any]) -> str:
         told += f", pid {kernel['pid']}, {_memory(kernel)}, {kernel['python']}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
     return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
+
+
+def _stands(step: dict[str, Any]) -> list[str]:
+    doubted = step["status"] == "doubted"
+    return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
 
 
 def _cell(cell: dict[str, Any]) -> str:

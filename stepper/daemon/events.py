@@ -51,11 +51,13 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     try:
         if why_not := refused(session, change):
             return payload.decided("deny", f"stepper: {why_not}")
-        if (why := gate.unseen(event.consent, session.limits())) and brings_code(session, change):
+        why = gate.unseen(event.consent, session.limits())
+        if why and brings_code(session, change):
             return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    if event.asks_each and gate.only_adds_text(session.state, change):
+    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
+    if (event.asks_each or why) and gate.only_adds_text(session.state, change):
         return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
     return payload.SILENT
 
@@ -63,6 +65,8 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
     runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if consent is Consent.WITHHELD and gate.NEW.search(command):
+        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:
@@ -113,8 +117,8 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
-        outside = not error.name.startswith("../") and workspace.once(event.session, error.name)
-        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if outside else None)
+        new = workspace.once(event.session, error.name)
+        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)

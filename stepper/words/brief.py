@@ -161,7 +161,7 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
 def uncovered(name: str, line: str) -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
-    mend = f"what covers it: {one_line(line)}" if line else "it lies in a folder where none leads"
+    mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
     text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 
