@@ -143,6 +143,8 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     assert told[1:4] == ["  ✓ cell 1 (id a): x = 1", "  ✗ cell 2 (id b): 1 / 0", "  · cell 3 (id c): # later"]
     found = project.json("status", "cells")
     assert [cell["status"] for cell in found["cells"]] == ["done", "failed", "pending"] and found["steps"] == []
+    assert "before it ran" in notebook.replace("c", "undefined_thing").text
+    assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
     raw["cells"][0]["source"] = "x = 3"  # by other means
     notebook.path.write_text(json.dumps(raw))

@@ -179,7 +179,7 @@ def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) 
     return loaded(by)(ctx, incomplete)
 
 
-def made(row: Command, name: str, hidden: bool = False) -> click.Command:
+def made(row: Command, name: str) -> click.Command:
     """Return the command of a row."""
     parameters = [parameter(argument) for argument in fields(row.arguments)]
     if row.name == "new":
@@ -192,7 +192,7 @@ def made(row: Command, name: str, hidden: bool = False) -> click.Command:
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
     return click.Command(
         name, params=parameters, callback=functools.partial(perform, row), help=row.about, short_help=row.summary,
-        epilog=epilog(*row.examples), hidden=hidden,
+        epilog=epilog(*row.examples),
     )  # fmt: skip
 
 

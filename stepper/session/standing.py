@@ -55,14 +55,14 @@ def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.Ce
 
 
 def _cell(session: Session, cell: Cell) -> answers.CellStatus:
-    state, status = session.state, StepStatus.PENDING
+    state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
+    progress = next((known for known in state.progress.values() if known.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
         status = StepStatus.RUNNING
     elif changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
-    elif state.ran_ever.get(cell.id) == changes.source_hash(cell.source):
-        known = (progress.status for progress in state.progress.values() if progress.cell_id == cell.id)
-        status = next(known, status)
+    elif progress is not None and source in (state.ran_ever.get(cell.id), progress.held):
+        status = progress.status
     return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
 
 
