@@ -245,8 +245,7 @@ def test_a_strangers_notebook_cannot(project: Project) -> None:
     answered(book.before("insert", "1", f"two{EVIL}"))
     answered(project.hook("UserPromptSubmit", book.payload("UserPromptSubmit", "", {}, prompt="fix and retry")))
     stop = book.payload("Stop", "", {}, last_assistant_message="done")
-    done = project.hook("Stop", stop)
-    sound(done.data.get("reason", ""))
+    answered(project.hook("Stop", stop))
 
 
 def test_a_notebooks_name_cannot(project: Project) -> None:

@@ -18,7 +18,7 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
-    "status": "notebook state steps kernel daemon cells stop lost",
+    "status": "notebook state steps kernel daemon cells stop lost unheard",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook",
     "run": "notebook ok ran cells skipped report results",

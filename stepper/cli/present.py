@@ -19,7 +19,10 @@ import click
 from stepper.cli.terminal import coloured, say
 from stepper.ground.text import CONTROLS, clean, counted, one_line
 
-MARKS = {"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"}
+MARKS = {
+    **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
+    **{"interrupted": "■", "changed": "≠"},
+}
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -55,6 +58,7 @@ def _new(made: dict[str, Any]) -> str:
 
 
 def _step(step: dict[str, Any], more: list[str]) -> str:
+    more += {"interrupted": ["interrupted"], "changed": ["changed since it ran"]}.get(step["status"], [])
     told = f"  ({'; '.join(more)})" if more else ""
     return f"  {MARKS[step['status']]} {step['id']}. {one_line(step['title'])}{told}"
 
@@ -74,7 +78,8 @@ def _status(found: dict[str, Any]) -> str:
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {_memory(kernel)}, {kernel['python']}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
-    return "\n".join([head, *lines, told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"])
+    lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
+    return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 
 
 def _stands(step: dict[str, Any]) -> list[str]:

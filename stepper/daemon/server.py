@@ -79,6 +79,7 @@ class Daemon:
         self.paths.make_runtime()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)  # we hold the daemon's lock: whoever made it is dead
+        self.workspace.elsewhere.begin()
         server = await asyncio.start_unix_server(self._client, self.paths.socket, limit=1 << 20, backlog=128)
         os.chmod(self.paths.socket, 0o600)
         loop = asyncio.get_running_loop()

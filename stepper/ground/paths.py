@@ -97,6 +97,8 @@ class Paths(Meeting):
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
+        # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
+        self.seen = os.path.join(self.home, "seen")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
         self.batch = os.path.join(self.home, "batch")
 

@@ -71,6 +71,11 @@ class IpynbFile:
         self._last = Document(data, raw, about)
         return self._last
 
+    def glance(self) -> Document:
+        """Read it without keeping it: an idle daemon holds no notebook. Raise NotebookError."""
+        document, self._last = self.read(), None
+        return document
+
     def _gone(self) -> NotebookError:
         return NotebookError(f"{self.name} is gone", "git status  # was it moved or deleted?")
 
@@ -176,8 +181,7 @@ class IpynbFile:
         """Return the notebook where somebody has written since it was seen; else nothing is read."""
         if self._is_as(seen):
             return None
-        document, self._last = self.read(), None  # not kept: an idle daemon holds no notebook
-        return document
+        return self.glance()
 
     def _is_as(self, seen: tuple[int, ...]) -> os.stat_result | None:
         """Return what is known of the file where it is as it was seen; None where it is not."""

@@ -88,6 +88,7 @@ class Status:
     cells: Sequence[CellStatus] = ()
     stop: Stop | None = None
     lost: str = ""
+    unheard: str = ""  # what became of edits whose report nobody could read
 
 
 @dataclass(frozen=True)

@@ -166,12 +166,18 @@ class Notebook(Protocol):
     def cells(self) -> Sequence[Cell]:
         """All cells, in order."""
 
+    def outputs_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell with outputs; None where it has none."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
 
     def read(self) -> Notebook:
         """Read it; raise NotebookError where it is no notebook."""
+
+    def glance(self) -> Notebook:
+        """Read it without keeping it in memory; raise NotebookError."""
 
     def parse(self, text: str) -> Notebook:
         """Return the notebook that the text would be; raise NotebookError."""

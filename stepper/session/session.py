@@ -29,6 +29,8 @@ from stepper.session.ports import (
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
+LANGUAGES = ("python", "python3", "ipython")
+
 
 @dataclass
 class Caller:
@@ -58,6 +60,7 @@ class Session:
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
+        self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
         self.last_used = time.monotonic()
@@ -103,6 +106,11 @@ class Session:
             each.cancel()
         if not mine:
             raise StepperError(f"interrupted while it waited for another cell of {self.name}: nothing ran")
+
+    async def idle(self) -> None:
+        """Wait until whoever has the turn is through."""
+        async with self.lock:
+            pass
 
     async def look(self) -> None:
         """Do what is to be done without a request: outputs come or wait, a kernel died. Never waits for a turn."""
@@ -150,7 +158,7 @@ class Session:
     def read(self) -> Notebook:
         """Read the notebook, take over a plan that the journal does not know; raise NotebookError."""
         document = self.file.read()
-        if document.language not in ("python", "python3", "ipython"):
+        if document.language not in LANGUAGES:
             raise NotebookError(
                 f"{self.name} is a notebook of the language {document.language!r}; stepper runs Python notebooks only"
             )

@@ -9,7 +9,7 @@ from stepper.ground.text import clean, counted, one_line
 from stepper.policy import changes, ledger, plan
 from stepper.policy.model import Cell, Step, StepStatus
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session import answers
+from stepper.session import answers, unseen
 from stepper.session.ports import Target
 from stepper.session.session import Session
 from stepper.words import brief
@@ -25,8 +25,10 @@ async def status(session: Session) -> answers.Status:
         steps, cells = _stands(session)
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
-    kernel = await session.keeper.status()
-    return answers.Status(session.name, state.name, steps, kernel, cells=cells, stop=told, lost=state.lost)
+    kernel, missed = await session.keeper.status(), "\n".join(state.unheard)
+    return answers.Status(
+        session.name, state.name, steps, kernel, cells=cells, stop=told, lost=state.lost, unheard=missed
+    )
 
 
 async def listed(session: Session, current: bool, age: float) -> answers.Listed:
@@ -47,38 +49,50 @@ async def listed(session: Session, current: bool, age: float) -> answers.Listed:
 def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.CellStatus]]:
     """Return how the steps stand, or the code cells where there is no plan; raise NotebookError."""
     if session.state.plan.steps:
+        _compare(session)
         return [_step(session, step) for step in session.state.plan.steps], []
-    document = session.file.read()
+    document, _ = unseen.compare(session)
     told = plan.from_json(document.plan)  # which the journal does not know yet
     steps = [_step(session, step) for step in told.steps] if told else []
     return steps, [] if steps else [_cell(session, cell) for cell in document.cells if cell.is_code]
 
 
+def _compare(session: Session) -> None:
+    """See which cells were changed since they ran."""
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        unseen.compare(session)
+
+
 def _cell(session: Session, cell: Cell) -> answers.CellStatus:
     state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
-    progress = next((known for known in state.progress.values() if known.cell_id == cell.id), None)
+    key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
         status = StepStatus.RUNNING
     elif changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
-    elif progress is not None and source in (state.ran_ever.get(cell.id), progress.held):
-        status = progress.status
+    elif key is not None and source in (state.ran_ever.get(cell.id), state.of(key).held):
+        status = state.standing(key)
+    elif cell.id in state.ran_ever:
+        status = StepStatus.CHANGED
     return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
 
 
 def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
-    status = "running" if running else progress.status.value
+    status = "running" if running else session.state.standing(step.id).value
     return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
 
 
 def planned(session: Session) -> answers.Planned:
     """Return the plan's steps with their statuses."""
-    stands = [(step, session.state.of(step.id)) for step in session.state.plan.steps]
+    _compare(session)
+    state = session.state
     steps = [
-        answers.PlannedStep(step.id, step.title, step.criterion, step.kind, progress.status, progress.reason)
-        for step, progress in stands
+        answers.PlannedStep(
+            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason
+        )
+        for step in state.plan.steps
     ]
     return answers.Planned(session.name, steps)
 
@@ -121,12 +135,13 @@ def output(session: Session, name: str, page: int) -> answers.Page:
 async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
     known, alive = await namespace(session)
+    steps = planned(session).steps
     return answers.Context(
         session.name,
         known.modules,
         known.functions,
         {name: brief.describe(variable) for name, variable in known.variables.items()},
-        planned(session).steps,
+        steps,
         brief.context(session.name, session.state, known, alive),
     )
 

@@ -14,6 +14,7 @@ from stepper.words import remedy
 from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
+MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
@@ -225,12 +226,12 @@ def of_scratch(ended: Ended) -> str:
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 
 
-def bounded(text: str) -> str:
+def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
     """Return a report within the limit; what is over it is cut in the middle, at lines."""
-    if len(text) <= REPORT_LIMIT:
+    if len(text) <= limit:
         return text
-    head = text[: REPORT_LIMIT // 2].rsplit("\n", 1)[0]
-    tail = "\n".join(text[-(REPORT_LIMIT // 2 - 100) :].split("\n")[1:])
+    head = text[: limit // 2].rsplit("\n", 1)[0]
+    tail = "\n".join(text[-(limit // 2 - 100) :].split("\n")[1:])
     return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
 
 
