@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
 #
-#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--link] [--editable]
+#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--editable]
 #   ./install.sh [TARGET] --uninstall
 #   ./install.sh [TARGET] --demo
 #
@@ -11,6 +11,7 @@
 #                  (else `notebooks:` in TARGET/.stepper/config.yaml, else notebooks/; `.` is the top alone)
 #   --allow        let Claude Code edit notebooks and call stepper without asking.
 #                  Approving an edit is approving its execution: the cell runs at once
+#   --add-ipykernel  add ipykernel to the project's dependencies (uv add --dev ipykernel): `uv sync` leaves it then
 #   --link         `stepper` for your own shell: ~/.local/bin/stepper, which calls that of the project you are in
 #   --editable     use this checkout itself, so that its changes hold at once
 #   --uninstall    remove what install added, and only that

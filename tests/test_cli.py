@@ -22,6 +22,7 @@ from stepper.cli import terminal
 from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.present import PRESENT
 from stepper.policy.commands import COMMANDS, GROUPS
+from stepper.words import remedy
 from tests.conftest import ROOT, Project, code, reused
 from tests.test_main_path import wait_until
 
@@ -93,8 +94,8 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(p
     told = project.stepper("status").stdout
     assert f"Stopped at cell 2 (id {cell}): RuntimeError: STOP: may rows be dropped?" in told
     assert "The agent asks: may rows be dropped?" in told
-    assert "Suggestion: answer what the message asks" in told
-    for way in ("stepper continue ", "stepper fix ", "stepper skip [REASON] "):
+    assert f"Suggestion: {remedy.DECIDE}" in told
+    for way in ("stepper continue [ANSWER] ", "stepper fix [HINT] ", "stepper skip [REASON] "):
         assert f"\n  {way}" in told
     assert "stepper restore" not in told, "its state is there"
     stop = project.json("status")["stop"]
@@ -103,6 +104,27 @@ def test_status_of_a_stopped_notebook_says_why_what_was_asked_and_the_ways_out(p
     assert "The agent asks: may rows be dropped?" in said
     project.stepper("continue")
     assert project.json("status")["stop"] is None
+
+
+def test_a_complete_notebook_is_not_called_under_way(project: Project) -> None:
+    notebook = project.new("Load", "Look")
+    notebook.insert("x = 1")
+    assert "is under way (ready)." in project.stepper("context").stdout
+    notebook.insert("x")
+    assert f"{notebook.path.name} is complete.\n" in project.stepper("context").stdout
+
+
+def test_use_is_of_the_session_in_whose_shell_it_is_given(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine", "theirs"):
+        project.notebook(f"{name}.ipynb", [code("1", "a")])
+    project.stepper("use", "mine")
+    monkeypatch.setenv("STEPPER_SESSION", "session-of-use")
+    project.stepper("use", "theirs")
+    monkeypatch.delenv("STEPPER_SESSION")
+    project.stepper("use", "mine")
+    assert project.json("status")["notebook"] == "notebooks/mine.ipynb"
+    monkeypatch.setenv("STEPPER_SESSION", "session-of-use")
+    assert project.json("status")["notebook"] == "notebooks/theirs.ipynb"
 
 
 def test_a_stop_without_a_question_asks_nothing(project: Project) -> None:
@@ -266,13 +288,17 @@ def test_marks_alone_are_coloured() -> None:
 
 def test_a_terminal_sees_colours_and_a_pipe_none(project: Project) -> None:
     project.new("Load").insert("x = 1")
+    project.notebook("coloured.ipynb", [code("1", "a")])
     assert "\x1b" not in project.stepper("status").stdout
     environ = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    seen = pexpect.run(
-        shlex.join([sys.executable, "-I", "-c", COMMAND, "status"]), cwd=str(project.folder),
-        env={**environ, "TERM": "xterm"},
-    )  # fmt: skip
-    assert b"\x1b[32m\xe2\x9c\x93\x1b[0m 1. Load" in seen
+
+    def seen(*arguments: str, **more: str) -> str:
+        command = shlex.join([sys.executable, "-I", "-c", COMMAND, *arguments])
+        return str(pexpect.run(command, cwd=str(project.folder), env={**environ, **more}, encoding="utf-8"))
+
+    assert "\x1b[32m✓\x1b[0m 1. Load" in seen("status", TERM="xterm")
+    assert "\x1b[32m✓\x1b[0m cell 1" in seen("run", "coloured", TERM="xterm")
+    assert "\x1b[" not in seen("status", TERM="xterm", NO_COLOR="1") + seen("status", TERM="dumb")
 
 
 def test_times_are_the_persons_and_utc_where_that_is_asked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,8 @@ def test_a_cell_runs_where_its_edit_was_accepted(shared: Project, how, auto_run:
         ("always", "plan", "cd x && .stepper/env/bin/stepper eval '1'", "deny"),
         ("always", "plan", "stepper restore", "deny"),
         ("always", "plan", "stepper continue", "ask"),
+        ("always", "plan", "ls; stepper new 'a problem' --step One", "deny"),
+        ("always", "default", "stepper new 'a problem' --step One", None),
         ("always", "plan", "stepper status; stepper plan", None),
         ("always", "default", "stepper run book", None),
         ("ask", "default", "stepper run book", "ask"),
@@ -137,7 +139,7 @@ def test_in_auto_mode_the_person_is_asked_before_a_cell_runs(
 
 
 def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
-    """Its new text is not asked for by itself: it runs nothing and replaces nothing, and the code below it is asked for."""
+    """Its new text is not asked for by itself: it runs nothing, replaces nothing, and the code below it is asked for."""
     shared.config("")
     text, planned = {**INSERT, "cell_type": "markdown"}, shared.new("Load", problem="asked once")
     said, reason, line = decision(planned, "default", "NotebookEdit", **text)
@@ -151,6 +153,9 @@ def test_a_step_asks_once_where_each_edit_is_asked_for(shared: Project) -> None:
     ]:
         assert decision(planned, mode, "NotebookEdit", **given)[0] is None
     assert decision(shared.notebook("no plan.ipynb"), "default", "NotebookEdit", **text)[0] is None
+    shared.config("auto_run: ask\n")  # now the code is asked for in auto mode too
+    planned.session = "another"
+    assert decision(planned, "auto", "NotebookEdit", **text) == ("allow", reason, reason)
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("default", False), ("plan", False), ("acceptEdits", True)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepper.policy import events, ledger, plan, turn
+from stepper.policy import events, gate, ledger, plan, turn
 from stepper.policy.model import Checked, Limits, Plan, Step, StepStatus
 from stepper.session.ports import Execution
 from stepper.words import brief
@@ -178,6 +178,10 @@ def test_a_criterion_in_prose_is_the_agents_to_judge(prose: str) -> None:
     assert plan.expression(prose) == ""
 
 
+def test_signs_of_mathematics_and_a_code_span_are_read() -> None:
+    assert plan.expression("`0 ≤ score ≠ 1`") == "0 <= score != 1"
+
+
 def started(source: str = "x") -> events.Started:
     return events.Started(run=1, key=1, at=AT, cell_id="id0", source=source)
 
@@ -206,6 +210,19 @@ def test_a_false_criterion_leaves_the_step_open() -> None:
     assert '(its criterion is false: replace its cell, or `stepper confirm "WORDS"`)' in brief.next_line(made)
     with pytest.raises(ValueError, match="ran already"):
         plan.removed(made, 1)
+
+
+def test_the_work_may_go_on_past_a_doubted_step() -> None:
+    made, new = state(doubted()), cell(1)
+    assert plan.step_of(made, [cell(0), new], new) == 2  # the next one's: the doubted one has its cell
+    assert plan.step_of(made, [cell(2), new], new) == 1  # whose cell is gone
+    assert gate.waiting(made, [cell(0), new], 2) is None
+    ledger.apply(run(2, FIXABLE, key=2, at=1), made)
+    assert "is not fixed" in (gate.waiting(made, [cell(0), new], 2) or "")
+    ledger.apply(run(3, FINE, key=2, at=1), made)
+    assert (made.open_step(), made.complete) == (1, False)
+    ledger.apply(events.Confirmed(key=1, reason="enough"), made)
+    assert made.complete
 
 
 @pytest.mark.parametrize(

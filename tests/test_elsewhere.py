@@ -30,10 +30,8 @@ def test_an_edit_that_is_not_covered_gets_one_line_once_a_session_and_notebook(s
     assert 'notebooks: ["notebooks", "analysis"]' in other.insert("2")[1].line
     one.session = "another"
     assert "is covered by no pattern" in one.insert("4")[1].line
-    hidden = at(shared, ".venv/share/x.ipynb")
-    assert "it lies in a folder where none leads" in hidden.insert("5")[1].line
-    outside = at(shared, "../of-nobody.ipynb")
-    assert outside.insert("6")[1].stdout == b""  # none of the project's
+    for name in (".venv/share/x.ipynb", "../of-nobody.ipynb"):
+        assert at(shared, name).insert("5")[1].line.endswith("; it lies where none leads")
     assert not (shared.folder / "ran").exists()
     # the line that is named covers it from the next edit on, and no hook is bound to a folder
     shared.config('notebooks: ["notebooks", "*.ipynb"]\n')

@@ -460,7 +460,11 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(pr
     assert 'Step 1 of 3 "Train": not done. Replace its cell, or say why' in answer.text
     assert answer.line.startswith('? step 1 of 3 "Train" · ok, but `score > 0.9` is false')
     assert (step(project, 1)["status"], project.json("status")["state"]) == ("doubted", "ready")
-    assert "is false: replace its cell" in end_turn(notebook)["reason"]
+    assert "? 1. Train  (its criterion is false)" in project.stepper("status").stdout
+    assert "is false: replace its cell" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+    _, answer = notebook.insert("text = ''")  # the work may go on without it
+    assert "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text  # prose is the agent's
+    assert 'Next: step 3 of 3 "Count".' in answer.text
     assert 'step 1 of 3 "Train": done; criterion met: score > 0.9.' in notebook.replace(
         cell_id, "score = 0.95"
     ).text.replace("Step", "step")
@@ -470,14 +474,12 @@ def test_a_criterion_that_is_false_leaves_the_step_open_until_it_is_confirmed(pr
     assert step(project, 1)["status"] == "doubted"
     assert "say why the step is done" in project.stepper("confirm", check=2).stderr
     said = project.stepper("confirm", "the data", "allow no more").stdout
-    assert 'step 1 of 3 "Train"' in said and "is done (the data allow no more). Next: step 2 of 3" in said
+    assert 'step 1 of 3 "Train"' in said and "is done (the data allow no more). Next: step 3 of 3" in said
     assert "(confirmed: the data allow no more)" in project.stepper("plan").stdout.replace(
         "criterion: score > 0.9; ", ""
     )
     assert project.json("plan")["steps"][0]["reason"] == "the data allow no more"
     assert bash(notebook, 'stepper confirm "the data allow no more"') == {}  # the agent's own to say
-    _, answer = notebook.insert("text = ''")
-    assert "done; criterion: it reads well." in answer.text and "Doubt" not in answer.text  # prose is the agent's
     _, answer = notebook.insert("m = 3")
     assert "done; criterion: n == 3." in answer.text and "Doubt" not in answer.text  # no such name: as prose
     assert "complete" in answer.text

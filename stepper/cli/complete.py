@@ -78,8 +78,9 @@ def _known(paths: Paths) -> dict[str, str]:
         folders = sorted(places.folders(), key=len, reverse=True)
     except StepperError:
         return {}
-    known = {}
+    known = dict[str, str]()
     for path in found:
         folder = next((folder for folder in folders if path.startswith(os.path.join(folder, ""))), paths.project)
-        known[os.path.relpath(path, folder).removesuffix(".ipynb")] = path
+        name = os.path.relpath(path, folder)  # two folders may have one of that name
+        known[(name if name[:-6] not in known else paths.relative(path)).removesuffix(".ipynb")] = path
     return known

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from stepper.cli.terminal import say
+from stepper.cli.terminal import coloured, say
 from stepper.ground.text import CONTROLS, clean, counted, one_line
 
 MARKS = {
@@ -71,7 +71,7 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
-    lines = [_step(step, [f"retries: {step['attempts']}"] if step["attempts"] else []) for step in steps]
+    lines = [_step(step, _stands(step)) for step in steps]
     lines += [_cell(cell) for cell in found["cells"]]
     lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
@@ -80,6 +80,11 @@ def _status(found: dict[str, Any]) -> str:
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
+
+
+def _stands(step: dict[str, Any]) -> list[str]:
+    doubted = step["status"] == "doubted"
+    return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
 
 
 def _cell(cell: dict[str, Any]) -> str:
@@ -237,7 +242,7 @@ class RunProgress(contextlib.ExitStack):
         told = read(kind, message)
         if not sys.stdout.isatty():
             if isinstance(told, CellEnded):
-                click.echo(clean(told.line))
+                say(told.line)
             return
         if self.bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -249,5 +254,7 @@ class RunProgress(contextlib.ExitStack):
         if isinstance(told, CellBegins):
             self.bar.update(task, description=f"cell {told.cell}")
         else:
-            self.bar.console.print(clean(told.line), markup=False, highlight=False)
+            from rich.text import Text
+
+            self.bar.console.print(Text.from_ansi(coloured(clean(told.line))), highlight=False)
             self.bar.update(task, completed=told.position)

@@ -52,11 +52,13 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
     try:
         if why_not := refused(session, change):
             return payload.decided("deny", f"stepper: {why_not}")
-        if (why := gate.unseen(event.consent, session.limits())) and brings_code(session, change):
+        why = gate.unseen(event.consent, session.limits())
+        if why and brings_code(session, change):
             return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
     except StepperError:
         return payload.SILENT  # PostToolUse says what is wrong
-    if event.asks_each and gate.only_adds_text(session.state, change):
+    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
+    if (event.asks_each or why) and gate.only_adds_text(session.state, change):
         return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
     return payload.SILENT
 
@@ -64,6 +66,8 @@ async def before_tool(workspace: Workspace, event: Event) -> bytes:
 def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
     runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if consent is Consent.WITHHELD and gate.NEW.search(command):
+        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:
@@ -114,8 +118,8 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
-        outside = not error.name.startswith("../") and workspace.once(event.session, error.name)
-        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if outside else None)
+        new = workspace.once(event.session, error.name)
+        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
@@ -238,8 +242,9 @@ def _context(event: str, text: str) -> bytes:
 async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
+    cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
     stop = [now.stop.text] if now.stop else []
-    return "\n".join([head, *brief.plan_lines(session.state), *stop, brief.next_line(session.state)])
+    return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt

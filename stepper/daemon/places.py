@@ -15,7 +15,7 @@ ELSEWHERE = "@/"  # before the names of what lies in no `notebooks_dir`, in the 
 
 
 class UncoveredError(UsageError):
-    """A notebook of the project that no pattern covers, `name` relative to it; `line` of the configuration would."""
+    """A notebook that no pattern covers, `name` relative to the project; `line` of the configuration would."""
 
     name = line = ""
 
@@ -112,5 +112,5 @@ class Places:
         error = UncoveredError(
             why, "move it there" + (f", or cover it in .stepper/config.yaml: {line}" if line else "")
         )
-        error.name, error.line = name, line
+        error.name, error.line = (path if name.startswith("../") else name), line
         return error

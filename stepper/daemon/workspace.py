@@ -17,7 +17,7 @@ from stepper.daemon.environ import kernel_environ
 from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
-from stepper.ground.paths import Paths
+from stepper.ground.paths import Paths, copy_of_ipykernel
 from stepper.ground.text import quoted
 from stepper.notebook.file import create
 from stepper.policy import plan as plans
@@ -178,7 +178,8 @@ class Workspace:
         limits = self.config.limits()
         python = self._interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
-        return KernelPlace(python, cwd, kernel_environ(environ, python, self.paths.used_env, limits.hide_env))
+        own = self.paths.used_env
+        return KernelPlace(python, cwd, kernel_environ(environ, python, own, limits.hide_env), copy_of_ipykernel(own))
 
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)

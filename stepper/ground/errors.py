@@ -35,6 +35,10 @@ class KernelError(StepperError):
     stops = False
 
 
+class IpykernelMissingError(KernelError):
+    """The interpreter has no ipykernel, or lacks what that needs; the hint adds it."""
+
+
 class KernelStartFailedError(KernelError):
     """The kernel's process died or kept silent at start."""
 

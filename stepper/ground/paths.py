@@ -74,6 +74,11 @@ def recorded(project: str) -> "dict[str, Any]":
     return data if isinstance(data, dict) and tokens[0] and tokens[0] == tokens[1] else {}
 
 
+def copy_of_ipykernel(env: str, version: str = "") -> str:
+    """Return where an environment of stepper's may hold ipykernel for a Python, or what all such folders begin with."""
+    return os.path.join(env, "kernel-" + ".".join(version.split(".")[:2]))
+
+
 class Paths(Meeting):
     """The places of one project. `project` is resolved: every caller meets the same folder."""
 

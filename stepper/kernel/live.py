@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.ground.errors import KernelError, KernelStartFailedError
+from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import Connection
@@ -39,7 +39,7 @@ class LiveKernel(Connection):
             death = await self.death()
             if death is not None:
                 hint = self.process.mends(death)
-                error = KernelError if hint else KernelStartFailedError
+                error = IpykernelMissingError if hint else KernelStartFailedError
                 said = death.stderr or "it wrote nothing"
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:

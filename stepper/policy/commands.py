@@ -157,13 +157,6 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     notebook: str | None = option(WHICH)
 
 
-class Confirm(Arguments, name="confirm", examples=('confirm "two rows are duplicates by design"',)):
-    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
-
-    words: str = word("", many=True, stdin=True)
-    notebook: str | None = option(WHICH)
-
-
 class Context(Arguments, name="context"):
     """Show what an agent must know to go on with the current notebook."""
 
@@ -203,6 +196,13 @@ class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 -
     notebook: str | None = option(WHICH)
 
 
+class Confirm(Arguments, name="confirm", group=PLAN, examples=('confirm "two stations report in feet"',)):
+    """Take the step whose criterion is false for done all the same; WORDS say why (`-`: from standard input)."""
+
+    words: str = word("", many=True, stdin=True)
+    notebook: str | None = option(WHICH)
+
+
 class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval "df.columns"', "eval - < look.py")):
     """Run CODE in the live kernel without touching the notebook (`-`: from standard input); exit 1 where it fails."""
 
@@ -229,14 +229,14 @@ class Shutdown(OfNotebook, name="shutdown", group=KERNEL, examples=("shutdown", 
     """End the kernel of NOTEBOOK; without one the daemon and all kernels of this project. Nothing else is touched."""
 
 
-class Continue(Arguments, name="continue", persons=True, group=PERSONS, examples=("continue", "continue drop them")):
+class Continue(Arguments, name="continue", persons=True, group=PERSONS, examples=("continue yes, drop them",)):
     """Lift a stop; say where to go on. The agent reads ANSWER (`-`: from standard input)."""
 
     answer: str = word("", many=True, stdin=True)
     notebook: str | None = option(WHICH)
 
 
-class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix", "fix the file is data/b.csv")):
+class Fix(Arguments, name="fix", persons=True, group=PERSONS, examples=("fix the dates are in UTC",)):
     """Lift a stop and grant the failed step fresh retries; show what failed and what was tried.
 
     The agent reads HINT (`-`: from standard input).

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepper.ground.text import one_line
 from stepper.policy import plan
 from stepper.policy.commands import COMMANDS
-from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits, StepStatus
 from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
@@ -20,6 +20,11 @@ ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
 CALL = r"\bstepper[\\'\")]*(?:\s+[\\'\"]*-\S*)*\s[\s\\'\")]*({})\b"
 PERSONS = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.persons)))
+NEW = re.compile(CALL.format("new"))
+PLAN_FIRST = (
+    "no notebook was made: in plan mode nothing is written. The problem and its steps (TITLE :: CRITERION) belong into"
+    " the plan that the person is shown; `stepper new` makes the notebook once that is accepted"
+)
 RUNNING = re.compile(CALL.format("|".join(name for name, row in COMMANDS.items() if row.runs_code)))
 
 
@@ -52,7 +57,7 @@ def stopped(state: State) -> str | None:
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:
     """Return why a new code cell that would stand at `index` must wait: a failed cell above it is not fixed."""
-    number = state.open_step()
+    number = state.open_step(StepStatus.DOUBTED)
     failed = plan.failed_cell(state, cells, number) if number is not None else None
     if failed is None or index <= failed.index:
         return None

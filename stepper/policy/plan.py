@@ -14,6 +14,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
 IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
 
@@ -42,7 +43,7 @@ def step(number: int, title: str, criterion: str = "", kind: str = "step") -> St
 
 def expression(criterion: str) -> str:
     """Return a criterion that compares, as Python; '' for one in prose, which the agent judges."""
-    text = criterion.strip(" `")
+    text = criterion.strip(" `").translate(SIGNS)
     try:
         body = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -79,7 +80,7 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
     """Return the id of the step that a code cell belongs to, or None for a cell in no step.
 
     Its own first line decides, then whose cell it is, then which step is open: while that one's failed cell exists,
-    every other cell is a helper in no step.
+    every other cell is a helper in no step. A step whose criterion is false has its cell: the work may go on past it.
     """
     asked = firstline.parse(cell.source)
     if asked.scratch:
@@ -90,6 +91,9 @@ def step_of(state: State, cells: Sequence[Cell], cell: Cell) -> int | None:
         if state.of(step.id).cell_id == cell.id:
             return step.id
     number = state.open_step()
+    progress = state.of(number) if number is not None else None
+    if progress and progress.status is StepStatus.DOUBTED and find_cell(cells, progress.cell_id or ""):
+        number = state.open_step(StepStatus.DOUBTED)
     if cell.id in state.progress or (number is not None and failed_cell(state, cells, number) is not None):
         return None  # it ran before, in no step; or it is a helper
     return number

@@ -106,12 +106,9 @@ class State:
         counts = progress.held_count + 1 == HELD_IN_A_ROW
         return (0 if progress.status is StepStatus.DONE else progress.attempts) + counts, counts
 
-    def open_step(self) -> int | None:
-        """Return the id of the first step that is neither done nor skipped, or None."""
-        for step in self.plan.steps:
-            if self.of(step.id).status not in OVER:
-                return step.id
-        return None
+    def open_step(self, *ran: StepStatus) -> int | None:
+        """Return the id of the first step that is neither done nor skipped, nor of the statuses given, or None."""
+        return next((step.id for step in self.plan.steps if self.of(step.id).status not in (*OVER, *ran)), None)
 
     @property
     def left(self) -> list[Step]:

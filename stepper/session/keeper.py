@@ -39,6 +39,7 @@ class Keeper:
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
         self.news = ""
+        self.lacked = False  # ipykernel, which was said
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
@@ -73,7 +74,12 @@ class Keeper:
             self.starting = False
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
-        self.log(KernelChanged(what="started", kernel=kernel.id, pid=kernel.about().pid, at=now()))
+        about = kernel.about()
+        if about.lacks and not self.lacked:
+            self.lacked = True
+            said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
+            self.news = ". ".join(filter(None, (self.news, f"{said}; what adds it: {about.lacks}")))
+        self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
         return kernel
 
     async def interrupt(self, reason: str) -> bool:

@@ -61,19 +61,27 @@ class Execution:
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """Where a notebook's kernel runs: its interpreter, folder and environment."""
+    """Where a notebook's kernel runs: its interpreter, folder and environment.
+
+    `copy` and the interpreter's version, `3.12`, is the folder of stepper's own ipykernel, for one that has none.
+    """
 
     python: str
     cwd: str
     environ: Mapping[str, str]
+    copy: str = ""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a kernel is: its interpreter, and its process where it has one on this machine."""
+    """What a kernel is: its interpreter, and its process where it has one on this machine.
+
+    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy.
+    """
 
     python: str
     pid: int | None = None
+    lacks: str = ""
 
 
 class Kernel(Protocol):

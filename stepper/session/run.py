@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
-from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, Verdict, instant
+from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import Caller, Session
@@ -75,7 +75,7 @@ async def run_cell(
             return _not_started(session, work, caller, error)
         work.notes = [*session.take_notes(), *work.notes]
         if caller.left.is_set():
-            raise StepperError("the caller went away before the cell ran")
+            raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
         how = (begun.request, False, work.criterion)
@@ -155,7 +155,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         run=run,
         outputs=execution.outputs,
         plan=state.plan,
-        next_step=state.plan.step(state.open_step()),
+        next_step=state.plan.step(state.open_step(StepStatus.DOUBTED) or state.open_step()),
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,

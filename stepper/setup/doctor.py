@@ -16,7 +16,7 @@ from pathlib import Path
 from stepper import __version__
 from stepper.ground import walk
 from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.paths import Paths, recorded
+from stepper.ground.paths import Paths, copy_of_ipykernel, recorded
 from stepper.ground.text import ODD
 from stepper.hook import client
 from stepper.policy import covered
@@ -145,6 +145,8 @@ def _ipykernel(paths: Paths) -> str:
     if "ipykernel" not in about.modules:
         locked = Path(paths.project, "uv.lock").exists()
         mend = "uv add --dev ipykernel" if locked else install_command(paths, python)
+        if Path(copy_of_ipykernel(paths.used_env, about.version)).is_dir():
+            return f"missing in {python}: kernels start with stepper's own copy. What adds it: {mend}"
         raise StepperError(f"missing in {python}", mend)
     return "present"
 

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from stepper import __version__
 from stepper.ground.errors import StepperError
@@ -20,7 +21,7 @@ from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
-from stepper.setup import doctor, modes, settings, shell, trust
+from stepper.setup import doctor, ipykernel, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -40,7 +41,10 @@ def apply(options: argparse.Namespace) -> None:
             say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
         for folder in (paths.project, *paths.borrowers()):
             _retire(Paths(folder))
-    _prepare_kernel(project, choice)
+    if options.add_ipykernel and not ipykernel.named(project):
+        _must([*ipykernel.ADD], project, None)
+        say("ipykernel", f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}")
+    _prepare_kernel(paths, choice)
     config = _write_config(paths, options.notebooks)
     limits = doctor.limits(paths)
     notebooks = doctor.home(limits.patterns)
@@ -130,10 +134,11 @@ def _retire(paths: Paths) -> None:
         say("daemon", f"of the old environment does not end ({error}): .stepper/env/bin/stepper shutdown")
 
 
-def _prepare_kernel(project: Path, choice: Choice) -> None:
+def _prepare_kernel(paths: Paths, choice: Choice) -> None:
     uv, made = shutil.which("uv"), []  # -I: the project is the current folder, and may hold modules of any name
+    project = Path(paths.project)
     half_made = project / ".venv" if choice.make else None
-    if choice.make:
+    if choice.make and not Path(choice.python).exists():  # `uv add` made it
         # in a project uv knows which Python it wants
         wanted = [] if (project / "pyproject.toml").exists() else ["--python", sys.executable]
         command = [uv, "venv", *wanted, ".venv"] if uv else [sys.executable, "-I", "-m", "venv", ".venv"]
@@ -142,15 +147,18 @@ def _prepare_kernel(project: Path, choice: Choice) -> None:
     about = check_interpreter(choice)
     if "ipykernel" not in about.modules:
         pip = [uv, "pip", "install", "--python", choice.python] if uv else [choice.python, "-I", "-m", "pip", "install"]
-        _must([*pip, "ipykernel"], project, half_made)
+        _check([*pip, "ipykernel"], ipykernel.put(project, *pip), half_made)
         made.append("ipykernel added")
     say("kernel", f"{', '.join(made) or 'unchanged'}: {choice.python} ({choice.why}, Python {about.version})")
-    if "ipykernel added" in made and (project / "uv.lock").exists():
-        say("", "an exact `uv sync` removes ipykernel again: uv add --dev ipykernel")
+    for line in filter(None, (ipykernel.copy(paths, choice.python, about), *ipykernel.offer(project))):
+        say("", line)
 
 
 def _must(command: list[str], cwd: Path, undo: Path | None) -> None:
-    done = run(*command, cwd=str(cwd))
+    _check(command, run(*command, cwd=str(cwd)), undo)
+
+
+def _check(command: list[str], done: CompletedProcess[str], undo: Path | None) -> None:
     if done.returncode:
         if undo:
             remove(undo)

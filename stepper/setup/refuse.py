@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, record_folder, record_root, recorded
 from stepper.policy import covered
-from stepper.setup import doctor, settings, shell
+from stepper.setup import doctor, ipykernel, settings, shell
 from stepper.setup.files import PACKAGE, read, read_settings
 from stepper.setup.interpreter import Interpreter, run, usable
 from stepper.setup.skills import SKILLS, shipped_skills, standing
@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     parser.add_argument("--notebooks", nargs="+", default=[])
-    for name in ("allow", "editable", "uninstall", "demo", "link", "remade"):
+    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -210,6 +210,8 @@ def refuse(options: argparse.Namespace) -> Choice:
     if options.link:
         shell.check()
     read_settings(project / SETTINGS)
+    if options.add_ipykernel:
+        ipykernel.check_add(project)
     choice = choose(paths, options.python, {} if options.scratch else os.environ)
     if not choice.make:
         check_interpreter(choice)

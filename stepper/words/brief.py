@@ -32,13 +32,13 @@ AGAIN = {
     StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
 }
 NAMES = 40  # of each kind, in a context
-ANSWER_LIMIT = 2000  # characters of what the person says with a command
 WAYS = {
     "stepper restore": "runs the cells that had ended well again, in a fresh kernel",
     "stepper continue [ANSWER]": "lifts the stop (in Claude Code: /continue)",
     "stepper fix [HINT]": "lifts it and grants the failed step fresh retries (/fix)",
     "stepper skip [REASON]": "lifts it and leaves the step out (/skip)",
 }
+ANSWER_LIMIT = 2000  # characters of what the person says with a command
 
 
 def plan_lines(state: State) -> list[str]:
@@ -144,7 +144,7 @@ def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
     lines += [f"The agent asks: {one_line(asked)}"] if asked else []
     lines += [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"] if run else []
     ways = [name for name in WAYS if name != "stepper restore" or state.lost]
-    lines += ["Ways out:", *(f"  {name:<24}{WAYS[name]}" for name in ways)]
+    lines += ["Ways out:", *(f"  {name:<28}{WAYS[name]}" for name in ways)]
     return asked or None, ways, "\n".join(lines)
 
 
@@ -174,7 +174,7 @@ def unheard(name: str, text: str) -> str:
 def uncovered(name: str, line: str) -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
-    mend = f"what covers it: {one_line(line)}" if line else "it lies in a folder where none leads"
+    mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
     text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 

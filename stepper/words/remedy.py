@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepper.policy import classify
 from stepper.policy.model import Fault, Outcome, Verdict
 
-ELSE = "tell the agent what it lacks and /fix, or /skip this step"
+ELSE = "tell the agent what it lacks: /fix HINT, or /skip this step"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 TIMEOUT = "let the cell do less, or give it more time (first line `# stepper: timeout=10m`), then /fix"
 NETWORK = "see whether the network and the server are there, then /fix"

@@ -147,6 +147,10 @@ def _standing(ended: Ended) -> str:
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
 
+def _unmet(ended: Ended) -> list[str]:
+    return [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
+
+
 def _failing_lines(fault: Fault, source: str, origins: Mapping[int, str]) -> list[str]:
     parts = []
     if isinstance(fault.line, int):  # a SyntaxError of the user's own may say anything
@@ -169,6 +173,10 @@ def left_out(what: LeftOut) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
+def _notes(ended: Ended) -> list[str]:
+    return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+
+
 def of_run(ended: Ended) -> Report:
     """Return the report on one run."""
     run = ended.run
@@ -176,7 +184,7 @@ def of_run(ended: Ended) -> Report:
     if ended.held:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
-    parts += [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
+    parts += _notes(ended)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
@@ -189,7 +197,7 @@ def of_run(ended: Ended) -> Report:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
-    parts += [f"Doubt: its criterion {ended.unmet}"] if ended.unmet else []
+    parts += _unmet(ended)
     parts += [one if MORE_DOUBTS.fullmatch(one) else f"{about}: {one}" for one in ended.doubts]
     parts += outputs_text(ended.outputs, room, errors=run.outcome is Outcome.OK)  # `run_cell` in a cell shows one
     parts += outputs_text(ended.captured, room // 2, "In an Output widget", errors=True)
@@ -255,7 +263,7 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
     for one in ended[:-1]:
-        parts += [_headline(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [_headline(one), *_notes(one), *_unmet(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")

@@ -83,7 +83,9 @@ def environment(home: Path, model: ScriptedModel, extra: Mapping[str, str] | Non
 
 
 def permission_flags(mode: str) -> list[str]:
-    """The arguments that start the client in a permission mode."""
+    """The arguments that start the client in a permission mode; '' for the one that it takes itself."""
+    if not mode:
+        return []
     return ["--dangerously-skip-permissions"] if mode == "bypassPermissions" else ["--permission-mode", mode]
 
 
@@ -198,9 +200,13 @@ class InteractiveClaude:
 
     def send(self, words: str) -> None:
         """Type a prompt and press Enter."""
-        self._tmux("send-keys", "-l", "--", words)
+        self.type(words)
         self.wait_for(words.rsplit(maxsplit=1)[-1], timeout=5)
         self.keys("Enter")
+
+    def type(self, words: str) -> None:
+        """Type without pressing Enter."""
+        self._tmux("send-keys", "-l", "--", words)
 
     def keys(self, *names: str) -> None:
         """Press keys, by tmux's names: `Escape`, `Enter`, `Down`, `C-c`."""
@@ -212,6 +218,22 @@ class InteractiveClaude:
     def wait_for(self, substring: str, timeout: float = 20) -> str:
         """The first screen that holds this text."""
         return self._wait_for_any((substring,), timeout)
+
+    def answer_edits_until(self, substring: str, key: str = "Enter", timeout: float = 40) -> list[str]:
+        """Answer each question about an edit with a key until a text is there; return the screens with the questions."""
+        asked: dict[str, str] = {}
+        deadline = time.monotonic() + timeout
+        while substring not in (screen := self.screen()):
+            assert time.monotonic() < deadline, f"not on the screen after {timeout} s: {substring}\n{screen}"
+            question = _question(screen)
+            if "❯ 1. Yes" in question and "╌╌" in question:  # what is to be written comes after the rest
+                asked.setdefault(question, screen)
+                self.keys(key)
+                until = time.monotonic() + 3  # the key may come too early
+                while _question(self.screen()) == question and time.monotonic() < until:
+                    time.sleep(0.02)
+            time.sleep(0.05)
+        return [*asked.values()]
 
     def close(self) -> None:
         """End the client with its tmux server, and nothing else."""
@@ -236,6 +258,11 @@ class InteractiveClaude:
     def _tmux(self, *arguments: str) -> str:
         command = [*self._tmux_command, *arguments]
         return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
+
+
+def _question(screen: str) -> str:
+    """Return what stands below the last rule; what stands above it may still change."""
+    return screen.rpartition("────")[2].strip()
 
 
 def prepare_home(home: Path, project: Path) -> None:

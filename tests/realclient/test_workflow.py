@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -158,7 +159,7 @@ Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
 Suggestion: {action}"""
-LACKS = "tell the agent what it lacks and /fix, or /skip this step"
+LACKS = "tell the agent what it lacks: /fix HINT, or /skip this step"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 
 
@@ -376,6 +377,35 @@ def test_notebook_status_shows_and_changes_nothing(notebook: Path, scripted_mode
     assert "✓ 1. Load" in said and "✗ 2. Count" in said and "· 3. Tell" in said and "kernel: idle" in said
     assert len(model.requests) == 1  # asked for the status, the agent is not sent on to work
     assert standing(notebook) == ("ready", ["done", "failed", "pending"])
+
+
+def test_the_status_of_a_stopped_notebook_says_the_ways_out(
+    notebook: Path, scripted_model: Model, client: Client
+) -> None:
+    ran(notebook, "rows = 3", "raise RuntimeError('STOP: which column?')")
+    model = scripted_model([text("There it is.")])
+    client(model).prompt("/notebook-status", permissions="default")
+    said = model.shown()
+    assert f"notebooks/{notebook.name}: stopped, 1 of 3 steps done" in said
+    assert "RuntimeError: STOP: which column?" in said and "The agent asks: which column?" in said
+    assert all(way in said for way in ("stepper continue", "stepper fix", "stepper skip [REASON]"))
+
+
+def test_a_new_notebook_on_the_screen_has_no_empty_keys(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """In a git repository the client shows forty lines of each file that a shell command made."""
+    steps = " ".join(f"--step 'Step {number}'" for number in range(7))
+    model = scripted_model([bash(f"stepper new 'A short one' {steps}")], [text("It is there.")])
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    try:
+        screen = interactive_claude(model, permissions="auto")
+        screen.send("Make it.")
+        seen = screen.wait_for("It is there.")
+    finally:
+        shutil.rmtree(project / ".git")
+    assert "files that changed while this command ran" in seen and '"title": "Step 2"' in seen
+    assert '"criterion"' not in seen and '"kind"' not in seen
 
 
 def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client: Client) -> None:
@@ -671,3 +701,75 @@ def test_a_transient_error_heals_by_itself(notebook: Path, scripted_model: Model
     assert 'Step 1 of 3 "Load": done' in said
     assert outcomes(notebook) == ["error", "ok"]
     assert status(notebook)["steps"][0]["attempts"] == 0
+
+
+def test_a_question_is_answered_in_one_message(
+    notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """As the person sees it: the question below the block, her plain reply left alone, `/continue ANSWER` handed on."""
+    ask = 'raise RuntimeError("STOP: drop the 3 rows without a price?")'
+    model = scripted_model([read(notebook)], [insert(notebook, ask, "cell-0")])
+    screen = interactive_claude(model)
+    screen.send("Begin the work")
+    seen = screen.wait_for("The agent asks: ")
+    assert "❌ Execution stopped at cell 1" in seen and "The agent asks: drop the 3 rows without a price?" in seen
+    assert f"Suggestion: {DECIDE}" in seen
+
+    model.then([text("Give `/continue yes`, then I go on.")])
+    screen.send("yes, drop them")
+    screen.wait_for("then I go on")
+    said = shown_in(model.requests[-1])
+    assert f'{notebook.name} is stopped (it asks "drop the 3 rows without a price?")' in said
+    assert "The one command that lifts it, for the person to give: `/continue ANSWER`." in said
+    assert standing(notebook)[0] == "stopped"
+
+    model.then([read(notebook)], [replace(notebook, "rows = 3", "cell-1")], [text("Dropped. Is that all?")])
+    screen.send("/continue yes, drop 'em")
+    assert "✓ step 1 of 3" in screen.wait_for("Dropped.")
+    assert 'To "drop the 3 rows without a price?" the person answers: yes, drop \'em' in model.shown()
+    assert standing(notebook) == ("ready", ["done", "pending", "pending"])
+
+
+def test_the_agents_own_skill_is_not_in_the_persons_menu(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    model = scripted_model([tool("Skill", {"skill": "stepping-notebooks"})], [text("I have read it.")])
+    screen = interactive_claude(model)
+    screen.type("/step")
+    assert "/stepping-notebooks" not in screen.wait_for("/skip")  # which is like it
+    screen.keys("C-u")
+    screen.send("Read the skill")
+    screen.wait_for("I have read it.")
+    assert "A code cell that you write with `NotebookEdit` runs at once" in model.shown()
+
+
+def test_in_plan_mode_no_notebook_is_made(project: Path, scripted_model: Model, client: Client) -> None:
+    model = scripted_model([bash("stepper new 'made too early' --step One")], [text("Here is my plan. May I?")])
+
+    client(model).prompt("Plan it.", permissions="plan")
+
+    (said,) = tool_results(model.requests[-1])
+    assert (
+        "no notebook was made: in plan mode nothing is written" in said
+        and "`stepper new` makes the notebook once" in said
+    )
+    assert not [path for path in (project / "notebooks").iterdir() if "too_early" in path.name]
+
+
+def test_a_criterion_that_is_false_leaves_the_step_open(project: Path, scripted_model: Model, client: Client) -> None:
+    notebook = new(project, "a score", "Train :: score > 0.9", "Tell")
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "score = 0.85", "cell-0")],
+        [text("Done!")],  # sent on: it is not
+        [bash('stepper confirm "the data allow no more"')],
+        [text("The rest is for tomorrow. Shall I?")],
+    )
+    client(model).prompt("Begin.")
+
+    asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
+    assert "Doubt: its criterion `score > 0.9` is false: score is 0.85" in asked
+    assert 'Step 1 of 2 "Train": not done. Replace its cell, or say why it is done all the same' in asked
+    assert "2 of 2 steps" in sent_on and "its criterion is false: replace its cell" in sent_on
+    assert 'step 1 of 2 "Train"' in told and "is done (the data allow no more). Next: step 2 of 2" in told
+    assert standing(notebook) == ("ready", ["done", "pending"])

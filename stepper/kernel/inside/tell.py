@@ -82,8 +82,8 @@ def after_run(result: Any) -> None:
     odd = guarded(parts["doubts"].after, result.info.raw_cell, error is None) if "doubts" in parts else []
     shown = guarded(parts["figures"].collected) if "figures" in parts else []
     ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
-    asked = None if error else parent()["metadata"].get("stepper_criterion")
-    met = guarded(part("criterion").holds, asked) if asked and "criterion" in parts["names"] else None
+    asked = parent()["metadata"].get("stepper_criterion") if error is None and "criterion" in parts["names"] else ""
+    met = guarded(lambda: part("criterion").holds(asked)) if asked else None
     tell(error, doubts=odd or [], figures=shown or [], commands=ended or [], **({"criterion": met} if met else {}))
 
 

@@ -42,6 +42,7 @@ class LocalProcess:
     def __init__(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files) -> None:
         self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
         self.python: str = told["python"]
+        self.lacks = str(told.get("lacks", ""))
         self.runtime = os.path.dirname(told["connection"]["ip"])
         self.log, self.stack = str(files.stderr), str(files.stack)
         self.channels = Channels(told["connection"])
@@ -50,7 +51,7 @@ class LocalProcess:
 
     def about(self) -> About:
         """Return what it is: its interpreter and its process."""
-        return About(self.python, self.identity.pid)
+        return About(self.python, self.identity.pid, self.lacks)
 
     async def interrupt(self) -> None:
         """Interrupt it with its process group; never a pid or a group that others have taken."""

@@ -6,6 +6,7 @@ What talks to a kernel (jupyter_client, ZeroMQ) is loaded while the kernel start
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 import os
 import uuid
@@ -16,7 +17,7 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
-from stepper.ground.errors import KernelError
+from stepper.ground.errors import IpykernelMissingError, KernelError
 from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import Files
 from stepper.kernel.local.process import Identity
@@ -41,6 +42,18 @@ class LocalKernels:
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError with what it wrote to stderr."""
+        try:
+            return await self._start(place)
+        except IpykernelMissingError as missing:
+            if not place.copy or not glob.glob(f"{glob.escape(place.copy)}*"):
+                raise
+            try:
+                return await self._start(place, missing.hint)
+            except KernelError:  # none for that Python, or not with what else the project holds
+                raise missing from None
+
+    async def _start(self, place: KernelPlace, lacks: str = "") -> LiveKernel:
+        """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
         name = uuid.uuid4().hex
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
         try:
@@ -54,9 +67,9 @@ class LocalKernels:
             raise KernelError(why, getattr(error, "hint", "")) from error
         with stderr:
             try:
-                child, connection = launch.launch(place, name, self.runtime, stderr)
+                child, connection = launch.launch(place, name, self.runtime, stderr, place.copy if lacks else "")
                 identity = Identity.of(child.pid)
-                told = {"kernel": name, "python": place.python, "connection": connection}
+                told = {"kernel": name, "python": place.python, "connection": connection, "lacks": lacks}
                 told["provisioner"] = asdict(identity)
                 kernel = self._live(told, identity, child)
             except BaseException as error:

@@ -23,14 +23,16 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 # As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
 # may have put modules of those names. What the launcher starts puts the folder on the path for the cells.
 START = (
-    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); {}import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
+# Behind all that the interpreter has: what the project holds of it in other versions is what is imported.
+WITH_COPY = "sys.path.append({!r} + '%d.%d' % sys.version_info[:2]); "
 # What says of another Python where it lies, of another kernel whose end is its own, of tests in which ipykernel would
 # not read what children write.
 NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID", "PYTEST_CURRENT_TEST")
 # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
-ARGUMENTS = ("-c", START, "--HistoryManager.hist_file=:memory:", "-f")
+ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
 
 
 class Files:
@@ -55,10 +57,12 @@ def socket_path(runtime: str, kernel: str) -> str:
     return os.path.join(runtime, f"k{kernel[:8]}")
 
 
-def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> tuple[Popen[bytes], dict[str, Any]]:
+def launch(
+    place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes], copy: str = ""
+) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, the first to go where memory runs out; return it and how it is reached. Raise OSError.
 
-    It leads a session of its own, to live on when the daemon dies.
+    It leads a session of its own, to live on when the daemon dies. `copy` is that of `place`, where it is needed.
     """
     ip = socket_path(runtime, kernel)
     connection: dict[str, Any] = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
@@ -67,7 +71,7 @@ def launch(place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes]) -> 
     private.replace(file, json.dumps(connection).encode())
     environ = {name: value for name, value in place.environ.items() if name not in NOT_ITS_OWN}
     child = Popen(
-        [place.python, *ARGUMENTS, file],
+        [place.python, "-c", START.format(WITH_COPY.format(copy) if copy else ""), *ARGUMENTS, file],
         stdin=DEVNULL,
         stdout=stderr,
         stderr=stderr,

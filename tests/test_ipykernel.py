@@ -1,0 +1,228 @@
+"""ipykernel that the project does not name: what install says and does, and a kernel on stepper's own copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.paths import Paths, copy_of_ipykernel
+from stepper.setup import install, ipykernel, refuse
+from tests.conftest import ROOT, Project
+from tests.environments import environment
+from tests.test_install import bin_folder, environ, find_uv, forward, script
+
+PYPROJECT = '[project]\nname = "shop"\nversion = "0"\ndependencies = ["packaging<24"]\n'
+LOCK = 'version = 1\n\n[[package]]\nname = "packaging"\nversion = "23.2"\nsource = { registry = "x" }\n'
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of uv's that does not name ipykernel; `uv` writes down what it is asked, and makes a `--target`."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "uv.lock").write_text(LOCK)
+    script(folder / ".venv/bin/python", forward())
+    record = (
+        f'echo "$*" >>{tmp_path}/asked; while [ $# -gt 0 ]; do case $1 in --constraint) cat "$2" >>{tmp_path}/asked;;'
+        ' --target) mkdir -p "$2";; esac; shift; done; [ ! -e refuse ]'
+    )
+    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bin", uv=record)))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def asked(shop: Path) -> list[str]:
+    path = shop.parent / "asked"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+def test_install_offers_to_name_it_and_keeps_a_copy(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install.apply(refuse.parse([str(shop)]))
+    said = capsys.readouterr().out
+    assert "uv add --dev ipykernel" in said and "--add-ipykernel" in said
+    copy = Path(copy_of_ipykernel(Paths(str(shop)).env, VERSION))
+    assert copy.is_dir() and f"copy of ipykernel for Python {VERSION}" in said
+    first, *locked = asked(shop)
+    assert first.startswith(f"pip install --python {shop}/.venv/bin/python --quiet --target {copy}.new --constraint ")
+    assert locked == ["packaging==23.2"]  # it is to go with what the project holds
+    install.apply(refuse.parse([str(shop)]))
+    assert asked(shop) == []
+    assert (shop / "pyproject.toml").read_text() == PYPROJECT
+
+
+def test_a_copy_that_cannot_be_made_stops_nothing(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shop / "refuse").touch()
+    install.apply(refuse.parse([str(shop)]))
+    assert "no copy of ipykernel could be made" in capsys.readouterr().out
+    assert not list(Path(Paths(str(shop)).env).glob("kernel-*"))
+    assert len(asked(shop)) == 3  # with what is locked, then without
+
+
+def test_install_names_it_where_it_is_asked_to(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+    assert asked(shop)[0] == "add --dev ipykernel"
+    assert "added to the project's dependencies: uv add --dev ipykernel" in capsys.readouterr().out
+    (shop / "uv.lock").write_text(LOCK + '[[package]]\nname = "ipykernel"\nversion = "7.4.0"\n')
+    install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+    assert asked(shop) == []
+    assert "uv add" not in capsys.readouterr().out
+
+
+def test_what_cannot_be_added_is_refused_before_anything_changes(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (shop / "refuse").touch()
+    with pytest.raises(StepperError, match="uv add --dev ipykernel failed"):
+        install.apply(refuse.parse([str(shop), "--add-ipykernel"]))
+    assert not (shop / ".claude").exists()
+    monkeypatch.setenv("PATH", str(bin_folder(tmp_path / "bare")))
+    with pytest.raises(UsageError, match="uv is not on the PATH"):
+        refuse.plan(refuse.parse([str(shop), "--add-ipykernel"]))
+    (shop / "uv.lock").unlink()
+    with pytest.raises(UsageError, match="no project of uv's"):
+        refuse.plan(refuse.parse([str(shop), "--add-ipykernel"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "there"),
+    [
+        ("pyproject.toml", PYPROJECT, False),
+        ("pyproject.toml", '[dependency-groups]\ndev = ["ipykernel>=7"]\n', True),
+        ("pyproject.toml", "[tool.poetry.dependencies]\nipykernel = '*'\n", True),
+        ("pyproject.toml", '[tool.ruff]\n# no ipykernel\nexclude = ["my-ipykernel-tools", "ipykernel-tools"]\n', False),
+        ("uv.lock", LOCK, False),
+        ("uv.lock", LOCK + '[[package]]\nname = "ipykernel"\n', True),  # of jupyter, say
+    ],
+)
+def test_whether_a_project_names_it(tmp_path: Path, name: str, text: str, there: bool) -> None:
+    (tmp_path / name).write_text(text)
+    assert ipykernel.named(tmp_path) is there
+
+
+# a kernel on the copy
+
+
+def bare(folder: Path) -> Path:
+    """Make an environment without pip and ipykernel; return its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return next((folder / "lib").glob("python*")) / "site-packages"
+
+
+def house() -> Path:
+    """The packages of an environment with ipykernel, which serve as stepper's copy."""
+    return next(Path(environment(sys.executable, "ipykernel>=7")).parent.parent.glob("lib/python*/site-packages"))
+
+
+@pytest.fixture
+def without(project: Project) -> Project:
+    """A project whose interpreter lacks ipykernel, and holds a traitlets of its own."""
+    own = bare(project.folder / ".venv")
+    shutil.copytree(house() / "traitlets", own / "traitlets")
+    with (own / "traitlets/_version.py").open("a") as stream:
+        stream.write('\n__version__ = "5.14.0+ofproject"\n')
+    (project.folder / "uv.lock").touch()
+    project.config("python: .venv/bin/python\n")
+    project.stepper("trust")
+    return project
+
+
+def test_a_kernel_without_ipykernel_runs_on_the_copy_behind_the_projects_packages(without: Project) -> None:
+    copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.symlink_to(house())
+    notebook = without.new()
+    told = notebook.insert(
+        "import sys, traitlets, ipykernel; print(traitlets.__version__, ipykernel.__path__, sys.path[-1])"
+    )[1]
+    assert f"| 5.14.0+ofproject ['{copy}/ipykernel'] {copy}" in told.text
+    said = f"{without.folder}/.venv/bin/python lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
+    assert f"Note: {said}; what adds it: uv add --dev ipykernel." in told.text
+    assert "ipykernel" not in notebook.insert("1 + 1")[1].text
+    without.stepper("restart")
+    assert "ipykernel" not in notebook.insert("2 + 2")[1].text  # once
+    line = next(each for each in without.stepper("doctor", check=None).stdout.splitlines() if "ipykernel:" in each)
+    assert line.startswith("ok") and "stepper's own copy. What adds it: uv add --dev ipykernel" in line
+
+
+@pytest.mark.parametrize("name", ["kernel-3.0", f"kernel-{VERSION}"])
+def test_where_the_copy_cannot_serve_the_message_stays(without: Project, name: str) -> None:
+    """It is for another Python, or breaks."""
+    copy = Path(without.paths.env, name)
+    (copy / "ipykernel_launcher").mkdir(parents=True)
+    (copy / "ipykernel_launcher/__main__.py").write_text("raise ImportError('of another ABI')\n")
+    answer = without.new().insert("1")[1]
+    assert "NOT run" in answer.text and "No module named ipykernel_launcher" in answer.text
+    assert "mends it: uv add --dev ipykernel" in answer.text and not answer.stop
+    assert without.json("status")["kernel"]["state"] == "none"
+
+
+def test_a_notebook_that_is_written_whole_says_it_too(without: Project) -> None:
+    copy = Path(copy_of_ipykernel(without.paths.env, VERSION))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.symlink_to(house())
+    cells = [{"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": f"print({n})", "outputs": [],
+              "execution_count": None} for n in range(3)]  # fmt: skip
+    notebook = without.notebook("a.ipynb")
+    notebook.path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    payload = {"tool_name": "Write", "tool_input": {"file_path": str(notebook.path)}, "tool_use_id": "w",
+               "hook_event_name": "PostToolUse", "tool_response": {"type": "create"}, "session_id": "s",
+               "cwd": str(without.folder), "permission_mode": "default"}  # fmt: skip
+    assert without.hook("PostToolUse", payload).text.count("lacks ipykernel") == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
+    """The whole way: a project of uv's with an older traitlets, install.sh, `uv sync`, a cell."""
+    uv = find_uv()
+    if uv is None:
+        pytest.skip("uv is neither beside this Python nor on the PATH")
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    own = bin_folder(tmp_path / "bin", uv=f'exec {uv} "$@"')
+    env = environ(f"{own}{os.pathsep}{os.environ['PATH']}")
+
+    def sh(*command: object) -> str:
+        done = subprocess.run(
+            [str(word) for word in command], cwd=shop, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    sh(uv, "init", "--bare", "--name", "shop", "--python", sys.executable)
+    sh(uv, "add", "packaging<24", "traitlets<5.10")
+    assert "uv add --dev ipykernel" in sh(ROOT / "install.sh", shop)
+    assert "- ipykernel==" in sh(uv, "sync")
+    stepper = shop / ".stepper/env/bin/stepper"
+    try:
+        made = json.loads(sh(stepper, "new", "look", "--step", "look", "--json"))
+        notebook = shop / made["notebook"]
+        data = json.loads(notebook.read_text())
+        source = "import packaging, traitlets; print(packaging.__version__, traitlets.__version__)"
+        data["cells"].append({"cell_type": "code", "id": "a", "metadata": {}, "source": source, "outputs": [],
+                              "execution_count": None})  # fmt: skip
+        notebook.write_text(json.dumps(data))
+        sh(stepper, "run", notebook)
+        report = sh(stepper, "report")
+        assert "lacks ipykernel: stepper's own copy" in report
+        assert "| 23.2 5.9.0" in report
+        assert "added to the project's dependencies" in sh(ROOT / "install.sh", shop, "--add-ipykernel")
+        assert '"ipykernel' in (shop / "pyproject.toml").read_text()
+        sh(uv, "sync")
+        sh(stepper, "restart")
+        sh(stepper, "run", notebook, "--all")
+        assert "lacks ipykernel" not in sh(stepper, "report")
+    finally:
+        sh(stepper, "shutdown")
