@@ -15,7 +15,7 @@ from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, parting, plan, spoken
-from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
 from stepper.session import edits, standing, steering, unseen
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
