@@ -145,7 +145,7 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     raw = notebook.raw
     raw["cells"][0]["source"] = "x = 3"  # by other means
     notebook.path.write_text(json.dumps(raw))
-    assert project.json("status", "cells")["cells"][0]["status"] == "pending"
+    assert project.json("status", "cells")["cells"][0]["status"] == "changed"
 
 
 def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:

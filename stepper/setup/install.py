@@ -21,6 +21,7 @@ from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
+from stepper.policy.model import Limits
 from stepper.setup import doctor, ipykernel, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
@@ -75,14 +76,18 @@ def apply(options: argparse.Namespace) -> None:
         if not shell.on_path():
             say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
-        if told := doctor.uncovered(paths.project, limits.patterns):
-            say("notebooks", told)
-        say("mode", modes.said(project, limits))
-        say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
-        say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-        say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-        if not options.link:
-            say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
+        _say_what_is_next(paths, limits, options)
+
+
+def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace) -> None:
+    if told := doctor.uncovered(paths.project, limits.patterns):
+        say("notebooks", told)
+    say("mode", modes.said(Path(paths.project), limits))
+    say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if not options.link:
+        say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
 
 
 def _look_in(paths: Paths, folders: list[str]) -> None:
