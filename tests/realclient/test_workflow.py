@@ -549,7 +549,7 @@ def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_mod
     assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 3)
     assert 'Next: step 2 of 3 "Count".' in news(model, 3)
     assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 5)
-    assert model.shown().count("Stop hook feedback:") == 2
+    assert model.shown().count("Stop hook additional context:") == 2
 
 
 @pytest.mark.parametrize(
