@@ -164,7 +164,7 @@ def test_the_agent_is_not_sent_on_to_what_waits_for_the_person(shared: Project, 
     notebook = shared.new("Load", problem=f"a problem in {mode}")
     inserted(notebook, "1 / 0", mode)
     stop = notebook.payload("Stop", "", {}, last_assistant_message="done") | {"permission_mode": mode}
-    assert ("decision" in shared.hook("Stop", stop).data) == sent
+    assert ("1 of 1 steps" in shared.hook("Stop", stop).text) == sent
 
 
 def test_the_environment_that_a_kernel_does_not_get(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

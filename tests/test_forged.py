@@ -59,7 +59,8 @@ def answered(answer: Any) -> str:
     for text in (answer.text, answer.denied, answer.stop):
         sound(text)
     assert unfit(answer.line) == [] and "\n" not in answer.line and len(answer.line) < 500, answer.line
-    assert answer.text.count("stepper: ") <= 1 + answer.text.count("FORGED")
+    ours = "\n".join(line for line in answer.text.split("\n") if not line.startswith("| "))
+    assert ours.count("stepper: ") <= 1 + ours.count("FORGED")
     return answer.text + answer.stop
 
 
@@ -245,8 +246,7 @@ def test_a_strangers_notebook_cannot(project: Project) -> None:
     answered(book.before("insert", "1", f"two{EVIL}"))
     answered(project.hook("UserPromptSubmit", book.payload("UserPromptSubmit", "", {}, prompt="fix and retry")))
     stop = book.payload("Stop", "", {}, last_assistant_message="done")
-    done = project.hook("Stop", stop)
-    sound(done.data.get("reason", ""))
+    answered(project.hook("Stop", stop))
 
 
 def test_a_notebooks_name_cannot(project: Project) -> None:

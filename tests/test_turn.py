@@ -173,6 +173,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "unwritten": {"run": 1, "cell_id": "a", "number": 1, "source": "x", "step": None, "outputs": [{}],
                       "execution_count": 1, "timings": {}},
         "written": {"run": 1, "cell_id": "a", "why_not": None},
+        "unheard": {"at": AT, "text": "t"},
         "void": {"run": 1, "tool_use_id": "t"},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},

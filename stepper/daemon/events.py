@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-import re
 from collections.abc import Awaitable, Callable
 
 from stepper.daemon.places import UncoveredError
@@ -14,13 +14,14 @@ from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import changes, gate, plan, spoken
+from stepper.policy import changes, gate, parting, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import edits, standing, steering
+from stepper.session import edits, standing, steering, unseen
 from stepper.session.session import Caller, Session
 from stepper.words import brief, report
 
 TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
+PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that takes, less than the client waits
 
 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
@@ -122,13 +123,22 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     session = workspace.session(path)
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
-    if isinstance(change, CellEdit):
-        found = await edits.edited(session, change, caller, again)
-    else:
-        found = await edits.written(session, change, caller, again)
+    try:
+        if isinstance(change, CellEdit):
+            found = await edits.edited(session, change, caller, again)
+        else:
+            found = await edits.written(session, change, caller, again)
+    except StepperError as error:
+        if not caller.left.is_set():
+            raise
+        found = report.not_run(error.message, error.hint)  # it is told later
     if found is not None:
         workspace.make_current(session.name, change.session)
         workspace.worked.add(change.session)
+        if caller.left.is_set():
+            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])))
+        elif not found.stop and (missed := unseen.take_missed(session)):
+            found = report.joined([report.Report(missed), found])
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
@@ -144,13 +154,26 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
         if path in edited:
             with contextlib.suppress(StepperError):
                 workspace.session(workspace.resolve(path)).file.touch()
-    return payload.SILENT
+    told = "\n".join(workspace.elsewhere.look(event.used_shell))
+    workspace.mark()
+    return payload.answer("PostToolBatch", report.Report(told, told) if told else None)
 
 
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
-    return _context("SessionStart", (await standing.context(session)).text) if session else payload.SILENT
+    if session is None:
+        return payload.SILENT
+    missed = await missing(session)
+    return _context("SessionStart", f"{missed}\n{(await standing.context(session)).text}".strip())
+
+
+async def missing(session: Session) -> str:
+    """Return what the agent has not heard of its edits; a cell that is being interrupted is waited for."""
+    if session.waits_for is not None and session.waits_for.left.is_set():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
+    return unseen.take_missed(session)
 
 
 async def prompt(workspace: Workspace, event: Event) -> bytes:
@@ -167,43 +190,53 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     session, given = workspace.under_way(owner), spoken.command(event.prompt)
     if session is None:
         return payload.SILENT
-    if given is None:
-        stop = None if event.is_slash else session.state.stop
-        return _context("UserPromptSubmit", brief.in_force(session.name, stop)) if stop else payload.SILENT
-    words, more = given
-    if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
-        workspace.worked.add(owner)
-    said = await PLAIN_WORDS[words](session, more)
+    said = [await missing(session)]
+    if given is not None:
+        words, more = given
+        if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
+            workspace.worked.add(owner)
+        said.append(await PLAIN_WORDS[words](session, more))
+    elif session.state.stop and not event.is_slash:
+        said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
-    return _context("UserPromptSubmit", said)
+    return _context("UserPromptSubmit", "\n".join(filter(None, said)))
 
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
-    """The agent ends its turn: with steps pending it is sent on, once without progress."""
+    """The agent ends its turn: where it does not say why, it is told what is left, once without progress.
+
+    As context: the client shows a decision to block as a problem.
+    """
+    if not parting.unexplained(event.last_message):
+        return payload.SILENT
+    left = await _left(workspace, event)
+    return _context("Stop", "\n".join(filter(None, [*workspace.elsewhere.look(), left])))
+
+
+async def _left(workspace: Workspace, event: Event) -> str:
+    """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
     owner, session = event.session, workspace.under_way(event.session)
     if session is None or owner not in workspace.worked or session.state.stop:
-        return payload.SILENT
+        return ""
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
-        return payload.SILENT
-    waiting = session.state.open_step()
-    statuses = [session.state.of(step.id).status for step in session.state.plan.steps]
-    over = sum(status in (StepStatus.DONE, StepStatus.SKIPPED) for status in statuses)
-    if waiting is None or workspace.sent_on.get(owner) == over or asks(event.last_message):
-        return payload.SILENT
-    workspace.sent_on[owner] = over
-    left = f"{len(statuses) - over} of {len(statuses)} steps of {one_line(session.name)}"
-    said = f"stepper: {left} are not done. {brief.next_line(session.state)}"
-    return payload.go_on(f"{said} If something stands in the way of it, the person can be told what.")
-
-
-def asks(message: str) -> bool:
-    """Whether a message asks the person something: its last paragraph holds a question."""
-    last = message.strip().rpartition("\n\n")[2]
-    return bool(re.search(r"\?(\s|[\"')*_`\]]|$)", last))
+        return ""
+    with contextlib.suppress(NotebookError):
+        unseen.compare(session)
+    state, name = session.state, one_line(session.name)
+    steps, failing = len(state.plan.steps), state.failing
+    progress = session.name, -state.next_run if failing else steps - len(state.left)
+    if not (state.left or failing) or workspace.sent_on.get(owner) == progress:
+        return ""
+    workspace.sent_on[owner] = progress
+    if failing:
+        said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"
+    else:
+        said = f"{len(state.left)} of {steps} steps of {name} are not done. {brief.next_line(state)}"
+    return f"stepper: {said} If something stands in the way of it, the person can be told what."
 
 
 def _context(event: str, text: str) -> bytes:
-    return payload.answer(event, report.Report(report.bounded(text)))
+    return payload.answer(event, report.Report(report.bounded(text)) if text else None)
 
 
 async def _status(session: Session, _: str) -> str:

@@ -16,7 +16,7 @@ from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
-from stepper.session import answers, standing, steering
+from stepper.session import answers, following, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -47,9 +47,15 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
     told = _placed(commands.read(row.arguments, load_arguments(payload)))
-    if isinstance(told, WORK):
-        request.workspace.worked.add(request.owner)
-    return answers.to_json(await _of_project(request, told))
+    if not isinstance(told, WORK):
+        return answers.to_json(await _of_project(request, told))
+    workspace = request.workspace
+    workspace.worked.add(request.owner)
+    waiting = workspace.elsewhere.waiting()
+    done = await _of_project(request, told)
+    if name := getattr(done, "notebook", None):
+        workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
+    return answers.to_json(done)
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
@@ -115,9 +121,14 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
         request.workspace.make_current(session.name, request.owner)
+    waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
+    if waits:
+        request.progress(answers.Waits(line=waits))
     match told:
         case commands.Status():
-            return replace(await standing.status(session), daemon=request.about)
+            found = replace(await standing.status(session), daemon=request.about)
+            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
+            return replace(found, unheard=missed)
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
@@ -130,6 +141,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return standing.history(session)
         case commands.Report():
             return standing.report(session, told.run)
+        case commands.Output() if told.follow:
+            return await following.follow(session, told.cell, request.caller, request.progress)
         case commands.Output():
             return standing.output(session, told.cell, told.page)
         case commands.Eval():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepper.daemon.config import Config
+from stepper.daemon.elsewhere import Elsewhere
 from stepper.daemon.environ import kernel_environ
 from stepper.daemon.places import Places
 from stepper.ground import private
@@ -39,9 +40,10 @@ class Workspace:
         self._open = open_session
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
-        self.worked, self.sent_on = set[str](), dict[str, int]()
+        self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
         self.told = set[tuple[str, str]]()  # what is said once a session: which, and about what
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
+        self.elsewhere = Elsewhere(paths, self.places, lambda path: self.session(self.resolve(path)))
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""

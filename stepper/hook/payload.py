@@ -20,6 +20,7 @@ CONSENTS = {
     "auto": Consent.JUDGED,
     "plan": Consent.WITHHELD,
 }
+SHELLS = ("Bash", "PowerShell", "BashOutput", "TaskOutput", "KillShell", "Monitor", "Agent", "Task")
 COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -89,6 +90,15 @@ class Event:
         kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
         source = _word(given, "new_source", limit=None)
         return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
+
+    @property
+    def used_shell(self) -> bool:
+        """Whether a call of a message, from a PostToolBatch, may have changed files that no event names."""
+        calls = self.data.get("tool_calls")
+        names = (
+            (_word(call, "tool_name") for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
+        )
+        return any(name in SHELLS or name.startswith("mcp__") for name in names)
 
     @property
     def last_edits(self) -> set[str]:
@@ -188,17 +198,17 @@ def new_notebook(event: Event) -> bytes:
     return answer("UserPromptSubmit", Report(said))
 
 
+def notice(line: str) -> bytes:
+    """Return what a FileChanged hook prints to have a line shown to the person, in its place, for five seconds."""
+    return _dump({"systemMessage": line}) + b"\n"
+
+
 def alone(event: str, data: bytes) -> bytes:
     """Return what the hook process answers where no daemon runs and none is to be started."""
     try:
         return new_notebook(Event(json.loads(data))) if event == "UserPromptSubmit" else SILENT
     except ValueError:
         return SILENT
-
-
-def go_on(reason: str) -> bytes:
-    """Return what a Stop hook prints to send the agent on."""
-    return _dump({"decision": "block", "reason": reason})
 
 
 def failed(event: str, error: Exception) -> bytes:

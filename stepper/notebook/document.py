@@ -54,6 +54,12 @@ class Document:
             )
         return found
 
+    def outputs_count(self, cell: Cell) -> int | None:
+        """Return the execution count of a cell with outputs; None where it has none."""
+        raw = self.raw["cells"][cell.index]
+        count = raw.get("execution_count") if raw.get("outputs") else None
+        return count if isinstance(count, int) else None
+
     def find(self, target: Target) -> int | None:
         """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
         for cell in self.cells:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 
 from stepper.policy.model import Cell
 
 SKIP_TAG = "skip-execution"  # as nbclient, nbconvert and JupyterLab know it
 RAISES_TAG = "raises-exception"
+BY_PLACE = re.compile(r"cell-\d+")  # the name of a cell without an id
 
 
 def source_hash(source: str) -> str:
@@ -24,6 +26,16 @@ def runnable(cells: Iterable[Cell]) -> list[Cell]:
 def not_run_yet(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
     """Return the runnable cells whose present source is not what `ran` (cell id → source hash) holds."""
     return [cell for cell in runnable(cells) if ran.get(cell.id) != source_hash(cell.source)]
+
+
+def changed(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
+    """Return the cells of `not_run_yet`, without those that are named by their place and have moved."""
+    sources = set(ran.values())
+    return [
+        cell
+        for cell in not_run_yet(cells, ran)
+        if not (BY_PLACE.fullmatch(cell.id) and source_hash(cell.source) in sources)
+    ]
 
 
 def halved(source: str) -> str | None:

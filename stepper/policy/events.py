@@ -162,6 +162,21 @@ class Reported(Event, kind="report"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unheard(Event, kind="unheard"):
+    """Who asked went away before it could read what came of its edit: the agent is to be told that."""
+
+    at: Moment = ""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard(Event, kind="heard"):
+    """All that was unheard has been told."""
+
+    at: Moment = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Late(Event, kind="late", optional=("why",)):
     """Something came for a cell besides its run. `there`: it is on the cell."""
 

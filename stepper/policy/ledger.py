@@ -48,6 +48,10 @@ def apply(event: Event, state: State) -> None:
             _ran(event, state)
         case events.Held():
             _held(event, state)
+        case events.Unheard():
+            state.unheard.append(event.text)
+        case events.Heard():
+            state.unheard = []
         case events.Late():
             _late(event, state)
         case events.Unwritten():
@@ -71,7 +75,7 @@ def apply(event: Event, state: State) -> None:
                 state.of(event.key).attempts = 0
         case events.Skipped():
             state.stop, progress = None, state.of(event.key)
-            progress.status, progress.reason = StepStatus.SKIPPED, event.reason
+            progress.status, progress.reason, progress.interrupted = StepStatus.SKIPPED, event.reason, False
         case events.Confirmed():
             progress = state.of(event.key)
             progress.status, progress.reason = StepStatus.DONE, event.reason
@@ -85,6 +89,7 @@ def _held(event: events.Held, state: State) -> None:
     progress.attempts, counts = state.attempts_held(event.key)
     progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1
     progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event.cell_id, event.index
+    progress.interrupted, state.last = False, event.key
     state.ran.pop(event.cell_id, None)
 
 
@@ -104,6 +109,7 @@ def _ran(event: events.Ran, state: State) -> None:
         state.counts[event.execution_count] = cell_id
     as_confirmed = progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
     state.ran_ever[cell_id] = source
+    state.changed.discard(cell_id)
     if event.request:
         state.requests[event.request] = cell_id, source
     state.shown[cell_id] = Shown(source, event.displays, event.left_out)
@@ -113,8 +119,12 @@ def _ran(event: events.Ran, state: State) -> None:
         state.ran.pop(cell_id, None)
     state.unchanged = True
     progress.held, progress.held_count = "", 0
-    if verdict is Verdict.CANCELLED:  # the step stays where it was
+    progress.interrupted = verdict is Verdict.CANCELLED
+    if progress.interrupted:  # the step stays where it was
+        if progress.status is StepStatus.PENDING:
+            progress.cell_id, progress.index = cell_id, event.index
         return
+    state.last = event.key
     # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
     progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0)
     progress.failing = verdict is not Verdict.FINE

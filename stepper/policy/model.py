@@ -63,6 +63,8 @@ class StepStatus(Word):
     FAILED = "failed"
     DOUBTED = "doubted"  # its cell ran, its criterion is false
     SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"  # its cell's last run was broken off
+    CHANGED = "changed"  # it was done; its cell has another source now, which has not run
 
 
 class Consent(Enum):

@@ -1,12 +1,16 @@
-"""One notebook's standing, changed by `ledger.apply` alone: plan, how far its steps are, stop, what ran where."""
+"""One notebook's standing: plan, how far its steps are, stop, what ran where.
+
+Changed by `ledger.apply` alone, but for `changed`, which a look at the file tells.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from stepper.policy.events import Ran, Started, Stopped, Unwritten
-from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, StepStatus, Verdict
+from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
 
+OVER = (StepStatus.DONE, StepStatus.SKIPPED)
 HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 
@@ -15,6 +19,7 @@ class Progress:
     """How far a step (or a cell in no step) is. `attempts` are the retries made since the count began."""
 
     status: StepStatus = StepStatus.PENDING
+    interrupted: bool = False  # its cell's last run was broken off
     cell_id: str | None = None
     index: int = -1  # where its cell stood
     attempts: int = 0
@@ -67,6 +72,9 @@ class State:
     came: dict[str, Came] = field(default_factory=dict)  # cell id →
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
+    last: Key | None = None  # what ran last, or was held back
+    changed: set[str] = field(default_factory=set)  # cells that ran with another source than the file has: as seen last
+    unheard: list[str] = field(default_factory=list)  # what became of edits whose report nobody could read
     unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
     unread: int = 0  # events that could not be understood
     unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
@@ -74,6 +82,15 @@ class State:
     def of(self, key: Key) -> Progress:
         """Return the standing of a step or a cell in no step; made where it is new."""
         return self.progress.setdefault(key, Progress())
+
+    def standing(self, key: Key) -> StepStatus:
+        """Return where a step stands for those who look: a run broken off or a cell changed takes `done` from it."""
+        progress = self.of(key)
+        ran = progress.status in (StepStatus.DONE, StepStatus.DOUBTED)
+        if progress.interrupted and (ran or progress.status is StepStatus.PENDING):
+            return StepStatus.INTERRUPTED
+        changed = ran and progress.cell_id in self.changed
+        return StepStatus.CHANGED if changed else progress.status
 
     def attempts_after(self, key: Key, verdict: Verdict, repeat: bool) -> int:
         """Return how many retries will have been made when a run with that verdict is applied."""
@@ -91,8 +108,12 @@ class State:
 
     def open_step(self, *ran: StepStatus) -> int | None:
         """Return the id of the first step that is neither done nor skipped, nor of the statuses given, or None."""
-        over = (StepStatus.DONE, StepStatus.SKIPPED, *ran)
-        return next((step.id for step in self.plan.steps if self.of(step.id).status not in over), None)
+        return next((step.id for step in self.plan.steps if self.of(step.id).status not in (*OVER, *ran)), None)
+
+    @property
+    def left(self) -> list[Step]:
+        """The steps that are not over, or no longer: their cell was broken off or changed since."""
+        return [step for step in self.plan.steps if self.standing(step.id) not in OVER]
 
     @property
     def complete(self) -> bool:
@@ -100,14 +121,20 @@ class State:
         passed = all(
             self.of(step.id).status is StepStatus.DONE for step in self.plan.steps if step.kind is Kind.VALIDATION
         )
-        return bool(self.plan.steps) and self.open_step() is None and passed
+        return bool(self.plan.steps) and not self.left and passed
+
+    @property
+    def failing(self) -> bool:
+        """Whether what ran last failed, in a notebook without a plan."""
+        return not self.plan.steps and self.last is not None and self.of(self.last).status is StepStatus.FAILED
 
     @property
     def name(self) -> str:
-        """The notebook's state for people and `--json`: `stopped`, `complete` or `ready`."""
-        return "stopped" if self.stop else "complete" if self.complete else "ready"
+        """The notebook's state for people and `--json`: `stopped`, `complete`, `failing` or `ready`."""
+        return "stopped" if self.stop else "complete" if self.complete else "failing" if self.failing else "ready"
 
     @property
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
-        return bool(self.stop or self.open_step() is not None or (not self.plan.steps and self.ran))
+        loose = not self.plan.steps and (self.ran or self.failing)
+        return bool(self.stop or self.left or loose or self.unheard)

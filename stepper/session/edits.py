@@ -12,6 +12,7 @@ from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Ru
 from stepper.session.ports import Execution
 from stepper.session.run import run_cell, summed, work_on
 from stepper.session.session import Caller, Session
+from stepper.session.unseen import untold
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
@@ -33,6 +34,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
+        untold(session, [cell])  # whatever comes of it is reported
         found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller, alone=True)
         return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
 
@@ -58,6 +60,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
 async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Consent, caller: Caller) -> Report | None:
     ran_ever = session.state.ran_ever
     to_run = changes.not_run_yet(cells, ran_ever)
+    untold(session, to_run)  # whatever comes of them is reported
     ended: list[Ended] = []
     for cell in to_run:
         try:

@@ -20,6 +20,8 @@ from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
 from stepper.hook import client
 from stepper.hook.start import retired
+from stepper.policy import covered
+from stepper.policy.model import Limits
 from stepper.setup import doctor, ipykernel, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
@@ -68,19 +70,30 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
+    _look_in(paths, covered.heads(limits.patterns))
     if options.link:
         say("command", shell.make(paths))
         if not shell.on_path():
             say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
-        if told := doctor.uncovered(paths.project, limits.patterns):
-            say("notebooks", told)
-        say("mode", modes.said(project, limits))
-        say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
-        say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-        say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-        if not options.link:
-            say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
+        _say_what_is_next(paths, limits, options)
+
+
+def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace) -> None:
+    if told := doctor.uncovered(paths.project, limits.patterns):
+        say("notebooks", told)
+    say("mode", modes.said(Path(paths.project), limits))
+    say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
+    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if not options.link:
+        say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
+
+
+def _look_in(paths: Paths, folders: list[str]) -> None:
+    """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
+    if not os.path.lexists(paths.seen):
+        write(Path(paths.seen), os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)))
 
 
 def _finish_env(paths: Paths) -> None:

@@ -26,7 +26,8 @@ OWN = (
     "env",  # the link
     "install.json",  # of older versions
     ".gitignore",
-    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "kernels"),
+    *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
+    *("running", "now"),
 )
 
 

@@ -21,10 +21,14 @@ MARKS = {
     StepStatus.SKIPPED: "–",
     StepStatus.RUNNING: "▶",
     StepStatus.PENDING: "·",
+    StepStatus.INTERRUPTED: "■",
+    StepStatus.CHANGED: "≠",
 }
 WHY = {**dict.fromkeys(StepStatus, "why"), StepStatus.SKIPPED: "skipped", StepStatus.DONE: "confirmed"}
 AGAIN = {
     StepStatus.FAILED: " (its cell failed)",
+    StepStatus.INTERRUPTED: " (its cell was interrupted)",
+    StepStatus.CHANGED: " (its cell was changed and has not run)",
     StepStatus.DOUBTED: ' (its criterion is false: replace its cell, or `stepper confirm "WORDS"`)',
 }
 NAMES = 40  # of each kind, in a context
@@ -47,18 +51,23 @@ def plan_lines(state: State) -> list[str]:
         more += [f"retries: {progress.attempts}"] if progress.attempts else []
         more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""
-        lines.append(f"  {MARKS[progress.status]} {step.id}. {one_line(step.title, 120)}{told}")
+        lines.append(f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}")
     return lines
+
+
+def running(name: str, seconds: float, timeout: float, line: str) -> str:
+    """Return what is told of a cell while it runs, with what it printed last."""
+    return f"running {name} for {seconds:.0f} s of at most {timeout:g} s{': ' if line else ''}{line}"
 
 
 def next_line(state: State) -> str:
     """Return what comes next."""
-    step = state.plan.step(state.open_step())
+    step = next(iter(state.left), None)
     if step is None:
         done = "No step of the plan is left."
         return done if state.plan.steps else "There is no plan; the next cell goes at the end."
     criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
-    again = AGAIN.get(state.of(step.id).status, "")
+    again = AGAIN.get(state.standing(step.id), "")
     return f"Next: {step_name(state.plan, step)}{again}{criterion}."
 
 
@@ -158,6 +167,15 @@ def of_journaled(run: Run, text: str | None, stop: Stopped | None) -> Report:
     return Report(bounded(clean(text)), line, clean(stop.block) if stop and not fine else "", ok=fine)
 
 
+def unheard(name: str, text: str) -> str:
+    """Return what the agent is told of an edit whose report it could not read, as after Esc."""
+    return (
+        f"stepper: an edit of {one_line(name)} WAS made, although the client may have told that it was rejected: its"
+        " cell stands in the notebook. To change it, replace that cell rather than insert another. What came of it:"
+        f"\n{text}"
+    )
+
+
 def uncovered(name: str, line: str) -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
@@ -171,6 +189,14 @@ def waits(reason: str, command: str) -> Report:
     text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
     line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+
+
+def failing(state: State) -> str:
+    """Return what failed last in a notebook without a plan."""
+    last = next((run for run in reversed(state.runs) if run.key == state.last), None)
+    if last is None:
+        return "Its last cell was found to fail before it ran."
+    return f"Cell {last.number or '?'} (id {one_line(last.cell_id, 100)}) ended with {last.error}."
 
 
 def after_continue(
@@ -248,6 +274,16 @@ def completion(name: str, state: State, figures: int) -> list[str]:
         f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
+
+
+def completed(state: State) -> str:
+    """Return the same in short, for the person."""
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    skipped = statuses.count(StepStatus.SKIPPED)
+    retries = sum(state.of(step.id).attempts for step in state.plan.steps)
+    parts = [counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
+    parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
+    return f"notebook complete: {', '.join(parts)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:

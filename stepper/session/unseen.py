@@ -1,0 +1,49 @@
+"""What the agent has not seen: what came of edits whose report nobody could read, cells changed by other means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.ground.text import clean
+from stepper.policy import changes, events
+from stepper.policy.model import Cell
+from stepper.session.keeper import now
+from stepper.session.ports import Notebook
+from stepper.session.session import LANGUAGES, Session
+from stepper.words import brief, report
+
+
+def missed(session: Session, text: str) -> None:
+    """What came of an edit reached nobody: it is told with the next thing that the agent reads."""
+    session.log(events.Unheard(at=now(), text=brief.unheard(session.name, text)))
+
+
+def take_missed(session: Session) -> str:
+    """Return what reached nobody, '' where all did: it is told now."""
+    told = report.bounded(clean("\n".join(session.state.unheard)), report.MISSED_LIMIT)
+    if told:
+        session.log(events.Heard(at=now()), sync=None)
+    return told
+
+
+def compare(session: Session) -> tuple[Notebook, list[Cell]]:
+    """Return the notebook and its cells that have not run as they stand: those lose their standing.
+
+    Raise NotebookError.
+    """
+    document, state = session.file.glance(), session.state
+    if document.language not in LANGUAGES:
+        return document, []
+    fresh = changes.changed(document.cells, state.ran_ever)
+    state.changed = {cell.id for cell in fresh if cell.id in state.ran_ever}
+    if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
+        state.last = None  # what failed is gone
+    return document, fresh
+
+
+def untold(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of which nobody was told yet that they have not run as they stand: they are told now."""
+    sources = {cell.id: changes.source_hash(cell.source) for cell in cells}
+    fresh = [cell for cell in cells if session.unrun.get(cell.id) != sources[cell.id]]
+    session.unrun.update(sources)
+    return fresh

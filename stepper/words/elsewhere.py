@@ -1,0 +1,36 @@
+"""The line on a notebook that was changed by other means than the client's edits, for agent and person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.ground.text import one_line, quoted
+from stepper.policy.model import Cell
+
+NAMED = 6  # cells
+
+
+def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]) -> str:
+    """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
+    parts = [f"{_cells(cells)} changed"] if cells else []
+    parts += [f"{_cells(new)} new"] if new else []
+    outputs = f"; the outputs of {_cells(stale)} are stale" if stale else ""
+    return (
+        f"stepper: {one_line(name)} was changed outside the notebook tools: {', '.join(parts)}; NOT run here{outputs}."
+        f" What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
+    )
+
+
+def unreadable(name: str, why: str) -> str:
+    """Return that a notebook was changed into what can't be read."""
+    return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"
+
+
+def _cells(cells: Sequence[Cell]) -> str:
+    """Return cells by number and id; many by their numbers."""
+    if len(cells) == 1:
+        return cells[0].label
+    if len(cells) <= NAMED:
+        told = [f"{cell.number} (id {one_line(cell.id, 40)})" for cell in cells]
+        return f"cells {', '.join(told[:-1])} and {told[-1]}"
+    return f"{len(cells)} cells, {cells[0].number} to {cells[-1].number},"

@@ -1,0 +1,324 @@
+"""Nothing unseen: edits whose report nobody could read, notebooks changed by other means, what a turn's end leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.policy import changes, parting
+from stepper.policy.model import Cell
+from tests.conftest import Answer, Notebook, Project, code, reused
+from tests.test_main_path import wait_until
+from tests.test_workflow import end_turn, say, start_session
+
+SLOW = "rows = rows + [4]\nprint('begun')\nopen('made.csv', 'w').write('a,b')\nimport time\ntime.sleep(600)"
+DEAF = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(1.5); raise"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    """One daemon for all tests of this module, a notebook of its own for each."""
+    yield from reused(lasting)
+
+
+def broken_off(notebook: Notebook, source: str, settled: bool = True) -> str:
+    """Insert a cell as the client does, and press Esc while it runs; return its id."""
+    project, payload = notebook.project, notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
+    runs = len(project.json("history"))
+    with subprocess.Popen(project.client("PostToolUse"), stdin=subprocess.PIPE, cwd=project.folder) as hook:
+        hook.stdin.write(json.dumps(payload).encode())
+        hook.stdin.close()
+        wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+        hook.send_signal(signal.SIGTERM)
+    if settled:
+        wait_until(lambda: len(project.json("history")) > runs)
+    return payload["tool_response"]["cell_id"]
+
+
+def statuses(project: Project) -> list[str]:
+    return [step["status"] for step in project.json("status")["steps"]]
+
+
+def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("rows = [1, 2, 3]")
+    cell_id = broken_off(notebook, SLOW)
+    assert statuses(project) == ["done", "interrupted"]
+    assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
+    told = say(notebook, "What happened?")
+    assert f"an edit of notebooks/{notebook.path.name} WAS made" in told and "was rejected" in told
+    assert f"Cell 2 (id {cell_id}) was CANCELLED after" in told and "replace that cell rather than insert" in told
+    assert "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
+    assert say(notebook, "And now?") == ""
+    assert "WAS made" not in start_session(notebook)
+    assert "WAS made" not in notebook.replace(cell_id, "len(rows)").text
+    assert statuses(project) == ["done", "done"]
+
+
+def test_it_survives_the_daemon_and_another_session_reads_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("rows = [1, 2, 3]")
+    broken_off(notebook, SLOW)
+    project.kill_daemon()
+    assert "WAS made" in project.stepper("status").stdout  # the person may look …
+    other = Notebook(project, notebook.path, session="another")
+    told = start_session(other, "resume")
+    assert told.startswith("stepper: an edit of ") and "was CANCELLED after" in told  # … and the agent is told
+    assert "■ 2. Count" in told and '"Count" (its cell was interrupted)' in told
+    assert "WAS made" not in start_session(notebook)
+    broken_off(notebook, SLOW)
+    monkeypatch.setenv("STEPPER_SESSION", "session-1")
+    assert "WAS made" in project.json("status")["unheard"]  # the agent's own shell
+    assert project.json("status")["unheard"] == ""
+
+
+def test_the_next_report_tells_it_too(project: Project) -> None:
+    notebook = project.new()
+    first, _ = notebook.insert("rows = [1]")
+    broken_off(notebook, "import time; time.sleep(600)")
+    answer = notebook.insert("print('next')", first)[1]
+    assert answer.text.startswith("stepper: an edit of ")
+    assert answer.text.index("CANCELLED") < answer.text.index("ran ok") < answer.text.index("| next")
+    assert answer.line.startswith("✓ cell 2")
+    assert "WAS made" not in notebook.insert("print('later')", first)[1].text
+
+
+def test_a_prompt_waits_for_the_cell_that_is_being_interrupted(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("1")
+    broken_off(notebook, DEAF, settled=False)
+    assert "was CANCELLED after" in say(notebook, "Well?")
+
+
+def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
+    notebook = project.new("Load", "Count", "Tell")
+    first = notebook.edited("insert", "import time; time.sleep(600)", notebook.raw["cells"][-1]["id"])
+    running = threading.Thread(target=lambda: project.hook("PostToolUse", first))
+    running.start()
+    wait_until(lambda: project.json("status")["kernel"]["state"] == "busy")
+    broken_off(notebook, "print('waits')", settled=False)
+    project.stepper("interrupt")  # the person's: its report is read
+    running.join(20)
+    told = say(notebook, "Well?")
+    assert "WAS made" in told and "whoever asked for it went away" in told and "CANCELLED" not in told
+    assert statuses(project)[0] == "interrupted"
+
+
+# --- changed by other means ---------------------------------------------------------------------------------------
+
+
+def message(notebook: Notebook, *tools: str) -> Answer:
+    """End a message in which these tools were called."""
+    calls = [{"tool_name": tool, "tool_input": {"command": "…"}} for tool in tools]
+    return notebook.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+
+
+def rewrite(notebook: Notebook, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Change a notebook as a script does."""
+    raw = notebook.raw
+    change(raw["cells"])
+    notebook.path.write_text(json.dumps(raw))
+
+
+def sources(**changed: str) -> Callable[[list[dict[str, Any]]], object]:
+    return lambda cells: [cell.update(source=changed[cell["id"]]) for cell in cells if cell["id"] in changed]
+
+
+def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    first, _ = notebook.insert("rows = [1, 2, 3]\nrows")
+    notebook.batch_end("NotebookEdit")
+    assert message(notebook, "Bash").data == {}
+    rewrite(notebook, sources(**{first: "rows = [1]\nrows"}))
+    rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
+    told = message(notebook, "Bash")
+    name = f"notebooks/{notebook.path.name}"
+    assert told.line == told.text
+    assert told.text == (
+        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) new;"
+        f" NOT run here; the outputs of cell 1 (id {first}) are stale. What runs what has not run: stepper run {name}"
+    )
+    assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
+    assert statuses(project) == ["changed", "pending"]
+    assert "≠ 1. Load  (changed since it ran)" in project.stepper("status").stdout
+    left = end_turn(notebook, "All is done.")["hookSpecificOutput"]["additionalContext"]
+    assert "2 of 2 steps" in left and '"Load" (its cell was changed and has not run)' in left
+    project.stepper("run", name)
+    assert statuses(project) == ["done", "done"] and project.json("status")["state"] == "complete"
+    assert message(notebook, "Bash").data == {}
+
+
+def test_what_stepper_wrote_or_reported_is_no_change(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    answer = notebook.write([code("1 / 0", "a"), code("print('left')", "b")])
+    assert "Not run: the 1 new or changed" in answer.text
+    assert message(notebook, "Write", "Bash").data == {}
+    os.utime(notebook.path)
+    project.stepper("plan", "add", "Tell")
+    assert message(notebook, "Bash").data == {}
+    rewrite(notebook, lambda cells: cells[0].update(outputs=[], execution_count=None))
+    assert message(notebook, "Bash").data == {}
+    project.config("auto_run: ask")
+    notebook.replace("b", "print('waits')")
+    assert message(notebook, "Bash").data == {}
+
+
+def test_new_broken_and_many_notebooks(project: Project) -> None:
+    notebook = project.new("Load")
+    message(notebook, "Bash")
+    project.notebook("sub/by hand.ipynb", [code("1", "a")])
+    assert "notebooks/sub/by hand.ipynb was changed" in (told := message(notebook, "Bash").text)
+    assert told.endswith(
+        "cell 1 (id a) new; NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
+    )
+    broken = project.notebook("broken.ipynb")
+    broken.path.write_text('{"cells": [')
+    assert "broken.ipynb is not valid JSON" in message(notebook, "Bash").text
+    assert message(notebook, "Bash").data == {}
+    project.notebook("other.ipynb", [code("1", "a")], kernelspec={"language": "R", "name": "ir"})
+    project.notebook(".ipynb_checkpoints/x.ipynb", [code("1", "a")])
+    assert message(notebook, "Bash").data == {}
+    for number in range(5):
+        project.notebook(f"many {number}.ipynb", [code("1", f"a{n}") for n in range(9)])
+    lines = message(notebook, "Bash").text.splitlines()
+    assert len(lines) == 4 and "9 cells, 1 to 9, new" in lines[0] and lines[3] == "stepper: and 2 more notebooks"
+
+
+def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("rows = 1")
+    notebook.batch_end("NotebookEdit")
+    project.stepper("shutdown")
+    rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
+    assert "cell 2 (id b) new; NOT run here" in message(notebook, "Bash").text
+
+
+def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("rows = 1")
+    project.notebook("../analysis/old.ipynb", [code("1", "a")])
+    project.notebook("../top.ipynb", [code("1", "a")])
+    message(notebook, "Bash")
+    marker = os.stat(project.paths.seen).st_mtime_ns
+    assert "analysis" not in Path(project.paths.seen).read_text().splitlines()
+    project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
+    assert message(notebook, "Bash").data == {}  # what is covered from now on did not change
+    assert {".", "analysis", "notebooks"} <= {*Path(project.paths.seen).read_text().splitlines()}
+    assert os.stat(project.paths.seen).st_mtime_ns >= marker
+    for name in ("analysis/old.ipynb", "top.ipynb"):
+        project.notebook(f"../{name}", [code("2", "a")])
+        assert f"stepper: {name} was changed" in message(notebook, "Bash").text
+    project.notebook("../other/x.ipynb", [code("2", "a")])
+    assert message(notebook, "Bash").data == {}
+    seen = os.stat(project.paths.seen).st_mtime_ns
+    assert seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns  # the hook script may see that one
+
+
+def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(project: Project) -> None:
+    notebook = project.new("Load")
+    message(notebook, "Bash")
+    trace = project.folder / ".jupyter_ystore.db"
+    trace.touch()
+    try:
+        rewrite(notebook, lambda cells: cells.append(code("1", "a")))
+        assert message(notebook, "Read").data == {}
+        rewrite(notebook, lambda cells: cells.append(code("2", "b")))
+        assert "cells 1 (id a) and 2 (id b) new; NOT run here" in message(notebook, "Bash").text
+    finally:
+        trace.unlink()
+
+
+def test_cells_without_ids_that_moved_did_not_change() -> None:
+    cells = [Cell(f"cell-{n}", n, n + 1, "code", source) for n, source in enumerate("bc")]
+    ran = {f"cell-{n}": changes.source_hash(source) for n, source in enumerate("abc")}
+    assert changes.changed(cells, ran) == []
+    assert len(changes.not_run_yet(cells, ran)) == 2
+
+
+def test_a_message_that_changed_no_notebook_starts_nothing(tmp_path: Path) -> None:
+    """The hook script by itself, its PATH empty: a client that it would start says so."""
+    from tests.conftest import ROOT, STATE, bare_env
+
+    project = Project(tmp_path / "repo")
+    script = project.folder / ".claude" / "hooks" / "stepper"
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "hooks" / "stepper", script)
+    env = bare_env(project.paths)
+    (env / "packages").symlink_to(ROOT)
+    (env / "bin" / "python").write_text("#!/bin/sh\necho started\n")
+    (env / "bin" / "python").chmod(0o755)
+
+    def started() -> bool:
+        environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
+        done = subprocess.run([script, "PostToolBatch"], input=b"{}\n", capture_output=True, env=environ, check=True)
+        assert done.stderr == b""
+        return done.stdout == b"started\n"
+
+    project.notebook("a b.ipynb")
+    Path(project.paths.seen).write_text("notebooks\nanother one\n")
+    (project.folder / "notebooks" / "data.csv").touch()
+    assert not started()
+    for name in ("a b.ipynb", "new.ipynb", "inner/new.ipynb", "../another one/x.ipynb"):
+        project.notebook(name)
+        later = os.stat(project.paths.seen).st_mtime_ns + 1_000_000
+        os.utime(project.folder / "notebooks" / name, ns=(later, later))
+        assert started(), name
+        os.utime(project.paths.seen, ns=(later, later))
+        assert not started()
+    os.unlink(project.paths.seen)
+    os.mkfifo(project.paths.seen)
+    assert not started()
+
+
+# --- the end of a turn ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "spoken_to"),
+    [
+        ("Done.", True),
+        ("I stop here.", True),
+        ("The first step is done.", True),
+        ("Everything works. Let me know if you need more.", True),
+        ("All steps are complete, because the data was there.", True),
+        ("The notebook is not done: the file is missing.", False),
+        ("I can't go on: the key is refused.", False),
+        ("Tell me which column to take.", False),
+        ("I wait for your decision.", False),
+        ("Which of the two do you mean?", False),
+        ("All is done.\n\nShall I take **the first one?**", False),
+        ("Is it done? Yes.\n\nThe notebook is complete.", True),
+    ],
+)
+def test_who_says_why_it_ends_is_not_told_what_is_left(message: str, spoken_to: bool) -> None:
+    assert parting.unexplained(message) == spoken_to
+
+
+def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(project: Project) -> None:
+    notebook = project.new()
+    assert project.json("status")["state"] == "ready"
+    project.config("preflight: false")
+    cell_id, _ = notebook.insert("1 / 0")
+    assert project.json("status")["state"] == "failing"
+    assert ": failing" in project.stepper("status").stdout
+    told = end_turn(notebook, "It works.")["hookSpecificOutput"]["additionalContext"]
+    assert f"the last run of notebooks/{notebook.path.name} failed and is not mended." in told
+    assert f"Cell 1 (id {cell_id}) ended with ZeroDivisionError: division by zero." in told
+    assert end_turn(notebook, "It works.") == {}
+    notebook.replace(cell_id, "1 / 0 + 1")
+    assert "ZeroDivisionError" in end_turn(notebook, "Now it works.")["hookSpecificOutput"]["additionalContext"]
+    notebook.delete(cell_id)
+    assert project.json("status")["state"] == "ready"
+    cell_id, _ = notebook.insert("0 / 0")
+    assert project.json("status")["state"] == "failing"
+    notebook.replace(cell_id, "1")
+    assert project.json("status")["state"] == "ready" and end_turn(notebook) == {}
