@@ -83,20 +83,33 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, again: Caller | None = None) -> AsyncIterator[None]:
+    async def turn(self, again: Caller | None = None, caller: Caller | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
+        A `caller` that goes away is not waited for: raise StepperError.
         """
         if again and again.call:
             self.asking[again.call] = again
         try:
-            async with self.lock:
+            await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+            try:
                 await self._catch_up()
                 yield
+            finally:
+                self.lock.release()
         finally:
             if again and again.call:
                 self.asking.pop(again.call, None)
+
+    async def _wait(self, caller: Caller) -> None:
+        waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        mine = waits[0].done()
+        for each in waits:
+            each.cancel()
+        if not mine:
+            raise StepperError(f"interrupted while it waited for another cell of {self.name}: nothing ran")
 
     async def idle(self) -> None:
         """Wait until whoever has the turn is through."""

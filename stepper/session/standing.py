@@ -107,14 +107,14 @@ def _compare(session: Session) -> None:
 
 
 def _cell(session: Session, cell: Cell) -> answers.CellStatus:
-    state, status = session.state, StepStatus.PENDING
+    state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
+    key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
         status = StepStatus.RUNNING
     elif changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
-    elif state.ran_ever.get(cell.id) == changes.source_hash(cell.source):
-        known = (state.standing(key) for key, progress in state.progress.items() if progress.cell_id == cell.id)
-        status = next(known, status)
+    elif key is not None and source in (state.ran_ever.get(cell.id), state.of(key).held):
+        status = state.standing(key)
     elif cell.id in state.ran_ever:
         status = StepStatus.CHANGED
     return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)

@@ -30,7 +30,7 @@ async def create(session: Session, made: Plan) -> None:
 
 async def run(session: Session, everything: bool, caller: Caller, progress: answers.Progress) -> answers.Ran:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
-    async with session.turn():
+    async with session.turn(caller=caller):
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
         notebook = session.mended().cells
@@ -45,7 +45,7 @@ async def restore(session: Session, caller: Caller, progress: answers.Progress) 
 
     It ends at the first that ends otherwise than before or was changed since.
     """
-    async with session.turn():
+    async with session.turn(caller=caller):
         notebook, last = session.mended().cells, {run.cell_id: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
         cells = [cell for cell in changes.runnable(notebook) if cell.id in well]
@@ -112,7 +112,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
     """
     if why := changes.halved(source):
         raise UsageError(why)
-    async with session.turn():
+    async with session.turn(caller=caller):
         kernel = session.keeper.kernel
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
