@@ -76,7 +76,6 @@ def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> No
     assert run(script, "FileChanged") == b""
     watched = json.loads(run(script, "Watch"))["hookSpecificOutput"]
     assert watched == {"hookEventName": "SessionStart", "watchPaths": [f"{folder}/.stepper/now"]}
-    (folder / ".stepper" / "now").mkdir()
     (folder / ".stepper" / "now" / "line").write_bytes(payload.notice('running "a\\b"\n'))
     assert json.loads(run(script, "FileChanged")) == {"systemMessage": 'running "a\\b"\n'}
 

@@ -15,7 +15,7 @@ import pytest
 
 from stepper.kernel.outputs import OutputArea
 from stepper.session.session import SHOWN_SECONDS
-from stepper.words import brief
+from stepper.words import quotes
 from tests.conftest import Notebook, Project, reused, text_of
 from tests.test_main_path import wait_until
 
@@ -156,5 +156,5 @@ def test_the_last_line(said: list[str], line: str) -> None:
 
 
 def test_the_words_of_what_runs() -> None:
-    assert brief.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 120 s: {BAR}"
-    assert brief.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"
+    assert quotes.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 120 s: {BAR}"
+    assert quotes.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"

@@ -73,7 +73,7 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
-    from stepper.words.brief import running
+    from stepper.words.quotes import running
 
     now = found["running"]
     head += "\n" + running(now["name"], now["seconds"], now["timeout"], one_line(now["line"])) if now else ""

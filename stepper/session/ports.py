@@ -96,7 +96,7 @@ class Coming(Protocol):
         """Return its outputs as they are now."""
 
     def last_line(self) -> str:
-        """Return the progress bar that it draws, else the last line that it printed."""
+        """Return the progress bar that it draws, else what it printed last."""
 
 
 class Kernel(Protocol):
@@ -242,9 +242,7 @@ class Late(Protocol):
         """
 
     def put(self, models: Models | None, so_far: Outputs) -> list[events.Late]:
-        """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
-        of what came late. Raise NotebookError.
-        """
+        """Put all of it on the cells, beside what a running one has; return what became of it. Raise NotebookError."""
 
 
 class Journal(Protocol):

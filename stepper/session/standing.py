@@ -16,6 +16,7 @@ from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.quotes import paged
+from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
 
 LINE = 200  # characters of what a cell printed last
@@ -62,7 +63,7 @@ def shown(session: Session) -> str:
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
-    return brief.running(step_name(plan, step) if step else now.name, now.seconds, now.timeout, now.line)
+    return told_of(step_name(plan, step) if step else now.name, now.seconds, now.timeout, now.line)
 
 
 def waits(session: Session) -> str:

@@ -55,11 +55,6 @@ def plan_lines(state: State) -> list[str]:
     return lines
 
 
-def running(name: str, seconds: float, timeout: float, line: str) -> str:
-    """Return what is told of a cell while it runs, with what it printed last."""
-    return f"running {name} for {seconds:.0f} s of at most {timeout:g} s{': ' if line else ''}{line}"
-
-
 def next_line(state: State) -> str:
     """Return what comes next."""
     step = next(iter(state.left), None)

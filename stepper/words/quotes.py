@@ -119,6 +119,11 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
     return _shown("".join(map(_text_of, outputs))).rstrip("\n")
 
 
+def running(name: str, seconds: float, timeout: float, line: str) -> str:
+    """Return what is told of a cell while it runs, with what it printed last."""
+    return f"running {name} for {seconds:.0f} s of at most {timeout:g} s{': ' if line else ''}{line}"
+
+
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
     text = "".join(map(text_of, outputs))
