@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pure_eval import CannotEval
 
-from stepper.diagnosis.inside import gone, items, lacks, table, texts, words
+from stepper.diagnosis.inside import lacks, table, texts, words
 from stepper.diagnosis.inside.spots import Spot, Values
 from stepper.kernel.inside import base
 from tests.test_helper import Lab, environment, failing, old_python, text
@@ -46,7 +46,7 @@ def spot(source: str, /, **scope: Any) -> Any:
 def told(error: BaseException, source: str, /, **scope: Any) -> str:
     """What the table of values tells of an error."""
     places = [spot(source, **scope)]
-    found = table.telling(error, table.rows(places, str(error)), places)
+    found = table.telling(error, table.rows(places, str(error)))
     return "; ".join(finding["text"] for finding in found)
 
 
@@ -70,23 +70,6 @@ def test_which_item_is_of_another_kind(line: str, scope: dict[str, Any], said: s
 
 
 @pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        ({"a": [1] * 60, "b": [1] * 60, "c": [1] * 41}, "x['c']"),
-        ([[1, 2]] * 5 + [[1]], "x[5]"),
-        ([[1, 2], [1, 2]], ""),
-        ([[1], [1, 2], [1, 2, 3], [1] * 4], ""),
-        ("text", ""),
-    ],
-)
-def test_which_list_is_of_another_length(value: Any, key: str) -> None:
-    assert told(ValueError("all arrays must be of the same length"), "f(x)", x=value).startswith(
-        f"`{key}`" if key else ""
-    )
-    assert bool(items.odd_length(value)) is bool(key)
-
-
-@pytest.mark.parametrize(
     ("said", "value", "where"),
     [
         ("could not convert string to float: 'n/a'", [1.5, "2", "n/a"], "[2]` is 'n/a'"),
@@ -100,31 +83,15 @@ def test_the_item_of_which_the_message_speaks(said: str, value: Any, where: str)
     assert where in line and bool(line) is bool(where)
 
 
-@pytest.mark.parametrize(
-    ("value", "line", "shown"),
-    [
-        (["a", "b", "a"], "f(x)", "`x` has 2 times 'a'"),
-        ([1, 2], "f(x)", ""),
-    ],
-)
-def test_what_stands_twice(value: Any, line: str, shown: str) -> None:
-    assert told(ValueError("labels must be unique"), line, x=value) == shown
-
-
-def test_the_row_that_has_another_length() -> None:
-    error = ValueError("not enough values to unpack (expected 2, got 1)")
-    assert told(error, "for a, b in x: pass", x=[(1, 2), (3,), (4, 5)]).startswith("`x[1]` has 1 values: (3,)")
+@pytest.mark.parametrize(("value", "shown"), [(["a", "b", "a"], "`x` has 2 times 'a'"), ([1, 2], "")])
+def test_what_stands_twice(value: Any, shown: str) -> None:
+    assert told(ValueError("labels must be unique"), "f(x)", x=value) == shown
 
 
 def test_what_an_error_stores_beside_its_message() -> None:
     error = RuntimeError("exit status 1")
     error.stderr = b"Traceback\nValueError: missing column: postcode\n"  # type: ignore[attr-defined]
     assert told(error, "run()") == "its stderr ends with: ValueError: missing column: postcode"
-
-
-def test_what_took_the_place_of_what_is_gone() -> None:
-    assert gone.replaced("pandas.core.frame", "append").startswith("in place of `append` there is now pd.concat")
-    assert gone.replaced("pandas.core.frame", "appendix") == gone.replaced("mine", "append") == ""
 
 
 # --- keys ----------------------------------------------------------------------------------------------------------
@@ -138,14 +105,13 @@ class State(Enum):
     ("line", "wanted", "value", "shown"),
     [
         ("x['presure']", "presure", {"pressure": 1, "time": 2}, "`x` (dict) has 'pressure'; 2 keys in all"),
-        ("x['sales']", "sales", {"Sales": 1}, "'Sales' (letter case differs)"),
-        ("x['price']", "price", {"price ": 1}, "'price ' (white space differs)"),
+        ("x['sales']", "sales", {"Sales": 1}, "has 'Sales'; 1 key in all"),
+        ("x['price']", "price", {"price ": 1}, "has 'price '; 1 key in all"),
         ("x['1']", "1", {1: 1}, "1 (of another type)"),
         ("x['zz']", "zz", {"a": 1, "b": 2}, "`x` (dict) has 2 keys: 'a', 'b'"),
         ("x['zz']", "zz", {}, "`x` (dict) is empty"),
         ("x['zz']", "zz", {"a": {"b": {"c": 1}}, "d": 2}, "2 keys: 'a' (dict: 'b'), 'd'"),
-        ("x['c']", "c", {"a": {"b": {"c": 1}}, "d": 2}, "it is in `x['a']['b']` (dict)"),
-        ("x.pop('ab')", "ab", {"a_b": 1}, "'a_b' (case"),
+        ("x.pop('ab')", "ab", {"a_b": 1}, "'a_b'"),
         ("'%(ab)s' % x", "ab", {"a_b": 1}, "'a_b'"),
         ("'{ab}'.format(**x)", "ab", {"a_b": 1}, "'a_b'"),
         ("x['PAYD']", "PAYD", State, "'PAID'"),
@@ -280,7 +246,6 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
     [
         (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
         (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 keys in all"),
-        (FRAME + "df.append(df)", r"there is now pd\.concat"),
         (FRAME + "df[df['price'] == '9'].iloc[0]", r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'"),
         (FRAME + "df.prices", "closest attributes: price"),
         (FRAME + "means = df.groupby('qty').sum()\nmeans['qty']", r"has 'qty' is the name of its index; 1 key in all"),
@@ -293,8 +258,6 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
         ("rows = [1, 2, 3]\nrows[7]", r"length 3 of int"),
         ("import glob\nfound = glob.glob('*.nowhere')\nfound[0]", r"`found`: \[\].*with \. is a folder with "),
         ("a = b = None\na.split()", "`a`: None"),
-        ("def f():\n    x = 1\nv = f()\nv[0]", "`v`: None; with `f` has no `return`"),
-        ("def f():\n    return 1, 2, 3\na, b = f()", r"made of `f` ends with `return \(?1, 2, 3"),
         ("import datetime\ndatetime.now()", r"`datetime\.datetime` has `now`"),
         ("import math\nmath.squareroot(2)", "math"),
         ("from collections import OrderDict", "closest in it: OrderedDict"),

@@ -26,12 +26,9 @@ from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.words import brief
 
-# What JSON and JavaScript write, and what Python writes for it.
-WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')"}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 BOUND, DELETED = "bound by", "deleted by"
 CAUGHT = "the error of an `except … as`, unbound at that clause's end:"
-FEW = 4  # live variables, all of which are worth a line
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,6 @@ def changes(source: str, name: str) -> list[tuple[int, str]]:
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
     """Where a name is defined, was deleted or can't be seen; the closest live names."""
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
-    if name in WRITTEN:
-        return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
     known, variables = notebook.known, notebook.known.variables
     live = {other: "" for other in known.names if not other.startswith("_")}
     live |= {other: f" ({brief.describe(variable)})" for other, variable in variables.items()}
@@ -92,25 +87,16 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
         if not hasattr(builtins, other) or difflib.SequenceMatcher(None, other, name).ratio() >= 0.75
     ]  # fmt: skip
     unrun = [
-        f"`{name}` is defined by {place} ({text}), which has not run"
-        for how, place, text in notebook.changes(name, ran=False) if how == BOUND
-    ]  # fmt: skip
-    gone = [
-        f"`{name}` was {how} {place}: {text}" for how, place, text in notebook.changes(name, ran=True) if how != BOUND
-    ]  # fmt: skip
-    said = unrun[:2] + gone[-1:]
-    if not said:
-        said = [f"line {line} of {path} defines `{name}`" for path, line, _ in surroundings.defining([name])[:2]]
+        f"{place} ({text}), which has not run" for how, place, text in notebook.changes(name, False) if how == BOUND
+    ]
+    gone = [f"{how} {place}: {text}" for how, place, text in notebook.changes(name, True) if how != BOUND]
+    said = [f"`{name}` is defined by {place}" for place in unrun[:2]] + [f"`{name}` was {how}" for how in gone[-1:]]
+    said = said or [f"line {line} of {path} defines `{name}`" for path, line, _ in surroundings.defining([name])[:2]]
     if near:
         said.append(f"closest live names: {', '.join(f'`{other}`{live.get(other, str())}' for other in near)}")
     usual = distributions.definition(name)
     if usual and not (near and bare(near[0]) == bare(name)):
         said.append(f"`{usual}` defines it")
-    # Of many variables none is likelier than the others; what the cell names itself is not meant.
-    used = re.findall(r"\w+", notebook.cell.source)
-    free = [f"`{other}`{live[other]}" for other in reversed(variables) if other not in used]
-    if (not said or (gone and not near)) and 0 < len(free) <= FEW and not name.isupper():
-        said.append(f"other live variables: {listed(free)}")
     return said or (["no live name is like it, and no cell of the notebook defines it"] if live else [])
 
 

@@ -103,14 +103,11 @@ class Surroundings:
         here, wanted = os.path.relpath(os.path.realpath(cwd), self.root), name.replace(".", "/")
         modules = {path for path in self.tree().files if path.endswith(".py")}
         packages = {os.path.dirname(path) for path in modules}  # Python takes those without __init__.py too
-        found = []
-        for path in modules | packages:
-            folder, matched, rest = f"/{path.removesuffix('.py')}".rpartition(f"/{wanted}")
-            if matched and not rest:
-                folder = folder[1:]
-                inner = f"{folder}/__init__.py" in modules  # a module of a package is rather imported as that
-                found.append((inner, distance(here, folder), _text(path), _text(os.path.relpath(folder or ".", here))))
-        return [(path, folder) for *_, path, folder in sorted(found)[:FOUND]]
+        fits = [path for path in modules | packages if f"/{path.removesuffix('.py')}".endswith(f"/{wanted}")]
+        folders = {path: path.removesuffix(".py").removesuffix(wanted).rstrip("/") for path in fits}
+        # A module of a package is rather imported as that.
+        fits.sort(key=lambda path: (f"{folders[path]}/__init__.py" in modules, distance(here, folders[path]), path))
+        return [(_text(path), _text(os.path.relpath(folders[path] or ".", here))) for path in fits[:FOUND]]
 
     def written_since(self, when_ns: int, leave_out: Collection[str]) -> list[tuple[str, int]]:
         """Return the files written since then, or a tick before, the newest first, with their sizes."""

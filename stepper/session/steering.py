@@ -121,16 +121,20 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
         await session.known(kernel)
         began, at = time.monotonic(), now()
-        execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+        cell = Cell("eval", -1, 0, "code", source)
+        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout)
+        session.looks = begun
+        try:
+            execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+        finally:
+            session.looks = None
         took = time.monotonic() - began
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
-        cell = Cell("eval", -1, 0, "code", source)
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
-        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source)
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))

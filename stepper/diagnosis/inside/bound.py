@@ -1,10 +1,9 @@
-"""Where a name was bound last: this function, this cell, or the cells that ran before it; where it was used last."""
+"""Where a name was bound last: this function, this cell, or the cells that ran before it."""
 
 from __future__ import annotations
 
 import ast
 import linecache
-import re
 from typing import Any
 
 from stack_data.core import Source
@@ -43,11 +42,6 @@ def earlier(spot: Spot) -> list[str]:
     """The files of the cells that ran before this one, the last first; what stands below a failing line has not run."""
     counts = files()  # in the order in which they first ran
     return [name for name in sorted(counts, key=lambda name: -counts[name])[:CELLS_BACK] if name != spot.filename]
-
-
-def used(name: str, spot: Spot) -> str:
-    lines = (line.strip() for filename in earlier(spot) for line in raw_lines(files()[filename])[::-1])
-    return next((line for line in lines if re.search(rf"\b{re.escape(name)}\b", line) and line[:1] != "#"), "")
 
 
 def last(scope: Any, wanted: str, before: int) -> Any:

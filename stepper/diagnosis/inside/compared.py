@@ -26,19 +26,15 @@ PROBLEMS = re.compile(
 )
 # What is missing or twice is sought, or what is not known: df[df.a.isna()], df[~df.a.isin(known)].
 SOUGHT = re.compile(r"(?:^|[\[(&|])\s*[^~&|]*\.(?:isna|isnull|duplicated)\(|~[^&|]*\.isin\(")
-NO_ROWS = re.compile(r"\bhead\(0\)|\[0?:0\]")
-MADE, MADE_OF = (
-    re.compile(r"\b(?:DataFrame|Series)\("),
-    re.compile(r"\b(?:DataFrame|Series)\((?:data=)?[^,)=]*[a-z]\w*[,)]"),
-)
+# Made with no rows: head(0), [:0]; a frame of no named value.
+NO_ROWS = re.compile(r"\bhead\(0\)|\[0?:0\]|\b(?:DataFrame|Series)\((?!(?:data=)?[^,)=]*[a-z]\w*[,)])")
 JOINS, HOW = re.compile(r"\bmerge\(|\.join\("), re.compile(r"'(left|right|outer|inner|cross)'")
 GROWS = re.compile(r"\b(?:explode|melt|stack|concat|append|reindex|resample|repeat|wide_to_long|asfreq)\(|\bvalidate=")
-TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta)\(")  # each value into another one, or into none
-CHOICES = re.compile(r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|where|mask)\(|[<>]|[=!]=")
+TURNS = re.compile(r"\b(?:map|to_numeric|to_datetime|to_timedelta|reindex|where)\(")  # a value into another, or none
+CHOICES = re.compile(r"\b(?:query|head|tail|sample|dropna|drop|nlargest|nsmallest|filter|mask)\(|[<>]|[=!]=")
 QUOTED, NAMES = re.compile(r"'([^']*)'"), re.compile(r"(?<![\w.])[^\W\d]\w*")
-USES = re.compile(r"(?<![\w.])([^\W\d]\w*)(?:\.loc\[.*?, ?|\[)?(?:\[?'([^']*)'|\.([A-Za-z_]\w*)\b(?!\())")
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-CELLS, COLUMNS, ROWS, HEAD, LABEL = 5_000_000, 2000, 500_000, 50, 60
+CELLS, COLUMNS, HEAD, LABEL, NAME = 5_000_000, 2000, 50, 60, 40
 PLAIN = (str, int, float, bool, type(None))
 Fact = dict[str, Any]
 
@@ -58,9 +54,8 @@ class Seen:
         texts = tuple(short(str(label), LABEL) for label in labels) if known and all(map(plain, labels)) else ()
         if len({*texts}) < len(labels):
             return
-        self.labels = texts
+        self.labels, blank = texts, set()
         filled = value.iloc[:HEAD].notna().to_numpy().any(axis=0).tolist()  # the first rows tell of nearly all columns
-        blank = set()
         for index in [index for index, some in enumerate(filled) if not some and self.rows]:
             if clock() > deadline:
                 return
@@ -115,10 +110,22 @@ def compare(before: dict[str, Seen], after: dict[str, Seen], trees: list[ast.Mod
     view, facts = View(before, after, trees), dict[Any, Fact]()
     for kind in (view.multiplied, view.empty, view.blank):
         for name, seen in after.items():
-            fact = kind(name, seen)
-            if fact is not None:
-                facts.setdefault((seen.id, fact["kind"]), {"name": name, **fact})
+            told = kind(name, seen)
+            if told is not None:
+                facts.setdefault((seen.id, told["kind"]), told)
     return [*facts.values()]
+
+
+def fact(kind: str, text: str) -> Fact:
+    return {"kind": kind, "text": text}
+
+
+def cut(name: str) -> str:
+    return short(name, NAME)
+
+
+def sides(operands: dict[str, Any]) -> str:
+    return " and ".join(f"{cut(name)} ({rows:,})" for name, rows in operands.items())
 
 
 class View:
@@ -144,46 +151,48 @@ class View:
         return None if known is None or len(bound) > 1 or (name == target and early) else known.rows
 
     def multiplied(self, name: str, seen: Seen) -> Fact | None:
+        """More rows than a merge of one with one, or one with many, can have."""
         made = next(reversed(self.bound(name)), None)
         if made is None or made.looped or not JOINS.search(made.text) or GROWS.search(made.text):
             return None
         operands, hows = self.operands(name, made), {*HOW.findall(made.text)}
-        hows = hows or {"inner" if "merge(" in made.text else "left"}
         counts = [count for count in operands.values() if count is not None]
-        if len(counts) < max(2, len(operands)) or seen.rows <= max(counts) or "cross" in hows:
+        if len(counts) < max(2, len(operands)) or "cross" in hows or seen.rows == math.prod(counts):  # all with all
             return None
-        if seen.rows == math.prod(counts):  # all with all, by a key for that
-            return None
-        paired = hows == {"left"} and guarded(many, made, [*operands][1])
-        plainly = seen.rows > sum(counts) or hows == {"inner"} or paired
-        return {"kind": "multiplied", "rows": seen.rows, "operands": [*operands.items()]} if plainly else None
+        inner = (hows or {"inner" if "merge(" in made.text else "left"}) == {"inner"}
+        more = seen.rows > (max(counts) if inner else sum(counts))
+        return fact("multiplied", f"{cut(name)} has {seen.rows:,} rows: more than {sides(operands)}") if more else None
 
     def empty(self, name: str, seen: Seen) -> Fact | None:
         """A frame that has no rows now, and not on purpose."""
         bound, old = self.bound(name), self.before.get(name)
         in_place = old is not None and old.id == seen.id and old.rows > 0
-        if seen.rows or not (bound or in_place) or self.looks_at(name) or self.no_wonder(name, bound):
+        # The cell looks itself at its length, or has it from a loop.
+        looks = rf"\b{name}\.(?:empty|shape|size)\b|\b(?:len|display|print|assert)\b.*\b{name}\b|^{name}\Z"
+        looked = re.search(rf"{looks}|^\s*(?:async )?for .*\b{name}\b.* in ", self.text, re.MULTILINE)
+        if seen.rows or not (bound or in_place) or looked or self.no_wonder(name, bound):
             return None
         counts = self.operands(name, bound[-1]) if bound else {name: old and old.rows}
         merged = bound and JOINS.search(bound[-1].text) and len(counts) > 1 and all(counts.values())
-        operands = [(operand, count) for operand, count in counts.items() if count]
-        return {"kind": "emptied" if merged else "empty", "operands": operands}
-
-    def looks_at(self, name: str) -> bool:
-        """Whether a cell looks itself at a frame's length, or has it from a loop."""
-        looks = rf"\b{name}\.(?:empty|shape|size)\b|\b(?:len|display|print|assert)\b.*\b{name}\b|^{name}\Z"
-        return bool(re.search(rf"{looks}|^\s*(?:async )?for .*\b{name}\b.* in ", self.text, re.MULTILINE))
+        if merged:
+            return fact("emptied", f"{cut(name)} has 0 rows: nothing matched in the merge of {sides(counts)}")
+        sources = {operand: count for operand, count in counts.items() if count}
+        if [*sources] == [name]:
+            return fact("empty", f"{cut(name)} has 0 rows now; before: {sources[name]:,}")
+        shown = ", ".join(f"{cut(source)} has {count:,}" for source, count in [*sources.items()][:3])
+        return fact("empty", f"{cut(name)} has 0 rows" + (f"; {shown}" if shown else ""))
 
     def no_wonder(self, name: str, bound: list[Made]) -> bool:
         """A frame of a loop's last turn; one made empty, to be filled; of what is empty already; hoped to be empty."""
         for made in bound:
             names = names_in(made.text)
-            if any(seen[one].rows == 0 for seen in (self.before, self.after) for one in names
-                   if one in seen and (one != name or seen is self.before)):  # fmt: skip
-                return True
-            if NO_ROWS.search(made.text) or (MADE.search(made.text) and not MADE_OF.search(QUOTED.sub("", made.text))):
-                return True
+            sources = [self.before.get(one) for one in names]
+            sources += [self.after.get(one) for one in names if one != name]
             sought = SOUGHT.search(made.text) or any(map(PROBLEMS.search, (*names, *QUOTED.findall(made.text))))
+            if any(seen is not None and seen.rows == 0 for seen in sources) or NO_ROWS.search(
+                QUOTED.sub("", made.text)
+            ):
+                return True
             if name not in names and (made.looped or sought):  # not df = df[~df.id.isin(bad)]
                 return True
         return bool(PROBLEMS.search(name))
@@ -192,43 +201,30 @@ class View:
         if not seen.blank or seen.rows < 2 or re.search(rf"\bfor .*\b{name}\b.* in ", self.text):
             return None
         lost = [label for label in seen.labels if label in seen.blank and self.lost(name, label)]
-        columns = lost if seen.framed else []
-        return {"kind": "blank", "columns": columns[:3], "count": len(columns)} if lost else None
+        if not seen.framed or not lost:
+            return fact("blank", f"{cut(name)} is all NaN now") if lost else None
+        listed = ", ".join(f'"{cut(column)}"' for column in lost[:3])
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        which = f"column {listed} of {cut(name)} is" if len(lost) == 1 else f"columns {listed}{more} of {cut(name)} are"
+        return fact("blank", f"{which} all NaN now")
 
     def lost(self, name: str, label: str) -> bool:
-        """Whether a column without a value was made of others that have some: by a statement, or with the frame."""
-        old, bound = self.before.get(name), self.bound(name)
+        """Whether a column without a value was made by a statement that turns values into others, or fetches them."""
+        old = self.before.get(name)
         if old is not None and (old.blank is None or label in old.blank):
             return False
-        texts = [made.text for made in self.made if made.name == name and label in made.columns]
-        texts += [made.text for made in bound if re.search(rf"\b{re.escape(label)}=", made.text)]
-        if texts:
-            uses = {(frame, column or attribute) for frame, column, attribute in USES.findall(texts[-1])}
-            if (name, label) in uses and old is None:  # else it may have been so in its file
-                return bool(TURNS.search(texts[-1]))
-            filled = [self.filled(*use, own=(name, label)) for use in uses]
-            return True in filled and False not in filled
-        whole = bound[-1].text if bound else ""
-        keeps = (
-            TURNS.search(whole) or "reindex(" in whole or (JOINS.search(whole) and {*HOW.findall(whole)} - {"inner"})
-        )
-        labels = {label, re.sub("_[xy]$", "", label)}
-        return bool(keeps and not CHOICES.search(QUOTED.sub("''", whole))) and any(
-            self.filled(frame, column, own=(name, label)) for frame in names_in(whole) for column in labels
-        )
+        own = [made.text for made in self.made if made.name == name and label in made.columns]
+        whole = [made.text for made in self.bound(name)]
+        own += [text for text in whole if re.search(rf"\b{re.escape(label)}=", text)]
+        text = (own or whole or [""])[-1]
+        if not own and (CHOICES.search(QUOTED.sub("''", text)) or {*HOW.findall(text)} == {"inner"}):
+            return False
+        columns = QUOTED.findall(text) if own else [label, re.sub("_[xy]$", "", label)]
+        filled = [self.filled(frame, column, (name, label)) for frame in names_in(text) for column in columns]
+        turned = TURNS.search(text) or (JOINS.search(text) and not own)
+        return bool(turned and False not in filled and (own or True in filled))
 
     def filled(self, frame: str, column: str, own: tuple[str, str]) -> bool | None:
         """Whether a column had values when another was made of it; None where that is unknown."""
         seen = self.before.get(frame) or (None if (frame, column) == own else self.after.get(frame))
         return None if seen is None or seen.blank is None or column not in seen.labels else column not in seen.blank
-
-
-def many(made: Made, right: str) -> bool:
-    """Whether a left merge paired many with many: one with many may well have more rows than either."""
-    keys = QUOTED.findall(" ".join(re.findall(r"\b(?:right_)?on=(\[[^]]*\]|'[^']*')", made.text)))
-    other, result = sides = [shell.user_ns.get(name) for name in (right, made.name)]
-    if not keys or not all({*keys} <= {*getattr(side, "columns", ())} and len(side) <= ROWS for side in sides):
-        return False
-    here, there = other[keys].value_counts(), result[keys].value_counts()
-    here = here[here > 1]
-    return bool((there.reindex(here.index) > here).any())

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.diagnosis.inside.compared import Seen, compare, look
-from stepper.diagnosis.inside.swallowed import HELPER, listen, message, start, stop, swallowed
+from stepper.diagnosis.inside.compared import Fact, Seen, compare, cut, fact, look
+from stepper.diagnosis.inside.swallowed import HELPER, MOST, listen, message, start, stop, swallowed
 from stepper.kernel.inside.base import clock, guarded, name_of, shell
 from stepper.kernel.inside.cells import line_of, now, raw_lines
 
 FACTS, WARNINGS = 50, 20
 BEFORE, AFTER = 0.1, 0.15  # seconds
-Fact = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -81,13 +80,18 @@ def after(raw: str, ok: bool) -> list[Fact]:
     for filename, line, head, name, text, count in errors:
         own = guarded(line_of, filename, line)
         if own and "except" in raw_lines(now["number"])[own - 1]:
-            fact = {"kind": "swallowed", "line": own, "head": head, "error": name, "message": text, "count": count}
-            facts.append(fact)
+            times = f"{count:,} or more ×" if count >= MOST else f"{count} ×"
+            facts.append(fact("swallowed", f"line {own}: {head} swallowed {times} {said(name, text)}"))
     facts += guarded(of_frames, run) or []
     for (category, text), (filename, line, count) in run.warnings.items():
-        own = guarded(line_of, filename, line) or 0
-        facts.append({"kind": "warning", "category": category, "message": text, "count": count, "line": own})
+        own = guarded(line_of, filename, line)
+        where = ", ".join([f"line {own}"] * bool(own) + [f"{count} ×"] * (count > 1))
+        facts.append(fact("warning", said(cut(category) + (f" ({where})" if where else ""), text)))
     return facts[:FACTS]
+
+
+def said(name: str, text: str) -> str:
+    return f"{name}: {text}" if text else name
 
 
 def leave() -> None:

@@ -9,10 +9,9 @@ import re
 from typing import Any, Callable, Iterable
 
 from stepper.diagnosis.inside.bound import hidden
-from stepper.diagnosis.inside.calls import called
 from stepper.diagnosis.inside.changed import changes
 from stepper.diagnosis.inside.imports import imported
-from stepper.diagnosis.inside.lacks import attribute, key
+from stepper.diagnosis.inside.lacks import attribute, called, key
 from stepper.diagnosis.inside.near import quoted
 from stepper.diagnosis.inside.spots import Spot, spots
 from stepper.diagnosis.inside.table import Finding, finding, held, rows, telling
@@ -64,7 +63,7 @@ def general(error: BaseException, places: list[Spot], until: float) -> list[Find
     table = guarded(rows, places, message(error)) or []
     readings: list[Callable[[], Iterable[Any]]] = [
         lambda: map(finding, texts(error, places)),
-        lambda: telling(error, table, places),
+        lambda: telling(error, table),
         lambda: filter(None, [key(error, places)]) if re.search(LACKS, message(error)) else (),
         lambda: held(error, table, places),
     ]

@@ -13,7 +13,6 @@ import sys
 import time
 from typing import Any, Iterator
 
-from stepper.diagnosis.inside.gone import replaced
 from stepper.diagnosis.inside.near import bare, closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import Spot
 from stepper.diagnosis.inside.table import Finding, finding
@@ -46,8 +45,10 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         path = os.path.relpath(path) if is_own(path) else path
         return finding(f"`{module}` is here the file {short(path, 200)}, no package")
     beside = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-    names = public(sorted({*map(str, own_names(loaded)), *submodules_of(loaded)} - {*beside}))[:NAMES]
-    near, said = closest(wanted, names, 5), [replaced(module, wanted)]
+    files = (name.removesuffix(".py") for folder in folders_of(loaded) for name in os.listdir(folder))
+    held = {*map(str, own_names(loaded)), *filter(str.isidentifier, files)}
+    names = public(sorted(held - {*beside}))[:NAMES]
+    near, said = closest(wanted, names, 5), list[str]()
     for name in beside[:3] if lost else [wanted]:
         where = elsewhere(module, name)
         exact, alike = scan(module.split(".")[0], name, {*names, *beside}) if not where else ([], [])
@@ -55,14 +56,9 @@ def imported(error: BaseException, places: list[Spot]) -> Finding | None:
         if alike and not (near and bare(near[0]) == bare(wanted)):
             said.append(f"closest in its package: {', '.join(alike)}")
     said += [f"closest in it: {', '.join(near)}"] if near else []
-    said = list(filter(None, said)) or [f"it has {listed(names, 240)}"]
+    said = said or [f"it has {listed(names, 240)}"]
     lacks = f"there is no `{wanted}` in " if lost else ""
-    return finding("; ".join([f"{lacks}{shown_name(module)}{version(module)}", *said]))
-
-
-def submodules_of(loaded: Any) -> list[str]:
-    names = [name for folder in folders_of(loaded) for name in os.listdir(folder)]
-    return [name.split(".")[0] for name in names if name.endswith(".py") or "." not in name]
+    return finding("; ".join([f"{lacks}{shown_name(module)}", *said]))
 
 
 def folders_of(loaded: Any) -> list[str]:
@@ -77,13 +73,6 @@ def elsewhere(module: str, name: str) -> list[str]:
     has = [dotted for dotted in known if "._" not in dotted and name in own_names(sys.modules.get(dotted))]
     nearest = sorted(has, key=lambda dotted: (dotted.count("."), len(dotted)))
     return [dotted for dotted in nearest if not any(dotted.startswith(up + ".") for up in nearest)][:2]
-
-
-def version(dotted: Any) -> str:
-    """` VERSION` of the package of a module, where it tells."""
-    package = str(dotted).split(".")[0]
-    own = peek(sys.modules.get(package), "__version__")
-    return f" {own}" if type(own) is str and re.fullmatch(r"[\w.+-]{1,40}", own) else ""
 
 
 def newer(module: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What has no such key or attribute, and what it has that is nearest to the one asked for."""
+"""What has no such key, attribute or parameter, and what it has that is nearest to the one asked for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any, Callable
 from pure_eval import CannotEval
 
 from stepper.diagnosis.inside.bound import binding
-from stepper.diagnosis.inside.gone import replaced
-from stepper.diagnosis.inside.imports import elsewhere, newer, version
-from stepper.diagnosis.inside.near import closest, differs, listed, public, quoted
+from stepper.diagnosis.inside.imports import elsewhere, newer
+from stepper.diagnosis.inside.near import closest, listed, public, quoted
 from stepper.diagnosis.inside.spots import DATA, Spot, columns
 from stepper.diagnosis.inside.table import Finding, finding, made_of
 from stepper.diagnosis.inside.words import CALLABLE, described, kind_name, label, named, shown_name
 from stepper.kernel.inside.base import (
-    class_names,
     classes_of,
     is_a,
     is_pandas,
@@ -26,7 +24,6 @@ from stepper.kernel.inside.base import (
     module_of,
     name_of,
     names_in,
-    of_library,
     one_of,
     own_names,
     peek,
@@ -35,10 +32,14 @@ from stepper.kernel.inside.base import (
 )
 from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
+from stepper.kernel.inside.signatures import of_callable
 
-FEW, LABELS, NAMES, PARTS, ITEMS, DEPTH, WIDTH = 30, 5000, 800, 60, 20, 3, 400
+FEW, LABELS, NAMES = 30, 5000, 800
 # Of a library's own frames: the names under which they hold what may lack a key.
 HOLDERS = ("self", "obj", "frame", "df", "data", "left", "right", "mapping", "cls")
+# What is said of arguments that the function has not, or has too few of; not of what kind they are.
+COUNTED = r"signature|argument(?! \d)(?!.*not support)|positional|keyword"
+UNEXPECTED = r"unexpected keyword argument '([^']+)'"
 
 
 def first(nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable[..., Any]) -> Finding | None:
@@ -49,6 +50,9 @@ def first(nodes: Callable[[Spot], list[Any]], places: list[Spot], tell: Callable
                 if answer:
                     return answer
     return None
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
 
 
 def key(error: BaseException, places: list[Spot]) -> Finding | None:
@@ -63,10 +67,12 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
     def own(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
         return lacking(spot.values[node], wanted, ast.unparse(node))
 
-    answer = first(nodes, places, own)
-    held = [frame.f_locals.get(name) for frame in library_frames(error) for name in HOLDERS] if not answer else []
-    found = (lacking(value, wanted, "") for value in held if value is not None)
-    return answer or next(filter(None, found), None)
+    answer, trace, held = first(nodes, places, own), error.__traceback__, list[Any]()
+    while trace is not None and not answer:
+        names = trace.tb_frame.f_locals
+        held = [] if is_own(trace.tb_frame.f_code.co_filename) else [*map(names.get, HOLDERS), *held]
+        trace = trace.tb_next
+    return answer or next(filter(None, (lacking(value, wanted, "") for value in held if value is not None)), None)
 
 
 def keyed(node: Any) -> list[Any]:
@@ -79,65 +85,54 @@ def keyed(node: Any) -> list[Any]:
     return [*given, node.func.value if isinstance(node.func, ast.Attribute) else node.func]
 
 
-def library_frames(error: BaseException) -> list[types.FrameType]:
-    inner: list[types.FrameType] = []
-    trace = error.__traceback__
-    while trace is not None:
-        inner = [] if is_own(trace.tb_frame.f_code.co_filename) else [trace.tb_frame, *inner]
-        trace = trace.tb_next
-    return inner
-
-
 def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
     """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing."""
     labels = labels_of(value)
     plain = one_of(type(wanted), (str, int, float, bool))
     if labels is None or (plain and any(type(known) is type(wanted) and known == wanted for known in labels)):
         return None
-    of = f"`{short(expression, 80)}` ({typed(value)})" if expression else f"the {typed(value)}"
-    texts = {label(known): known for known in labels}
-    names = re.findall(r"'([^']*)'", str(wanted)) or [str(wanted)]
-    near = [text for name in names[:3] for text in [nearest(name, texts)] if text]
-    part = (
-        holder(value, lambda thing: is_a(thing, dict) and dict.__contains__(thing, wanted))
-        if plain and expression
-        else ""
-    )
-    near += [f"it is in `{expression}{part}"] if part else []
+    kind = kind_name(value)
+    if is_pandas(value, "Series") or is_pandas(value, "Index"):
+        kind = f"{kind} of {getattr(value, 'index', value).dtype}"
+    of = f"`{short(expression, 80)}` ({kind})" if expression else f"the {kind}"
+    texts = {text[1:-1] if text[:1] in "'\"" else text: text for text in map(label, labels[::-1])}
+    near = []
+    for name in (re.findall(r"'([^']*)'", str(wanted)) or [str(wanted)])[:3]:
+        if name in texts and plain:
+            near.append(f"{texts[name]} (of another type)")
+        elif name not in texts:
+            near += [texts[other] for other in closest(name, [*texts][::-1])]
     axes = [axis for axis in ("index", "columns") if top_module(type(value)) == "pandas" and plain]
-    near += [
-        f"{label(wanted)} is the name of its {axis}"
-        for axis in axes
-        if any(type(own) is type(wanted) and own == wanted for own in axis_names(value, axis))
-    ]
+    near += [f"{label(wanted)} is the name of its {axis}" for axis in axes if named_so(value, axis, wanted)]
     if near:
-        return finding(f"{of} has {'; '.join(near)}; {len(labels):,} key{'s' * (len(labels) != 1)} in all")
+        return finding(f"{of} has {', '.join(near)}; {len(labels):,} key{'s' * (len(labels) != 1)} in all")
     below = {label(key): item for key, item in value.items() if type(item) is dict} if type(value) is dict else {}
-    shown = [f"{text} (dict: {listed([*map(label, below[text])], 60)})" if text in below else text for text in texts]
+    shown = [f"{text} (dict: {listed([*map(label, below[text])], 60)})" if text in below else text
+             for text in map(label, labels)]  # fmt: skip
     return finding(f"{of} has {len(labels):,} keys: {listed(shown, 300)}" if labels else f"{of} is empty")
 
 
-def axis_names(value: Any, axis: str) -> list[Any]:
-    """The names of an axis of a frame or series, or of its levels."""
-    return list(getattr(getattr(value, axis, None), "names", ()))
+def named_so(value: Any, axis: str, wanted: Any) -> bool:
+    """Whether an axis of a frame or series, or a level of it, has that name."""
+    names = getattr(getattr(value, axis, None), "names", ())
+    return any(type(own) is type(wanted) and own == wanted for own in names)
 
 
-def nearest(name: str, texts: dict[str, Any]) -> str:
-    """The keys nearest to one, as code writes them, and how the first differs; '' where it is there itself."""
-    if repr(name) in texts:
-        return ""
-    bare = {text[1:-1] if text[:1] in "'\"" else text: text for text in reversed(texts)}
-    if name in bare:
-        return f"{bare[name]} (of another type)"
-    near = closest(name, reversed(bare))
-    how = differs(name, near[0]) if near else ""
-    return f"{bare[near[0]]}{how}" if how else ", ".join(bare[text] for text in near)
+def labels_of(value: Any) -> list[Any] | None:
+    """What a thing can be asked for by key, None where it is nothing of the kind."""
+    axis = value if is_pandas(value, "Index") else value.index if is_pandas(value, "Series") else columns(value)
+    if axis is not None:
+        return list(axis[:LABELS].tolist())
+    if is_pandas(value, "BaseGroupBy"):
+        return labels_of(value.obj)
+    if is_a(value, type) and type(names_in(value).get("_member_map_")) is dict:  # an Enum
+        return [*names_in(value)["_member_map_"], *names_in(value).get("_value2member_map_", ())]
+    if is_a(value, dict):
+        return list(dict.keys(value))[:LABELS]
+    return list(value)[:LABELS] if module_of(type(value)) == "os" and name_of(type(value)) == "_Environ" else None
 
 
-def typed(value: Any) -> str:
-    if is_pandas(value, "Series"):
-        return f"Series with a {kind_name(value.index)} of {value.index.dtype}"
-    return f"{kind_name(value)} of {value.dtype}" if is_pandas(value, "Index") else kind_name(value)
+# --- attributes ------------------------------------------------------------------------------------------------------
 
 
 def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
@@ -153,38 +148,26 @@ def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
         expression = short(ast.unparse(node.value), 80) if node is not None else ""
         plain = node is not None and isinstance(node.value, DATA[:2])
         where, made = binding(node.value, spot, outer) if plain else (None, None)
-        said = [*instead(value, wanted, expression), *near_attributes(value, wanted)] if value is not None else []
+        said = [*instead(value, wanted), *near_attributes(value, wanted)] if value is not None else []
         if value is None or not (said or where):
             return None  # of None the table tells where it comes from
         source = made_of(made, spot, expression) if made is not None and not said else ""
-        named = [f"`{expression}`" + (f", with {source}" if source else "")] if where else []
-        return finding("; ".join([titled(value), *said, *named]), where)
+        whose = [f"`{expression}`" + (f", with {source}" if source else "")] if where else []
+        thing = shown_name(named(value)) if is_a(value, (types.ModuleType, type)) else described(value)
+        return finding("; ".join([thing, *said, *whose]), where)
 
     return first(nodes, places, owner) if wanted else None
 
 
-def titled(value: Any) -> str:
-    if is_a(value, (types.ModuleType, type)):
-        return shown_name(named(value)) + version(module_of(value) if is_a(value, type) else named(value))
-    return described(value)
-
-
-def instead(value: Any, wanted: str, expression: str) -> list[str]:
-    """What took the attribute's place; where it is: a newer file, another module, a class, a part."""
+def instead(value: Any, wanted: str) -> list[str]:
+    """Of a module or class: a newer file of it, another module, a class in it that has what it lacks."""
     if not is_a(value, (types.ModuleType, type)):
-        part = holder(value, lambda thing: wanted in own_names(thing) or stored(type(thing), wanted) is not None)
-        said = [
-            replaced(str(module_of(type(value))), wanted),
-            f"`{expression}{part} has `{wanted}`" if part else "",
-        ]
-        return list(filter(None, said))
+        return []
     name = str(module_of(value)) if is_a(value, type) else named(value)
-    where, said = elsewhere(name, wanted), [replaced(name, wanted), newer(name, wanted)]
-    said += [f"`{wanted}` is in {' and '.join(where)}"] if where else []
-    classes = [
-        other for other, kind in own_names(value).items() if is_a(kind, type) and stored(kind, wanted) is not None
-    ]
-    return list(filter(None, [*said, *(f"`{name}.{short(other, 80)}` has `{wanted}`" for other in classes[:1])]))
+    where, held = elsewhere(name, wanted), own_names(value).items()
+    classes = [other for other, kind in held if is_a(kind, type) and stored(kind, wanted) is not None][:1]
+    said = [newer(name, wanted), f"`{wanted}` is in {' and '.join(where)}" if where else ""]
+    return list(filter(None, [*said, *(f"`{name}.{short(other, 80)}` has `{wanted}`" for other in classes)]))
 
 
 def near_attributes(value: Any, wanted: str) -> list[str]:
@@ -199,25 +182,6 @@ def near_attributes(value: Any, wanted: str) -> list[str]:
     plain = [name for name in names if not one_of(type(stored(type(value), name)), CALLABLE)]
     few = next((some for some in (names, plain) if 0 < len(some) <= FEW), [])
     return [f"it has {listed(few)}"] if few else []
-
-
-# --- what a value has ------------------------------------------------------------------------------------------------
-
-
-def labels_of(value: Any) -> list[Any] | None:
-    """What a thing can be asked for by key, None where it is nothing of the kind."""
-    axis = value if is_pandas(value, "Index") else value.index if is_pandas(value, "Series") else columns(value)
-    if axis is not None:
-        return list(axis[:LABELS].tolist())
-    if is_pandas(value, "BaseGroupBy"):
-        return labels_of(value.obj)
-    if is_a(value, type) and type(names_in(value).get("_member_map_")) is dict:  # an Enum
-        return [*names_in(value)["_member_map_"], *names_in(value).get("_value2member_map_", ())]
-    if is_a(value, dict):
-        return list(dict.keys(value))[:LABELS]
-    if "zipfile.ZipFile" in class_names(type(value)):
-        return list(value.NameToInfo)[:LABELS]
-    return list(value)[:LABELS] if module_of(type(value)) == "os" and name_of(type(value)) == "_Environ" else None
 
 
 def attributes_of(value: Any) -> list[str]:
@@ -235,30 +199,35 @@ def stored(kind: Any, name: str) -> Any:
     return next((names_in(one)[name] for one in classes_of(kind) if name in names_in(one)), None)
 
 
-def holder(value: Any, fits: Callable[[Any], bool]) -> str:
-    """Which part of a thing has what it lacks itself: the way there and its class."""
-    todo: list[tuple[str, Any, str]] = [("", value, "")]
-    while todo:
-        path, thing, beside = todo.pop(0)
-        if path and thing is not None and fits(thing):
-            return f"{short(path, 100)}` ({short(name_of(type(thing)), 60)}{f', {beside!r}' if beside else ''})"
-        if path.count("[") + path.count(".") < DEPTH:
-            todo += [(path + step, part, text) for step, part, text in parts(thing)]
-        del todo[WIDTH:]
-    return ""
+# --- parameters ------------------------------------------------------------------------------------------------------
 
 
-def parts(thing: Any) -> list[tuple[str, Any, str]]:
-    """The parts of a thing: step, part, a text that stands beside it."""
-    kind = type(thing)
-    if one_of(kind, (list, tuple)):
-        beside = short(thing[0], 40) if len(thing) == 2 and type(thing[0]) is str else ""
-        return [(f"[{n}]", item, beside) for n, item in enumerate(thing[:ITEMS]) if not one_of(type(item), (str, int))]
-    if kind is dict:
-        return [(f"[{key!r}]", item, "") for key, item in list(thing.items())[:ITEMS] if type(key) is str]
-    if name_of(kind) == "ndarray" and of_library(thing) and thing.dtype.kind == "O" and thing.size:
-        return [(".flat[0]", thing.flat[0], "")]
-    if is_a(thing, (types.ModuleType, type)) or of_library(thing) or top_module(kind) == "builtins":
-        return []
-    own = list(own_names(thing).items())[:PARTS]
-    return [(f".{key}", item, "") for key, item in own if type(key) is str and not key.startswith("_")]
+def called(error: BaseException, places: list[Spot]) -> Finding | None:
+    """The signature of the function that was called wrongly; the parameter that is nearest to the one given."""
+    said = message(error)
+    name = re.match(r"([\w.<>]+)\(\)", said)
+    wanted = name[1].split(".")[-2:] if name else []  # the class whose `__init__` it is, too
+
+    def nodes(spot: Spot) -> list[Any]:
+        every = [node for node in spot.nodes if isinstance(node, ast.Call)]
+        fits = [node for node in every if getattr(node.func, "attr", getattr(node.func, "id", "")) in wanted]
+        return fits or ([] if name else every[:1])
+
+    def signed(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
+        thing = method(node.func, spot) if isinstance(node.func, ast.Attribute) else spot.values[node.func]
+        signature, wrong = of_callable(thing), re.search(UNEXPECTED, said)
+        if signature is None:
+            return None
+        near = closest(wrong[1], signature[1]) if wrong else []
+        close = f"; closest to `{short(wrong[1], 80)}`: {', '.join(near)}" if wrong and near else ""
+        return finding(f"{short(ast.unparse(node.func), 80)}{short(signature[0], 300)}{close}")
+
+    return first(nodes, places, signed) if re.search(COUNTED, said) else None
+
+
+def method(node: ast.Attribute, spot: Spot) -> Any:
+    value = spot.values[node.value]
+    if is_a(value, types.ModuleType):
+        return spot.values[node]
+    found = stored(value if is_a(value, type) else type(value), node.attr)
+    return types.MethodType(found, value) if type(found) is types.FunctionType and not is_a(value, type) else found

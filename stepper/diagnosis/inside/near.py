@@ -28,15 +28,6 @@ def bare(name: str) -> str:
     return re.sub(r"[\s_'\"-]", "", name).lower()
 
 
-def differs(asked: str, near: str) -> str:
-    """Return how the nearest name differs from the one asked for, where no letter does."""
-    if near.strip() == asked.strip():
-        return " (white space differs)"
-    if near.lower() == asked.lower():
-        return " (letter case differs)"
-    return " (case, white space or underscores differ)" if bare(near) == bare(asked) else ""
-
-
 def listed(items: Sequence[str], limit: int = LIMIT) -> str:
     """Return items joined by commas within `limit` characters, with the number left out."""
     shown: list[str] = []

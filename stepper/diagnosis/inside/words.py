@@ -21,13 +21,11 @@ from stepper.kernel.inside.base import (
     classes_of,
     guarded,
     is_a,
-    is_error,
     is_pandas,
     lengths,
     name_of,
     of_library,
     one_of,
-    own_names,
     peek,
     short,
     top_module,
@@ -124,8 +122,6 @@ def described(value: Any) -> str:
         parts = [f"{text} ({name})", folder(str(value)) if one_of(kind, PATHS) else ""]
     elif is_a(value, (types.ModuleType, type)):
         parts = [f"the {'class' if is_a(value, type) else 'module'} {shown_name(named(value))}"]
-    elif top_module(kind) != "builtins":
-        parts.append(of_object(value))
     return ", ".join(filter(None, parts))
 
 
@@ -136,16 +132,6 @@ def named(value: Any) -> str:
 def folder(path: str) -> str:
     held = sorted(os.listdir(path)) if os.path.isdir(path) else None
     return "" if held is None else "a folder with " + (listed(held, 120) or "nothing in it")
-
-
-def of_object(value: Any) -> str:
-    """The plain things and arrays that an object stores, first the arrays of texts: labels, classes, features."""
-    own = [(name, item) for name, item in list(own_names(value).items())[:40] if type(name) is str and item is not None]
-    arrays = [(name, item) for name, item in own if of_library(item) and str(getattr(item, "dtype", "")) in TEXTS]
-    texts = [(name, described(item)) for name, item in arrays]
-    plain = [(name, written(item, 120, 1)) for name, item in own if not is_error(item)]
-    known = {**dict(texts), **dict(plain), **dict(texts)}
-    return listed([f"{name} {text}" for name, text in known.items() if text is not None], 150)
 
 
 def of_container(value: Any, parts: list[str], text: str | None) -> None:
