@@ -24,7 +24,7 @@ from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.present import PRESENT
 from stepper.policy.commands import COMMANDS, GROUPS
 from stepper.words import remedy
-from tests.conftest import ROOT, Project, code, reused
+from tests.conftest import ROOT, Project, code, reused, some_nightly
 from tests.test_main_path import wait_until
 
 SHELLS = ("bash", "zsh", "fish")
@@ -219,10 +219,9 @@ def running(project: Project, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "arguments", [["run", "long"], ["eval", "import time; time.sleep(60)"]], ids=lambda one: one[0]
-)
-def test_ctrl_c_says_what_became_of_it(project: Project, arguments: list[str]) -> None:
+@pytest.mark.parametrize("verb", some_nightly(["run", "eval"], "run"))
+def test_ctrl_c_says_what_became_of_it(project: Project, verb: str) -> None:
+    arguments = [verb, "long" if verb == "run" else "import time; time.sleep(60)"]
     sleeps = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
     name = "long" if arguments[0] == "run" else "looked"
     project.notebook(f"{name}.ipynb", [code("x = 1", "a"), code(sleeps if name == "long" else "0", "b")])
@@ -257,6 +256,7 @@ def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
     assert first.returncode == 1
 
 
+@pytest.mark.nightly
 def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:
     deaf = (
         "import time\nfor _ in range(30):\n    try:\n        time.sleep(0.3)\n    except BaseException:\n        pass"
@@ -372,7 +372,7 @@ def shell_room(untouched: Project, tmp_path: Path) -> Project:
     return untouched
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", some_nightly(SHELLS, "bash"))
 def test_completion_in_the_shells_themselves(shell_room: Project, tmp_path: Path, shell: str) -> None:
     if not shutil.which(shell):
         pytest.skip(f"there is no {shell} here")
