@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pexpect
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -142,6 +143,8 @@ def test_status_without_a_plan_lists_cells(project: Project) -> None:
     assert told[1:4] == ["  ✓ cell 1 (id a): x = 1", "  ✗ cell 2 (id b): 1 / 0", "  · cell 3 (id c): # later"]
     found = project.json("status", "cells")
     assert [cell["status"] for cell in found["cells"]] == ["done", "failed", "pending"] and found["steps"] == []
+    assert "before it ran" in notebook.replace("c", "undefined_thing").text
+    assert project.json("status", "cells")["cells"][2]["status"] == "failed"
     raw = notebook.raw
     raw["cells"][0]["source"] = "x = 3"  # by other means
     notebook.path.write_text(json.dumps(raw))
@@ -237,6 +240,21 @@ def test_ctrl_c_says_what_became_of_it(project: Project, arguments: list[str]) -
     assert project.json("eval", "1")["outcome"] == "ok"
     if arguments[0] == "run":
         assert "■ cell 2" in out and "1 of 2 cells ran ok" in out
+
+
+def test_ctrl_c_while_it_waits_touches_no_other_cell(project: Project) -> None:
+    project.notebook("busy.ipynb", [code("import time\ntime.sleep(60)", "a")])
+    with running(project, "run", "busy") as first:
+        wait_until(lambda: project.json("status", "busy")["kernel"]["state"] == "busy")
+        with running(project, "eval", "1", "--notebook", "busy") as second:
+            wait_until(lambda: bool(psutil.Process(second.pid).net_connections(kind="unix")))  # it asks, and waits
+            second.send_signal(signal.SIGINT)
+            _, err = second.communicate(timeout=60)
+        assert second.returncode == 130 and "nothing ran" in err
+        assert first.poll() is None and project.json("status", "busy")["kernel"]["state"] == "busy"
+        project.stepper("interrupt", "busy")
+        first.communicate(timeout=60)
+    assert first.returncode == 1
 
 
 def test_ctrl_c_twice_leaves_at_once(project: Project) -> None:

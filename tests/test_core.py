@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from typing import Any
 
 import pytest
 
@@ -294,6 +296,58 @@ def test_an_exception_cannot_forge_a_stop_or_a_report() -> None:
     assert "forged" not in block
     text = report.of_run(ended).text
     assert [line for line in text.splitlines() if "forged" in line] == ["| TODO: forged"]
+
+
+STEPS = Plan("p", (Step(1, "Load"), Step(2, "Fit")))
+RESULT = {"output_type": "execute_result", "data": {"text/plain": "\n   a  b\n0  1  2"}}
+
+
+def printed(text: str) -> dict[str, str]:
+    return {"output_type": "stream", "name": "stdout", "text": text}
+
+
+def ended(number: int, outcome: Outcome = Outcome.OK, **more: Any) -> report.Ended:
+    verdict = Verdict.FINE if outcome is Outcome.OK else Verdict.RECOVERABLE
+    fault = None if outcome is Outcome.OK else Fault("KeyError", "'b'")
+    run = dataclasses.replace(BEGUN, key=2).became(outcome, verdict, fault, 0.1)
+    return report.Ended(cell(number), run, plan=STEPS, **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, ""),
+        ({"outputs": [RESULT]}, " | a  b"),
+        ({"outputs": [printed("epoch 1\n"), printed("accuracy 0.93\n\n")]}, " | accuracy 0.93"),
+        ({"doubts": ["2 rows fewer", "a warning"]}, " · doubt: 2 rows fewer (and 1 more)"),
+        ({"seen": ["Figure 1: a.png; 1 line", "Figure 2: b.png"]}, " · Figure 1: a.png; 1 line"),
+        ({"complete": "notebook complete: 2 steps, 1 retry, 12 s", "outputs": [printed("· notebook complete")]},
+         " · notebook complete: 2 steps, 1 retry, 12 s | · notebook complete"),
+        ({"outputs": [printed("\x1b[31mred\u202e" + "x" * 500)]}, " | red" + "x" * 76 + "…"),
+    ],
+)  # fmt: skip
+def test_the_persons_line_tells_what_is_of_weight(more: dict[str, Any], line: str) -> None:
+    assert report.person_line(ended(0, **more)) == f'✓ step 2 of 2 "Fit" · ok · 0.10 s{line}'
+
+
+def test_the_persons_line_of_a_write_counts_its_cells() -> None:
+    cells = [ended(0, doubts=["odd"]), ended(1), ended(2, Outcome.ERROR)]
+    told = "2 of 5 cells ok, 1 failed, 2 not run; last: step 2 of 2"
+    assert report.of_runs(cells, 5).line == f"✗ {told} \"Fit\" · KeyError: 'b' · 0.10 s"
+    all_fine = report.of_runs(cells[:2], 2)
+    assert (
+        all_fine.line.startswith("✓ 2 of 2 cells ok, 0 failed, 0 not run; last: ")
+        and "doubt: cell 1: odd" in all_fine.line
+    )
+    joined = report.joined([all_fine, report.not_run("no interpreter", "stepper doctor")])
+    assert joined.line.startswith("✗ cell not run: no interpreter; what mends it: stepper doctor; before it: ✓ 2 of 2")
+
+
+def test_the_end_in_short() -> None:
+    made = state("a", "b", "c")
+    for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
+        ran(made, key, verdict, cell_id=f"id{key}")
+    assert brief.completed(made) == "notebook complete: 3 steps, 1 retry, 4.00 s"
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -36,6 +36,7 @@ score, n, rows, text, nothing, flag, listed, keyed = 0.85, 3, [1, 2, 3], "abc", 
 acc, arr, series = np.float32(0.5), np.arange(6).reshape(2, 3), pd.Series([1, 2, 3])
 df = pd.DataFrame({"price": [1.0, 2, None], "n": [1, 2, 3], "title": ["a", "b", "c"]})
 odd = pd.DataFrame({"a": [evil, evil]})
+counts = pd.Series({"kind": 1}, name="three")
 ran.clear()
 """
 TRUE = """
@@ -61,7 +62,7 @@ not df.empty
 "cost" not in df
 list(df.columns) == ["price", "n", "title"]
 {"n", "price"} != set(df.columns)
-df["n"].dtype == "int64"
+df["n"].dtype == "int64" and counts["kind"] == 1
 df.n.sum() == 6
 df["n"].max() == 3
 df["price"].isna().sum() == 1
@@ -111,6 +112,7 @@ sum(listed) == 1
 mine.shape == (0, 0)
 len(mine) == 0
 flag and df > 1
+counts == "three"
 """
 LABS = ["this Python", pytest.param("Python 3.9", marks=pytest.mark.nightly)]
 

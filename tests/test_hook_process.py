@@ -30,7 +30,7 @@ from tests.conftest import CLIENT, CLIENTS, ONE_CLIENT, ROOT, STATE, Project, ba
 
 def test_the_hook_script_is_short_and_executable() -> None:
     script = ROOT / "hooks" / "stepper"
-    assert len(script.read_text().splitlines()) <= 37
+    assert len(script.read_text().splitlines()) <= 41
     assert script.stat().st_mode & 0o111
     assert (ROOT / ".claude/hooks/stepper").read_bytes() == script.read_bytes()
 
@@ -66,8 +66,19 @@ def test_where_stepper_is_not_set_up_an_edit_is_answered_and_all_else_is_silent(
     said = answer["hookSpecificOutput"]
     assert said["hookEventName"] == "PostToolUse"
     assert "NOT run" in said["additionalContext"] and "install.sh" in said["additionalContext"]
-    for event in ("PreToolUse", "PostToolBatch", "SessionStart", "UserPromptSubmit", "Stop"):
+    for event in ("PreToolUse", "PostToolBatch", "SessionStart", "Watch", "FileChanged", "UserPromptSubmit", "Stop"):
         assert run(script, event) == b"", event
+
+
+def test_what_a_long_cell_prints_is_told_by_the_script_alone(script: Path) -> None:
+    folder, env = script.parents[2], bare_env(Paths(str(script.parents[2])))
+    (env / "packages").symlink_to(ROOT)
+    assert run(script, "FileChanged") == b""
+    watched = json.loads(run(script, "Watch"))["hookSpecificOutput"]
+    assert watched == {"hookEventName": "SessionStart", "watchPaths": [f"{folder}/.stepper/now"]}
+    (folder / ".stepper" / "now").mkdir()
+    (folder / ".stepper" / "now" / "line").write_bytes(payload.notice('running "a\\b"\n'))
+    assert json.loads(run(script, "FileChanged")) == {"systemMessage": 'running "a\\b"\n'}
 
 
 def test_a_batch_or_a_turn_that_concerns_no_notebook_starts_no_python(script: Path) -> None:

@@ -19,7 +19,7 @@ USERS = {
 def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
     data = settings.add_hooks({})
     specs = [spec for groups in data["hooks"].values() for item in groups for spec in item["hooks"]]
-    assert len(specs) == len(settings.HANDLERS) == 9
+    assert len(specs) == len(settings.HANDLERS) == 11
     for spec in specs:
         assert spec["type"] == "command"
         assert spec["command"] == "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper"
@@ -36,7 +36,8 @@ def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
     assert post[1]["hooks"][0]["if"] == "Write(**/*.ipynb)"
     gate = [(item["matcher"], item["hooks"][0]["if"]) for item in data["hooks"]["PreToolUse"]]
     assert gate[-1] == ("Bash", "Bash(*stepper *)")
-    for event in ("PostToolBatch", "SessionStart", "UserPromptSubmit", "Stop"):
+    assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [["SessionStart"], ["Watch"]]
+    for event in ("PostToolBatch", "FileChanged", "UserPromptSubmit", "Stop"):
         (only,) = data["hooks"][event]
         assert "matcher" not in only
         assert "if" not in only["hooks"][0]

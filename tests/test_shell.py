@@ -165,6 +165,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("conda install -n base six", None),  # which one that is, conda alone knows
         ("pip download six", None),
         ("pip install --target lib six", None),
+        ("pip install --dry-run six", None),
         ("echo pip install six", None),
         ("python -m pip install six", None),
         ("pip install 'six", None),

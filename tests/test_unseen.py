@@ -109,7 +109,7 @@ def test_a_cell_that_never_ran_is_told_too(project: Project) -> None:
     project.stepper("interrupt")  # the person's: its report is read
     running.join(20)
     told = say(notebook, "Well?")
-    assert "WAS made" in told and "NOT run: the caller went away" in told and "CANCELLED" not in told
+    assert "WAS made" in told and "whoever asked for it went away" in told and "CANCELLED" not in told
     assert statuses(project)[0] == "interrupted"
 
 
@@ -145,7 +145,7 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     assert told.line == told.text
     assert told.text == (
         f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) new;"
-        f" NOT run; the outputs of cell 1 (id {first}) are stale. What runs what has not run: stepper run {name}"
+        f" NOT run here; the outputs of cell 1 (id {first}) are stale. What runs what has not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
     assert statuses(project) == ["changed", "pending"]
@@ -178,7 +178,7 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     project.notebook("sub/by hand.ipynb", [code("1", "a")])
     assert "notebooks/sub/by hand.ipynb was changed" in (told := message(notebook, "Bash").text)
     assert told.endswith(
-        "cell 1 (id a) new; NOT run. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
+        "cell 1 (id a) new; NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
     broken.path.write_text('{"cells": [')
@@ -199,7 +199,28 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     notebook.batch_end("NotebookEdit")
     project.stepper("shutdown")
     rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
-    assert "cell 2 (id b) new; NOT run" in message(notebook, "Bash").text
+    assert "cell 2 (id b) new; NOT run here" in message(notebook, "Bash").text
+
+
+def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
+    notebook = project.new("Load")
+    notebook.insert("rows = 1")
+    project.notebook("../analysis/old.ipynb", [code("1", "a")])
+    project.notebook("../top.ipynb", [code("1", "a")])
+    message(notebook, "Bash")
+    marker = os.stat(project.paths.seen).st_mtime_ns
+    assert "analysis" not in Path(project.paths.seen).read_text().splitlines()
+    project.config('notebooks: ["notebooks", "analysis", "*.ipynb"]')
+    assert message(notebook, "Bash").data == {}  # what is covered from now on did not change
+    assert {".", "analysis", "notebooks"} <= {*Path(project.paths.seen).read_text().splitlines()}
+    assert os.stat(project.paths.seen).st_mtime_ns >= marker
+    for name in ("analysis/old.ipynb", "top.ipynb"):
+        project.notebook(f"../{name}", [code("2", "a")])
+        assert f"stepper: {name} was changed" in message(notebook, "Bash").text
+    project.notebook("../other/x.ipynb", [code("2", "a")])
+    assert message(notebook, "Bash").data == {}
+    seen = os.stat(project.paths.seen).st_mtime_ns
+    assert seen >= os.stat(project.folder / "other" / "x.ipynb").st_mtime_ns  # the hook script may see that one
 
 
 def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(project: Project) -> None:
@@ -211,7 +232,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(pro
         rewrite(notebook, lambda cells: cells.append(code("1", "a")))
         assert message(notebook, "Read").data == {}
         rewrite(notebook, lambda cells: cells.append(code("2", "b")))
-        assert "cells 1 (id a) and 2 (id b) new; NOT run" in message(notebook, "Bash").text
+        assert "cells 1 (id a) and 2 (id b) new; NOT run here" in message(notebook, "Bash").text
     finally:
         trace.unlink()
 

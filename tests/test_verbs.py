@@ -18,7 +18,7 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
-    "status": "notebook state steps kernel daemon cells stop lost unheard",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook",
     "run": "notebook ok ran cells skipped report results",
@@ -26,7 +26,7 @@ DOCUMENTS = {
     "history": "notebook run cell_id step started_at duration_s outcome",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output",
-    "output": "notebook cell_id page pages text",
+    "output": "notebook cell_id page pages text ended",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
@@ -109,4 +109,4 @@ def test_arguments_that_are_not_so_are_named(row: type, told: dict, problem: str
 
 def test_what_is_null_or_unknown_is_left_out() -> None:
     told = commands.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
-    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "notebook": None}
+    assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "follow": False, "notebook": None}

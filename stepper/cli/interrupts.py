@@ -12,7 +12,7 @@ from typing import Any
 from stepper.ground.errors import StepperError
 
 INTERRUPTED = 130  # what a shell tells of a command that Ctrl-C ended
-SAID = b"\nstepper: interrupting what runs (Ctrl-C again leaves at once)\n"
+SAID = b"\nstepper: interrupting it (Ctrl-C again leaves at once)\n"
 
 
 class Interrupts:
@@ -20,17 +20,20 @@ class Interrupts:
     and to answer how that ended; the second ends the command.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs_code: bool) -> None:
+        self.runs_code = runs_code  # all other commands just end
         self.came = False
         self.link: Any = None
         self.before: Any = None
 
     def __enter__(self) -> Interrupts:
-        self.before = signal.signal(signal.SIGINT, self.heard)
+        if self.runs_code:
+            self.before = signal.signal(signal.SIGINT, self.heard)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        signal.signal(signal.SIGINT, self.before)
+        if self.runs_code:
+            signal.signal(signal.SIGINT, self.before)
         if self.came and isinstance(error, StepperError):
             error.exit_code = INTERRUPTED
 

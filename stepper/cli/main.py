@@ -140,7 +140,7 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
     if row.name in HERE:
         answer, interrupted = loaded(HERE[row.name])(paths, **given), False
     else:
-        with RunProgress(quiet=as_json) as progress, Interrupts() as interrupts:
+        with RunProgress(quiet=as_json) as progress, Interrupts(row.runs_code) as interrupts:
             body = client.ask(paths, row.name.encode(), json.dumps(given).encode(), progress, begun=interrupts.watch)
         answer, interrupted = json.loads(body or b"null"), interrupts.came
     well = show(row.name, answer, as_json)
@@ -179,7 +179,7 @@ def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) 
     return loaded(by)(ctx, incomplete)
 
 
-def made(row: Command, name: str, hidden: bool = False) -> click.Command:
+def made(row: Command, name: str) -> click.Command:
     """Return the command of a row."""
     parameters = [parameter(argument) for argument in fields(row.arguments)]
     if row.name == "new":
@@ -192,7 +192,7 @@ def made(row: Command, name: str, hidden: bool = False) -> click.Command:
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
     return click.Command(
         name, params=parameters, callback=functools.partial(perform, row), help=row.about, short_help=row.summary,
-        epilog=epilog(*row.examples), hidden=hidden,
+        epilog=epilog(*row.examples),
     )  # fmt: skip
 
 

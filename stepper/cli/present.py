@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ MARKS = {
     **{"interrupted": "■", "changed": "≠"},
 }
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+CLEARED = "\r\x1b[K"  # the line of a terminal
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
+    from stepper.words.brief import running
+
+    now = found["running"]
+    head += "\n" + running(now["name"], now["seconds"], now["timeout"], one_line(now["line"])) if now else ""
     lines = [_step(step, _stands(step)) for step in steps]
     lines += [_cell(cell) for cell in found["cells"]]
     lines += [found["stop"]["text"]] if found["stop"] else []
@@ -170,6 +176,8 @@ def _ran(nothing: str) -> Rendering:
 
 
 def _output(page: dict[str, Any]) -> str:
+    if page["ended"]:
+        return str(page["ended"])
     more = f"page {page['page']} of {page['pages']}" if page["pages"] > 1 else ""
     return "\n".join(filter(None, [page["text"], more]))
 
@@ -235,11 +243,17 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded
+        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
-        kind: type[CellBegins | CellEnded] = CellEnded if message["what"] == CellEnded.what else CellBegins
-        told = read(kind, message)
+        kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}
+        told = read(kinds[message["what"]], message)
+        if isinstance(told, Waits):
+            say(told.line, err=True)
+            return
+        if isinstance(told, Printed):
+            self._printed(told.lines, told.last)
+            return
         if not sys.stdout.isatty():
             if isinstance(told, CellEnded):
                 say(told.line)
@@ -258,3 +272,10 @@ class RunProgress(contextlib.ExitStack):
 
             self.bar.console.print(Text.from_ansi(coloured(clean(told.line))), highlight=False)
             self.bar.update(task, completed=told.position)
+
+    def _printed(self, lines: Sequence[str], last: str) -> None:
+        """Show lines of a cell that is followed; on a terminal the last one, which may change, is drawn in place."""
+        drawn = sys.stdout.isatty()
+        click.echo(CLEARED * drawn + "".join(f"{clean(line)}\n" for line in lines), nl=False)
+        if drawn and last and not (lines and lines[-1] == f"| {last}"):
+            click.echo(clean(last)[: shutil.get_terminal_size().columns - 1], nl=False)

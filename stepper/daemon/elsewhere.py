@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable
 from glob import escape, glob
 
@@ -15,10 +16,12 @@ from stepper.ground import private
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.ground.paths import Paths
 from stepper.notebook import jupyter
+from stepper.policy import covered
 from stepper.session import unseen
 from stepper.session.session import Session
 from stepper.words import elsewhere as words
 
+WALK_SHARE = 50  # how many times what a walk took is waited before the next one
 FOLDERS_SEEN = 200  # of which the hook script looks into each
 TOLD = 3  # notebooks named at once
 
@@ -31,17 +34,19 @@ class Elsewhere:
     def __init__(self, paths: Paths, places: Places, session: Callable[[str], Session]) -> None:
         self.seen, self.project, self.places, self.session = paths.seen, paths.project, places, session
         self.known: Seen | None = None
+        self.folders, self.walk_at = list[str](), 0.0  # where notebooks were found, when the project is walked again
+        self.named = b""  # what stands in `seen`
         self.patterns = list[str]()  # of which all notebooks are known
 
     def begin(self) -> None:
         """Take all that a former daemon has seen as known; without one, all that is there."""
         with contextlib.suppress(StepperError, OSError):
-            folders, books = self._scan()
+            books = self._scan()
             self.known, self.patterns = books, self.places.patterns()
             with contextlib.suppress(FileNotFoundError):
                 last = os.stat(self.seen).st_mtime_ns
                 self.known = {path: about for path, about in books.items() if about[0] <= last}
-            self._note(folders, books)
+            self._note(books)
 
     def look(self, shell: bool = False) -> list[str]:
         """Return a line for each notebook with cells that were changed by other means and have not run.
@@ -52,7 +57,7 @@ class Elsewhere:
             self.begin()
         lines, busy = list[str](), list[str]()
         with contextlib.suppress(StepperError, OSError):
-            folders, books = self._scan()
+            books = self._scan()
             if self.patterns != (patterns := self.places.patterns()):  # what is covered from now on did not change
                 self.known, self.patterns = {**books, **(self.known or {})}, patterns
             for path in sorted(self._changed(books)):
@@ -63,43 +68,55 @@ class Elsewhere:
                     elif shell or not jupyter.about(path):
                         lines += _line(session)
             self.known = {path: about for path, about in books.items() if path not in busy}
-            self._note(folders, books)
+            self._note(books)
         more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
         return [*lines[:TOLD], *more]
 
     def waiting(self) -> set[str]:
         """Return the notebooks that were changed since the last look."""
         with contextlib.suppress(StepperError, OSError):
-            return self._changed(self._scan()[1])
+            return self._changed(self._scan())
         return set()
 
     def wrote(self, path: str, waiting: set[str]) -> None:
         """A command of stepper's wrote a notebook: where it was not `waiting` before, that is no change."""
         with contextlib.suppress(StepperError, OSError):
-            folders, books = self._scan()
+            books = self._scan()
             if self.known is not None and path in books and path not in waiting:
                 self.known[path] = books[path]
-                self._note(folders, books)
+                self._note(books)
 
     def _changed(self, books: Seen) -> set[str]:
         return {path for path, about in books.items() if (self.known or {}).get(path) != about}
 
-    def _scan(self) -> tuple[list[str], Seen]:
-        """Return the folders to look into, and the notebooks there are."""
+    def _scan(self) -> Seen:
+        """Return the notebooks there are; a project that takes long to be walked is so now and then."""
+        began, patterns = time.monotonic(), self.places.patterns()
+        if began < self.walk_at and patterns == self.patterns:
+            paths = self._in_folders() | {*(self.known or ())}
+            return _seen(path for path in paths if covered.covers(patterns, os.path.relpath(path, self.project)))
         books = _seen(os.path.join(self.project, name) for name in self.places.notebooks())
         folders = {*self.places.folders(), *map(os.path.dirname, books)}
-        return sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN], books
+        self.folders = sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN]
+        self.walk_at = time.monotonic() + WALK_SHARE * (time.monotonic() - began)
+        return books
 
-    def _note(self, folders: list[str], books: Seen) -> None:
+    def _in_folders(self) -> set[str]:
+        """Return what the hook script looks at."""
+        asked = [os.path.join(escape(folder), more) for folder in self.folders for more in ("*.ipynb", "*/*.ipynb")]
+        return {os.path.normpath(path) for pattern in asked for path in glob(pattern)}
+
+    def _note(self, books: Seen) -> None:
         """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
-        found = (glob(os.path.join(escape(folder), more)) for folder in folders for more in ("*.ipynb", "*/*.ipynb"))
-        others = _seen(path for paths in found for path in paths if path not in books)
-        names = "".join(f"{os.path.relpath(folder, self.project)}\n" for folder in folders)
-        private.replace(self.seen, os.fsencode(names))
+        named = os.fsencode("".join(f"{os.path.relpath(folder, self.project)}\n" for folder in self.folders))
+        if named != self.named or not os.path.lexists(self.seen):
+            private.replace(self.seen, named)
+            self.named = named
+        others = _seen(self._in_folders() - books.keys())
         latest = max((mtime for mtime, _ in [*books.values(), *others.values()]), default=0)
         waiting = [books[path][0] - 1 for path in self._changed(books)]
-        at = min(latest, os.stat(self.seen).st_mtime_ns, *waiting)
-        os.utime(self.seen, ns=(at, at))
+        at = min(latest, time.time_ns(), *waiting)
+        os.utime(self.seen, ns=(at, at), follow_symlinks=False)
 
 
 def _seen(paths: Iterable[str]) -> Seen:

@@ -26,12 +26,13 @@ from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import private, wire
 from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
+from stepper.hook import payload
 from stepper.hook.start import locked
 from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
-from stepper.session import answers, steering
+from stepper.session import answers, standing, steering
 from stepper.session.recovery import settle
 from stepper.session.session import Caller, Session
 
@@ -56,6 +57,7 @@ class Daemon:
         self.ending = asyncio.Event()
         self.working = 0
         self.memory = Footprint()
+        self.shown = True  # what runs is, in files; a former daemon may have left them
         self.last_used = time.monotonic()
 
     def _open(self, name: str, path: str) -> Session:
@@ -101,6 +103,7 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
+        self._show([])
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
@@ -114,7 +117,18 @@ class Daemon:
             for session in list(self.workspace.sessions.values()):
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
+            self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _show(self, lines: list[str]) -> None:
+        """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other."""
+        with contextlib.suppress(OSError):
+            if lines:
+                private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+                private.replace(self.paths.notice, payload.notice(" · ".join(lines)))
+            elif self.shown:
+                private.remove(self.paths.running)
+            self.shown = bool(lines)
 
     async def _look_at(self, session: Session) -> None:
         try:
@@ -180,7 +194,7 @@ class Daemon:
             self.ending.set()
             return
 
-        def progress(told: answers.CellBegins | answers.CellEnded) -> None:
+        def progress(told: answers.Told) -> None:
             writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)

@@ -16,7 +16,7 @@ from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
-from stepper.session import answers, standing, steering, unseen
+from stepper.session import answers, following, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -121,6 +121,9 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
         request.workspace.make_current(session.name, request.owner)
+    waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
+    if waits:
+        request.progress(answers.Waits(line=waits))
     match told:
         case commands.Status():
             found = replace(await standing.status(session), daemon=request.about)
@@ -138,6 +141,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return standing.history(session)
         case commands.Report():
             return standing.report(session, told.run)
+        case commands.Output() if told.follow:
+            return await following.follow(session, told.cell, request.caller, request.progress)
         case commands.Output():
             return standing.output(session, told.cell, told.page)
         case commands.Eval():

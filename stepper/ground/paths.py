@@ -97,6 +97,9 @@ class Paths(Meeting):
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
+        # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
+        self.running = os.path.join(self.home, "running")
+        self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
         self.seen = os.path.join(self.home, "seen")
         # While this exists, files of some session keep an old mtime and PostToolBatch must set them to now.
@@ -183,7 +186,7 @@ class Paths(Meeting):
         """Make `.stepper/` with its folders (0700); raise OSError, also where a link or another user's is there."""
         from stepper.ground import private
 
-        for folder in (self.home, self.journals, self.kernels, self.figures):
+        for folder in (self.home, self.journals, self.kernels, self.figures, os.path.dirname(self.notice)):
             private.made(folder)
 
 

@@ -198,6 +198,11 @@ def new_notebook(event: Event) -> bytes:
     return answer("UserPromptSubmit", Report(said))
 
 
+def notice(line: str) -> bytes:
+    """Return what a FileChanged hook prints to have a line shown to the person, in its place, for five seconds."""
+    return _dump({"systemMessage": line}) + b"\n"
+
+
 def alone(event: str, data: bytes) -> bytes:
     """Return what the hook process answers where no daemon runs and none is to be started."""
     try:

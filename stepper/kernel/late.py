@@ -14,7 +14,7 @@ from stepper.kernel.outputs import UPDATE, OutputArea
 from stepper.notebook.file import IpynbFile
 from stepper.policy import events
 from stepper.policy.model import LeftOut
-from stepper.session.ports import Models, Target
+from stepper.session.ports import Models, Outputs, Target
 
 
 class Late:
@@ -55,10 +55,12 @@ class Late:
         came["updates"] += kind == UPDATE
         came["shows"] += kind not in ("stream", "clear_output", UPDATE)
 
-    def put(self, models: Models | None) -> list[events.Late]:
-        """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
+    def put(self, models: Models | None, so_far: Outputs) -> list[events.Late]:
+        """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
+        of what came late. Raise NotebookError.
+        """
         found = {**self.again, **{target: area.outputs() for target, (area, _) in self.cells.items()}}
-        gone = self.file.put_late(found, models)
+        gone = self.file.put_late(found, models, so_far)
         arrived = [
             events.Late(**vars(target), characters=came["characters"], shows=came["shows"], updates=came["updates"],
                         left_out=area.left_out, there=target not in gone,

@@ -65,11 +65,13 @@ class LiveKernel(Connection):
     ) -> Execution:
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
+        running = Running(self, timeout, limits)
+        self.coming = running.area
         try:
             given = {"stepper_criterion": criterion} if criterion else {}
-            running = Running(self, timeout, limits)
             return await self._run(running, code, history=not scratch, request=request, given=given)
         finally:
+            self.coming = None
             self.process.rest()
 
     async def _run(self, running: Running, code: str, **how: Any) -> Execution:

@@ -33,6 +33,7 @@ class OutputArea:
         self.execution_count: int | None = None
         self.timings: dict[str, str] = {}  # under the names that nbclient and JupyterLab use
         self.room = ROOM * self.limit
+        self.changes = 0  # how many messages could change what is shown
         self.clear()
 
     @classmethod
@@ -83,6 +84,7 @@ class OutputArea:
     def take(self, message: dict[str, Any]) -> bool:
         """Take one message, or the reply; return True when it says that the execution is over."""
         kind, content = message["msg_type"], message["content"]
+        self.changes += kind in KINDS
         self.execution_count = content.get("execution_count") or self.execution_count
         state = content.get("execution_state") if kind == "status" else None
         if kind in REQUEST or state in ("busy", "idle"):
@@ -206,6 +208,11 @@ class OutputArea:
                  for mark, where in self.displays.items()}  # fmt: skip
         self.placed = {mark: where for mark, where in shown.items() if where}
         return [entry.output for entry in entries]
+
+    def last_line(self) -> str:
+        """Return the progress bar that is drawn, else the last line of text; '' where there is none."""
+        texts = (entry.text.last_line() for entry in [*self.bars.values(), *self.entries[::-1]] if entry.text)
+        return next(filter(str.strip, texts), "")
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""

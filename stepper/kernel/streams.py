@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import islice
 from typing import TypeVar
 
 WHY = "left out by stepper (max_output_bytes) …"
@@ -103,6 +104,12 @@ class Stream(Text):
         else:
             self.is_bar = self.is_bar and "\n" not in text
         super().add(text)
+
+    def last_line(self) -> str:
+        """Return the last line that is not blank, or what is near."""
+        ends = [*islice(reversed(self.tail), 200), *islice(reversed(self.head), 200)][:200]
+        lines = "".join(reversed(ends))[-4000:].split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
 
     def _taken_back(self, count: int) -> list[str]:
         """Take the last lines out of the text, as far as they are there; return them."""

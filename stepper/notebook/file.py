@@ -8,7 +8,7 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from stepper.notebook.plainjson import Changes, load_json, rewrite
 from stepper.notebook.rawcells import renamed, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
-from stepper.session.ports import Execution, Models, Target
+from stepper.session.ports import Execution, Models, Outputs, Target
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
@@ -110,11 +110,11 @@ class IpynbFile:
             self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
         return ""
 
-    def put_late(self, outputs: Mapping[Target, Sequence[dict[str, Any]]], models: Models | None) -> set[Target]:
-        """Put what cells have got besides their runs; return the cells that are gone or changed."""
+    def put_late(self, outputs: Outputs, models: Models | None, so_far: Outputs) -> set[Target]:
+        """Put what cells have got besides their runs, and what a running one has; return those gone or changed."""
 
         def changes(document: Document) -> Changes:
-            places = [(document.find(target), shown) for target, shown in outputs.items()]
+            places = [(document.find(target), shown) for target, shown in {**outputs, **so_far}.items()]
             made: Changes = {index: partial(with_late, outputs=shown) for index, shown in places if index is not None}
             return with_models(document.raw["cells"], made, models)
 

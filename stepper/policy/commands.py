@@ -154,6 +154,7 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
 
     cell: str = word()
     page: int = option("Which page of a long output.", default=1)
+    follow: bool = option("Go on with what comes until the cell ends; Ctrl-C ends this, not the cell.", default=False)
     notebook: str | None = option(WHICH)
 
 

@@ -1,6 +1,6 @@
 """What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
 
-Two are told on the way: `CellBegins`, `CellEnded`.
+Some are told on the way: those that are `Told`.
 """
 
 from __future__ import annotations
@@ -77,12 +77,25 @@ class KernelStatus:
 
 
 @dataclass(frozen=True)
+class Running:
+    """What runs now, for so many seconds of at most `timeout`, and the last line of it."""
+
+    name: str
+    step: int | None
+    cell_id: str | None
+    seconds: float
+    timeout: float
+    line: str
+
+
+@dataclass(frozen=True)
 class Status:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
     notebook: str | None = None
     state: str = "ready"
     steps: Sequence[StepStatus] = ()
+    running: Running | None = None
     kernel: KernelStatus = field(default_factory=KernelStatus)
     daemon: Mapping[str, Any] = field(default_factory=dict)
     cells: Sequence[CellStatus] = ()
@@ -198,7 +211,25 @@ class CellEnded:
     line: str
 
 
-Progress = Callable[[CellBegins | CellEnded], None]
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """What is asked for has to wait; `line` says for what."""
+
+    what: str = "waits"
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """What a cell that is followed has printed since: lines that stay, and one that may yet change."""
+
+    what: str = "printed"
+    lines: Sequence[str]
+    last: str
+
+
+Told = CellBegins | CellEnded | Waits | Printed
+Progress = Callable[[Told], None]
 
 
 @dataclass(frozen=True)
@@ -223,6 +254,7 @@ class Page:
     page: int
     pages: int
     text: str
+    ended: str = ""  # how the run ended that was followed
 
 
 @dataclass(frozen=True)

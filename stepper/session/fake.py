@@ -78,6 +78,8 @@ class Running:
 class FakeKernel:
     """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
 
+    coming = None  # what it prints is known when the cell has ended
+
     def __init__(self, place: KernelPlace) -> None:
         self.id, self.place = uuid.uuid4().hex, place
         self.busy = False

@@ -10,10 +10,11 @@ from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events
+from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Limits, Outcome
 from stepper.policy.state import Shown, State
 from stepper.session.keeper import now
-from stepper.session.ports import Execution, Kernel, Late, Models, NotebookFile, Target
+from stepper.session.ports import Coming, Execution, Kernel, Late, Models, NotebookFile, Target
 from stepper.words.report import left_out
 
 PUT_SHARE = 50  # how many times what a try took is waited before the next one
@@ -35,6 +36,7 @@ class Outputs:
     ) -> None:
         self.file, self.late, self.state, self.log, self.trouble = file, late, state, log, trouble
         self.asked_limits, self.known_limits = limits, Limits()
+        self.so_far = (0, 0)  # the run, and what had come of it, whose outputs were written while it ran
         self.late_at = self.put_again_at = 0.0  # when late outputs, and those that wait, are written next unasked
 
     def limits(self) -> Limits:
@@ -129,13 +131,22 @@ class Outputs:
                     self.heard(message, True)
                 others -= 1
 
-    def put_late(self, models: Models | None) -> None:
-        """Write what came besides runs, and the state of widgets; what can't be written now waits."""
-        began = time.monotonic()
+    def put_late(self, models: Models | None, coming: Coming | None = None) -> None:
+        """Write what came besides runs, the state of widgets, and what is `coming` of the cell that runs.
+
+        In one write; what can't be written now waits.
+        """
+        began, running = time.monotonic(), self.state.running
+        mark = (running.run, coming.changes) if running and coming else (0, 0)
+        news = mark[1] > 0 and mark != self.so_far
         try:
-            if self.state.unwritten or (not self.late.pending and models is None):  # those are written first
+            if self.state.unwritten or not (self.late.pending or models is not None or news):  # those are written first
                 return
-            arrived = self.late.put(models)
+            so_far = dict[Target, list[dict[str, Any]]]()
+            if news and running and coming:
+                so_far[Target(running.cell_id, source_hash(running.source))] = coming.outputs()
+            arrived = self.late.put(models, so_far)
+            self.so_far = mark if news else self.so_far
         except NotebookError:
             arrived = []
         self.late_at = max(time.monotonic() + LATE_SECONDS, _later(began))

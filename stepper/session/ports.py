@@ -36,6 +36,9 @@ class Target:
         return cls(cell.id, source_hash(cell.source))
 
 
+Outputs = Mapping[Target, Sequence[dict[str, Any]]]  # nbformat dicts, by the cell that has them
+
+
 @dataclass
 class Execution:
     """What came of one execution, as the kernel told it. `outputs` are nbformat dicts."""
@@ -84,6 +87,18 @@ class About:
     lacks: str = ""
 
 
+class Coming(Protocol):
+    """What has come of the cell that runs, so far."""
+
+    changes: int  # grows with what comes
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """Return its outputs as they are now."""
+
+    def last_line(self) -> str:
+        """Return the progress bar that it draws, else the last line that it printed."""
+
+
 class Kernel(Protocol):
     """A live kernel of one notebook."""
 
@@ -92,6 +107,10 @@ class Kernel(Protocol):
     # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
     # whether cells beside that took it.
     hears: Callable[[dict[str, Any], bool], bool]
+
+    @property
+    def coming(self) -> Coming | None:
+        """What the cell that runs has shown so far; None where none runs, or nobody listens to it."""
 
     def about(self) -> About:
         """Return what it is, for people and for advice."""
@@ -222,8 +241,10 @@ class Late(Protocol):
         Raise NotebookError where the notebook can't be read: nothing is taken then.
         """
 
-    def put(self, models: Models | None) -> list[events.Late]:
-        """Put all of it on the cells, and the state of widgets; return what became of it. Raise NotebookError."""
+    def put(self, models: Models | None, so_far: Outputs) -> list[events.Late]:
+        """Put all of it on the cells, the state of widgets, and what a running cell has `so_far`; return what became
+        of what came late. Raise NotebookError.
+        """
 
 
 class Journal(Protocol):

@@ -143,7 +143,8 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
-            ended = replace(ended, tail=brief.completion(session.name, session.state, figures))
+            tail = brief.completion(session.name, session.state, figures)
+            ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended
 
 

@@ -16,6 +16,7 @@ from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
+    Coming,
     Diagnosis,
     Execution,
     Journal,
@@ -29,6 +30,7 @@ from stepper.session.ports import (
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
+SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
 LANGUAGES = ("python", "python3", "ipython")
 
 
@@ -63,6 +65,8 @@ class Session:
         self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.pause = asyncio.Event()
+        self.began_at = 0.0
+        self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
         self.failed: Execution | None = None  # the last run, where it failed
@@ -79,20 +83,33 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, again: Caller | None = None) -> AsyncIterator[None]:
+    async def turn(self, again: Caller | None = None, caller: Caller | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
+        A `caller` that goes away is not waited for: raise StepperError.
         """
         if again and again.call:
             self.asking[again.call] = again
         try:
-            async with self.lock:
+            await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+            try:
                 await self._catch_up()
                 yield
+            finally:
+                self.lock.release()
         finally:
             if again and again.call:
                 self.asking.pop(again.call, None)
+
+    async def _wait(self, caller: Caller) -> None:
+        waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        mine = waits[0].done()
+        for each in waits:
+            each.cancel()
+        if not mine:
+            raise StepperError(f"interrupted while it waited for another cell of {self.name}: nothing ran")
 
     async def idle(self) -> None:
         """Wait until whoever has the turn is through."""
@@ -166,8 +183,15 @@ class Session:
 
     def put_late(self) -> None:
         """Write what came besides runs; while a cell runs the state of widgets waits for its end."""
-        kernel = None if self.lock.locked() or self.state.unwritten else self.keeper.kernel
-        self.outputs.put_late(kernel.models() if kernel else None)
+        kernel = self.keeper.kernel
+        waits = kernel is None or self.lock.locked() or self.state.unwritten
+        self.outputs.put_late(None if waits or kernel is None else kernel.models(), self.coming)
+
+    @property
+    def coming(self) -> Coming | None:
+        """What has come of what runs, where that runs for some time already."""
+        runs = self.waits_for is not None and time.monotonic() > self.began_at + SHOWN_SECONDS
+        return self.keeper.kernel.coming if runs and self.keeper.kernel else None
 
     # --- the kernel -------------------------------------------------------------------------------------------
 
@@ -183,7 +207,7 @@ class Session:
         criterion: str = "",
     ) -> Execution:
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
-        self.waits_for = caller
+        self.waits_for, self.began_at = caller, time.monotonic()
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
         finally:

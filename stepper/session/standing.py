@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime, timezone
 
 from stepper.ground.errors import NotebookError, UsageError
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy import changes, ledger, plan
-from stepper.policy.model import Cell, Step, StepStatus
+from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
 from stepper.session.ports import Target
-from stepper.session.session import Session
+from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.quotes import paged
+from stepper.words.report import step_name
+
+LINE = 200  # characters of what a cell printed last
 
 
 async def status(session: Session) -> answers.Status:
@@ -27,8 +31,46 @@ async def status(session: Session) -> answers.Status:
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(state.unheard)
     return answers.Status(
-        session.name, state.name, steps, kernel, cells=cells, stop=told, lost=state.lost, unheard=missed
+        session.name,
+        state.name,
+        steps,
+        running(session),
+        kernel,
+        cells=cells,
+        stop=told,
+        lost=state.lost,
+        unheard=missed,
     )
+
+
+def running(session: Session) -> answers.Running | None:
+    """Return what runs now, and how it gets on."""
+    begun, kernel = session.state.running or session.looks, session.keeper.kernel
+    if begun is None:
+        return None
+    step = begun.key if isinstance(begun.key, int) else None
+    name = f"step {step}" if step is not None else f"cell {begun.number}" if begun.number else begun.cell_id
+    seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
+    line = one_line(kernel.coming.last_line(), LINE) if kernel and kernel.coming else ""
+    cell_id = begun.cell_id if session.state.running else None
+    return answers.Running(name, step, cell_id, round(seconds, 1), begun.timeout, line)
+
+
+def shown(session: Session) -> str:
+    """Return the line on what runs, for those who look on; '' where nothing has for long."""
+    now, plan = running(session), session.state.plan
+    if now is None or now.seconds < SHOWN_SECONDS:
+        return ""
+    step = plan.step(now.step)
+    return brief.running(step_name(plan, step) if step else now.name, now.seconds, now.timeout, now.line)
+
+
+def waits(session: Session) -> str:
+    """Return for what a request to this notebook has to wait, '' where it has not."""
+    now, name = running(session), one_line(session.name)
+    if not session.lock.locked():
+        return ""
+    return f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s" if now else f"waiting for {name}"
 
 
 async def listed(session: Session, current: bool, age: float) -> answers.Listed:
@@ -64,14 +106,14 @@ def _compare(session: Session) -> None:
 
 
 def _cell(session: Session, cell: Cell) -> answers.CellStatus:
-    state, status = session.state, StepStatus.PENDING
+    state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
+    key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
         status = StepStatus.RUNNING
     elif changes.SKIP_TAG in cell.tags:
         status = StepStatus.SKIPPED
-    elif state.ran_ever.get(cell.id) == changes.source_hash(cell.source):
-        known = (state.standing(key) for key, progress in state.progress.items() if progress.cell_id == cell.id)
-        status = next(known, status)
+    elif key is not None and source in (state.ran_ever.get(cell.id), state.of(key).held):
+        status = state.standing(key)
     elif cell.id in state.ran_ever:
         status = StepStatus.CHANGED
     return answers.CellStatus(cell.number, cell.id, one_line(cell.source, 100), status.value)
@@ -119,13 +161,17 @@ def report(session: Session, number: int | None) -> answers.Report:
     return answers.Report(**known, text=text)
 
 
-def output(session: Session, name: str, page: int) -> answers.Page:
-    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
-    cells = session.file.read().cells
-    fits = [cell for cell in cells if cell.is_code and name in (cell.id, str(cell.number))]
+def named(session: Session, name: str) -> Cell:
+    """Return the code cell of that id or number; raise UsageError."""
+    fits = [cell for cell in session.file.read().cells if cell.is_code and name in (cell.id, str(cell.number))]
     if not fits:
         raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
-    cell = fits[0]
+    return fits[0]
+
+
+def output(session: Session, name: str, page: int) -> answers.Page:
+    """Return a page of a cell's text outputs, as the notebook holds them; raise UsageError."""
+    cell = named(session, name)
     pages = paged(session.file.outputs_of(Target.of(cell)))
     if not 1 <= page <= len(pages):
         raise UsageError(f"the output of {cell.label} has {counted(len(pages), 'page')}")

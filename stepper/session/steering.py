@@ -30,7 +30,7 @@ async def create(session: Session, made: Plan) -> None:
 
 async def run(session: Session, everything: bool, caller: Caller, progress: answers.Progress) -> answers.Ran:
     """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
-    async with session.turn():
+    async with session.turn(caller=caller):
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
         notebook = session.mended().cells
@@ -45,7 +45,7 @@ async def restore(session: Session, caller: Caller, progress: answers.Progress) 
 
     It ends at the first that ends otherwise than before or was changed since.
     """
-    async with session.turn():
+    async with session.turn(caller=caller):
         notebook, last = session.mended().cells, {run.cell_id: run for run in session.state.runs}
         well = {cell_id: run for cell_id, run in last.items() if run.verdict is Verdict.FINE}
         cells = [cell for cell in changes.runnable(notebook) if cell.id in well]
@@ -112,7 +112,7 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
     """
     if why := changes.halved(source):
         raise UsageError(why)
-    async with session.turn():
+    async with session.turn(caller=caller):
         kernel = session.keeper.kernel
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
@@ -121,16 +121,20 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
         await session.known(kernel)
         began, at = time.monotonic(), now()
-        execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+        cell = Cell("eval", -1, 0, "code", source)
+        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source, timeout=timeout)
+        session.looks = begun
+        try:
+            execution = await session.execute(kernel, source, caller, timeout, limits, scratch=True)
+        finally:
+            session.looks = None
         took = time.monotonic() - began
         cells = list[Cell]()
         if execution.outcome is not Outcome.OK:
             with contextlib.suppress(NotebookError):  # the code has run: what it said matters more
                 cells = [*session.read().cells]
-        cell = Cell("eval", -1, 0, "code", source)
         fault, verdict = await judged(session, cell, execution, cells)
         session.ended(execution, "`stepper eval`")
-        begun = events.Started(run=0, key=cell.id, at=at, cell_id=cell.id, source=source)
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))

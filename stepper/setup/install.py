@@ -70,8 +70,7 @@ def apply(options: argparse.Namespace) -> None:
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
-    if not os.path.lexists(paths.seen):  # from now on the hook script looks for notebooks that are newer
-        write(Path(paths.seen), os.fsencode("".join(f"{head or '.'}\n" for head in covered.heads(limits.patterns))))
+    _look_in(paths, covered.heads(limits.patterns))
     if options.link:
         say("command", shell.make(paths))
         if not shell.on_path():
@@ -89,6 +88,12 @@ def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace)
     say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
     if not options.link:
         say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
+
+
+def _look_in(paths: Paths, folders: list[str]) -> None:
+    """Have the hook script look for notebooks that are newer than now, unless a daemon has it look already."""
+    if not os.path.lexists(paths.seen):
+        write(Path(paths.seen), os.fsencode("".join(f"{folder or '.'}\n" for folder in folders)))
 
 
 def _finish_env(paths: Paths) -> None:

@@ -25,13 +25,17 @@ Data = dict[str, Json]
 
 
 class Handler(NamedTuple):
-    """One hook handler. `rule` is its `if`, `timeout` in seconds."""
+    """One hook handler. `rule` is its `if`, `timeout` in seconds.
+
+    `asks` is what the script is told, where that is not the event: a second handler of the same one.
+    """
 
     event: str
     matcher: str | None
     rule: str | None
     timeout: int
     status: str | None = None
+    asks: str = ""
 
 
 # Bound to all notebooks: which ones are covered the daemon knows, from the configuration as it is, and the edit of
@@ -44,6 +48,8 @@ HANDLERS = (
     Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
+    Handler("SessionStart", None, None, 10, asks="Watch"),  # names the file that changes while a cell runs …
+    Handler("FileChanged", None, None, 10),  # … and then says what stands in it
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
 )
@@ -64,7 +70,7 @@ def group(handler: Handler) -> Data:
     spec: Data = {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/" + SCRIPT,
-        "args": [handler.event],
+        "args": [handler.asks or handler.event],
         "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
@@ -90,7 +96,7 @@ def missing(data: Data) -> list[str]:
     """Return our handlers that `data` lacks or holds differently, as `event matcher`."""
     hooks = data.get("hooks", {})
     lacking = [h for h in HANDLERS if group(h) not in hooks.get(h.event, [])]
-    return [" ".join(filter(None, (h.event, h.matcher))) for h in lacking]
+    return [" ".join(filter(None, (h.event, h.matcher, h.asks))) for h in lacking]
 
 
 def has_ours(data: Data) -> bool:

@@ -37,7 +37,7 @@ def make_folders(paths: Paths) -> None:
     """Make `.stepper/` and the record's folder, with those above it the user's alone. Raise StepperError."""
     folder = record_folder(paths.project)
     with writing(folder):
-        private.made(paths.home)
+        private.made(os.path.dirname(paths.notice))  # with `.stepper/`; a session of the client watches it
         private.made(os.path.realpath(folder))  # the person's home may lie behind a link
 
 

@@ -27,6 +27,7 @@ OWN = (
     "install.json",  # of older versions
     ".gitignore",
     *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
+    *("running", "now"),
 )
 
 

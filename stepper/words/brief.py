@@ -55,6 +55,11 @@ def plan_lines(state: State) -> list[str]:
     return lines
 
 
+def running(name: str, seconds: float, timeout: float, line: str) -> str:
+    """Return what is told of a cell while it runs, with what it printed last."""
+    return f"running {name} for {seconds:.0f} s of at most {timeout:g} s{': ' if line else ''}{line}"
+
+
 def next_line(state: State) -> str:
     """Return what comes next."""
     step = next(iter(state.left), None)
@@ -269,6 +274,16 @@ def completion(name: str, state: State, figures: int) -> list[str]:
         f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
     ]
+
+
+def completed(state: State) -> str:
+    """Return the same in short, for the person."""
+    statuses = [state.of(step.id).status for step in state.plan.steps]
+    skipped = statuses.count(StepStatus.SKIPPED)
+    retries = sum(state.of(step.id).attempts for step in state.plan.steps)
+    parts = [counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
+    parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
+    return f"notebook complete: {', '.join(parts)}"
 
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:

@@ -16,7 +16,7 @@ def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequen
     parts += [f"{_cells(new)} new"] if new else []
     outputs = f"; the outputs of {_cells(stale)} are stale" if stale else ""
     return (
-        f"stepper: {one_line(name)} was changed outside the notebook tools: {', '.join(parts)}; NOT run{outputs}."
+        f"stepper: {one_line(name)} was changed outside the notebook tools: {', '.join(parts)}; NOT run here{outputs}."
         f" What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
     )
 

@@ -93,6 +93,27 @@ def _whole(value: Any, between: str = "") -> str:
     return value if isinstance(value, str) else between.join(map(str, value))
 
 
+def text_of(output: Mapping[str, Any]) -> str:
+    """Return the text of an output, of an error its traceback."""
+    if output.get("output_type") == "error":
+        return _whole(output.get("traceback") or f"{output.get('ename')}: {output.get('evalue')}", "\n") + "\n"
+    return _text_of(output)
+
+
+def new_lines(outputs: Sequence[Mapping[str, Any]], told: dict[int, int], ended: bool) -> list[str]:
+    """Return the lines behind `| ` that outputs have more than was `told` of each; a last one that may change when all
+    has `ended`.
+    """
+    lines = []
+    for place, output in enumerate(outputs):
+        *whole, last = _shown(text_of(output)).split("\n")
+        whole += [last] if ended and last else []
+        before = told.get(place, 0)
+        told[place] = len(whole)  # fewer than before: they were cleared
+        lines += [f"| {_cut_line(line)}" for line in whole[before if before <= len(whole) else 0 :]]
+    return lines
+
+
 def plain(outputs: Sequence[dict[str, Any]]) -> str:
     """Return the outputs' text as it is, but for what a terminal would obey."""
     return _shown("".join(map(_text_of, outputs))).rstrip("\n")
@@ -100,11 +121,7 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
 
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
-    text = ""
-    for output in outputs:
-        if output.get("output_type") == "error":
-            text += _whole(output.get("traceback") or f"{output.get('ename')}: {output.get('evalue')}", "\n") + "\n"
-        text += _text_of(output)
+    text = "".join(map(text_of, outputs))
     lines = [
         f"| {line[at : at + PAGE // 2]}"
         for line in _shown(text).rstrip("\n").split("\n")

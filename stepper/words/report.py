@@ -11,12 +11,13 @@ from stepper.ground.text import clean, one_line
 from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
-from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, words
+from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, text_of, words
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
 REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,000
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
+LINE_PART = 80  # of each thing beside the outcome in the person's line
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
 MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
 
@@ -47,6 +48,7 @@ class Ended:
     timeout: float = 0
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
+    complete: str = ""  # … in short
     origins: Mapping[int, str] = field(default_factory=dict)  # execution count → the cell's name
     held: bool = False  # found before it ran: nothing of it ran
     counted: bool = False  # as an attempt, although nothing ran
@@ -125,8 +127,9 @@ def question(ended: Ended) -> str:
 
 
 def joined(reports: Sequence[Report]) -> Report:
-    """Return several reports as one; the last one's line and verdict stand."""
-    return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)))
+    """Return several reports as one; the last one's verdict stands, and comes first in the line."""
+    line = "; before it: ".join(one.line for one in reversed(reports) if one.line)
+    return replace(reports[-1], text=bounded("\n".join(one.text for one in reports)), line=line)
 
 
 def _standing(ended: Ended) -> str:
@@ -235,8 +238,11 @@ def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
     return f"{head}\n… {len(text) - len(head) - len(tail):,} characters of the report left out …\n{tail}"
 
 
-def person_line(ended: Ended) -> str:
-    """Return the one line that the person sees: step n of m, title, outcome, duration."""
+def person_line(ended: Ended, first: str = "", doubts: Sequence[str] = ()) -> str:
+    """Return the one line that the person sees: step n of m, title, outcome, duration, and what else is of weight.
+
+    `first` is what comes before all that. What the cell showed stands at the end behind `| `, as in reports.
+    """
     run = ended.run
     where = step_name(ended.plan, ended.step) if ended.step else ended.cell.label
     mark = MARKS[Outcome.OK] if run.verdict is Verdict.FINE else MARKS.get(run.outcome, "✗")
@@ -244,7 +250,24 @@ def person_line(ended: Ended) -> str:
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
     took = "found before it ran" if ended.held else seconds(run.duration_s)
-    return f"{mark} {where} · {one_line(told, 160)} · {took}"
+    parts = [first + where, one_line(told, 160), took]
+    shown = ""
+    if run.verdict is Verdict.FINE:
+        doubts = [*doubts, *ended.doubts]
+        more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
+        parts += [f"doubt: {one_line(doubts[0], LINE_PART)}{more}"] if doubts else []
+        parts += [one_line(line, LINE_PART) for line in ended.seen[:1]]
+        shown = _shown(ended.outputs)
+    parts += [ended.complete] if ended.complete else []
+    return f"{mark} {' · '.join(parts)}{' | ' if shown else ''}{shown}"
+
+
+def _shown(outputs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first line of a cell's result, else the last that it printed; '' for none."""
+    results = [text_of(output) for output in outputs if output.get("output_type") == "execute_result"]
+    printed = [text_of(output) for output in outputs if output.get("name") == "stdout"]
+    lines = printed[-1][-2000:].split("\n")[::-1] if printed and not results else results
+    return next(filter(None, (one_line(line, LINE_PART) for line in lines)), "")
 
 
 def not_run(reason: str, hint: str = "") -> Report:
@@ -252,7 +275,8 @@ def not_run(reason: str, hint: str = "") -> Report:
     text = f"stepper: the cell was NOT run: {words(reason)}"
     if hint:
         text += f"\nThe command that mends it: {one_line(hint)}"
-    return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}", ok=False)
+    mend = f"; what mends it: {one_line(hint, 120)}" if hint else ""
+    return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False)
 
 
 def of_runs(ended: Sequence[Ended], planned: int) -> Report:
@@ -267,4 +291,8 @@ def of_runs(ended: Sequence[Ended], planned: int) -> Report:
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")
-    return Report(bounded("\n".join(parts)), last.line, last.stop, last.ok)
+    ok = sum(one.run.verdict is Verdict.FINE for one in ended)
+    counts = f"{ok} of {planned} cells ok, {len(ended) - ok} failed, {planned - len(ended)} not run; last: "
+    doubts = [f"cell {one.cell.number}: {doubt}" for one in ended[:-1] for doubt in one.doubts]
+    line = person_line(ended[-1], counts, doubts)
+    return Report(bounded("\n".join(parts)), line, last.stop, last.ok)

@@ -420,10 +420,16 @@ def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client:
         assert len(model.requests) == before + 1
         return shown_in(model.requests[before]).rpartition(words)[2]
 
-    assert "· 3. Tell" in says("show status") and standing(notebook)[0] == "stopped"
-    assert "The stop is lifted" in says("  Continue Notebook ") and standing(notebook)[0] == "ready"
-    assert "3 fresh retries" in says("Fix and Retry")
-    assert 'step 1 of 3 "Load"' in says("SKIP CELL") and standing(notebook)[1] == ["skipped", "pending", "pending"]
+    assert "it lifts nothing" in says("how do I continue notebook work?") and standing(notebook)[0] == "stopped"
+    assert "· 3. Tell" in says("show status please") and standing(notebook)[0] == "stopped"
+    said = says("  Continue Notebook, the first one ")
+    assert 'The stop is lifted. Go on.\nTo "which one?" the person answers: the first one' in said
+    assert standing(notebook)[0] == "ready"
+    said = says("Fix and Retry with the other file")
+    assert "3 fresh retries" in said and "What the person adds: with the other file" in said
+    said = says("SKIP CELL because we lack data")
+    assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
+    assert standing(notebook)[1] == ["skipped", "pending", "pending"]
     assert "The problem: analyse x" in says("new notebook analyse x")
     for words in (
         "continue notebook cleanup in the README",
@@ -543,7 +549,7 @@ def test_the_agent_is_sent_on_once_without_progress(notebook: Path, scripted_mod
     assert f"stepper: 2 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 3)
     assert 'Next: step 2 of 3 "Count".' in news(model, 3)
     assert f"stepper: 1 of 3 steps of notebooks/{notebook.name} are not done." in news(model, 5)
-    assert model.shown().count("Stop hook feedback:") == 2
+    assert model.shown().count("Stop hook additional context:") == 2
 
 
 @pytest.mark.parametrize(
@@ -756,7 +762,9 @@ def test_in_plan_mode_no_notebook_is_made(project: Path, scripted_model: Model, 
     assert not [path for path in (project / "notebooks").iterdir() if "too_early" in path.name]
 
 
-def test_a_criterion_that_is_false_leaves_the_step_open(project: Path, scripted_model: Model, client: Client) -> None:
+def test_a_criterion_that_is_false_leaves_the_step_open(
+    project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
     notebook = new(project, "a score", "Train :: score > 0.9", "Tell")
     model = scripted_model(
         [read(notebook)],
@@ -765,7 +773,10 @@ def test_a_criterion_that_is_false_leaves_the_step_open(project: Path, scripted_
         [bash('stepper confirm "the data allow no more"')],
         [text("The rest is for tomorrow. Shall I?")],
     )
-    client(model).prompt("Begin.")
+    screen = interactive_claude(model)
+    screen.send("Begin the work")
+    seen = screen.wait_for("The rest is for tomorrow")
+    assert '? step 1 of 2 "Train" · ok, but `score > 0.9` is false: score is 0.85 · ' in seen
 
     asked, sent_on, told = (shown_in(model.requests[n]) for n in (2, 3, 4))
     assert "Doubt: its criterion `score > 0.9` is false: score is 0.85" in asked

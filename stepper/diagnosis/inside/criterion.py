@@ -14,7 +14,7 @@ from pure_eval import CannotEval, Evaluator
 from pure_eval.utils import is_standard_types, of_standard_types
 
 from stepper.diagnosis.inside.spots import SCALARS, Values
-from stepper.kernel.inside.base import is_a, of_library, one_of, shell, short, top_module
+from stepper.kernel.inside.base import is_a, name_of, of_library, one_of, shell, short, top_module
 
 FEW, MANY, SOON = 20, 10_000, 1_000_000  # items: shown; looked at one by one; by their library
 SHOWN, BITS, DEEP = 60, 4096, {"check_dict_values": True, "deep": True}  # characters; bits of a number
@@ -98,8 +98,7 @@ def plain(value: Any) -> Any:
         return value
     if top_module(type(value)) in ("numpy", "torch") and getattr(value, "shape", None) == () and hasattr(value, "item"):
         return value.item()
-    named = getattr(value, "name", None) if hasattr(value, "kind") else None
-    return named if type(named) is str else value
+    return value.name if "dtype" in name_of(type(value)).lower() and type(value.name) is str else value
 
 
 def is_number(value: Any) -> bool:

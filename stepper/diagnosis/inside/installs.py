@@ -17,7 +17,7 @@ BY_ENV = re.compile(rb"#! */usr/bin/env (python[\d.]*)\s")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 VALUED = {"-r", "-c", "-e", "-t", "-i", "-f", "-p", "-n", "--python", "--prefix", "--name", "--channel", "--target",
           "--index-url", "--extra-index-url", "--requirement", "--constraint", "--find-links"}  # fmt: skip
-ELSEWHERE = {"--target", "-t", "--root"}  # somebody who says where knows where
+ELSEWHERE = {"--target", "-t", "--root", "--dry-run"}  # somebody who says where knows where
 
 
 def installs(command: str, done: bool, lacks_pip: bool) -> dict[str, Any] | None:

@@ -1,0 +1,68 @@
+"""A cell that runs for long: what the person sees in the client meanwhile, above the prompt, in its place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.conftest import make_env
+
+from .conftest import InteractiveFactory
+from .model import ScriptedModel, tool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
+CELL = """# stepper: timeout=60
+import sys, time
+for i in range(101):
+    sys.stderr.write(f"\\r{i:3}%|{'█' * (i // 5):20}| {i}/100"); sys.stderr.flush()
+    time.sleep(0.2)"""
+SEEN = re.compile(r'running step 1 of 1 "Train" for (\d+) s of at most 60 s:\s+(\d+)%\|')
+
+
+@pytest.fixture
+def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "a répo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+
+
+def stepper(project: Path, *arguments: str) -> str:
+    command = [project / ".stepper/env/bin/stepper", *arguments]
+    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_person_sees_how_a_long_cell_gets_on(
+    project: Path, scripted_model: Callable[..., ScriptedModel], interactive_claude: InteractiveFactory
+) -> None:
+    stepper(project, "new", "train", "--step", "Train")
+    (notebook,) = (project / "notebooks").glob("*.ipynb")
+    arguments = {"notebook_path": str(notebook), "cell_id": "cell-0", "new_source": CELL, "cell_type": "code"}
+    model = scripted_model(
+        [tool("Read", {"file_path": str(notebook)})], [tool("NotebookEdit", {**arguments, "edit_mode": "insert"})]
+    )
+    client = interactive_claude(model)
+    time.sleep(8)  # the client's own notices of its start go first
+    client.send("Go.")
+    seen, until = list[tuple[float, int, int]](), time.monotonic() + 60
+    while "Brewed" not in (screen := client.screen()) and model.requests[2:] == [] and time.monotonic() < until:
+        if (found := SEEN.search(screen)) and (not seen or seen[-1][1] != int(found[1])):
+            seen.append((time.monotonic(), int(found[1]), int(found[2])))
+        time.sleep(0.1)
+    assert len(seen) >= 3, screen
+    assert seen[0][1] <= 5, "seen within five seconds"
+    assert all(later[1] - sooner[1] <= 8 for sooner, later in pairwise(seen)), seen
+    assert seen[-1][2] > seen[0][2] > 0, "the bar moves"

@@ -1,0 +1,96 @@
+"""A project of uv's in the real client: `uv sync` has removed ipykernel, shell lines fail, an install goes elsewhere.
+
+What the person saw of the first cell before: "✗ cell not run: the kernel died at start (exit code 1): … No module named
+ipykernel_launcher"; now "✓ step 1 of 3 "Install" · ok · 0.27 s". Of the second the same line as now, but no doubt in the
+report; of the agent's `command -v jupyter ipython`: those of stepper's own environment, now none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stepper.ground.paths import Paths
+from tests.test_install import bin_folder, find_uv
+
+from .conftest import InteractiveFactory
+from .model import Block, ScriptedModel, text, tool, tool_results
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A PATH as a person's: uv, and behind it the Python and the pip that all else here has."""
+    uv = find_uv()
+    if uv is None:
+        pytest.skip("uv is neither beside this Python nor on the PATH")
+    return f"{bin_folder(tmp_path / 'bin', uv=f'exec {uv} $@')}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.fixture
+def project(claude_binary: Path, tmp_path: Path, path: str) -> Iterator[Path]:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    stepper = folder / ".stepper/env/bin/stepper"
+    for command in (
+        ["uv", "init", "--bare", "--name", "shop", "--python", sys.executable],
+        ["uv", "add", "packaging<24"],
+        [str(ROOT / "install.sh"), ".", "--allow"],
+        ["uv", "sync"],
+        [str(stepper), "new", "Shop", "--step", "Install", "--step", "Look", "--step", "Ask"],
+    ):
+        subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run([stepper, "shutdown"], cwd=folder, check=True, capture_output=True)
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+def test_a_session_in_a_project_of_uvs(
+    project: Path, path: str, scripted_model: Callable[..., ScriptedModel], interactive_claude: InteractiveFactory
+) -> None:
+    notebook = next((project / "notebooks").glob("*.ipynb"))
+
+    def insert(source: str, number: int) -> list[Block]:
+        cell = {"cell_id": f"cell-{number}", "edit_mode": "insert", "cell_type": "code", "new_source": source}
+        return [tool("NotebookEdit", {"notebook_path": str(notebook), **cell})]
+
+    model = scripted_model(
+        [tool("Bash", {"command": "command -v stepper jupyter ipython jupyter-execute; echo :$PATH:"})],
+        [tool("Read", {"file_path": str(notebook)})],
+        insert("import packaging, sys\n!{sys.executable} -m pip install six\nprint(packaging.__version__)", 0),
+        insert("!nonexistent\nx = !false", 1),
+        insert("!uv pip install --python /usr/bin/python3 no-such-distribution-of-ours", 2),
+        [text("The end.")],
+    )
+    client = interactive_claude(model, env={"PATH": path})
+    client.send("Go.")
+    screen = client.wait_for("The end.", 60)
+
+    env = Paths(str(project)).env
+    shell = next(each for each in tool_results(model.requests[-1]) if ":" in each)
+    assert f"{env}/cli/stepper" in shell and f"{env}/bin" not in shell
+    shown = model.shown()
+    own = f"{project}/.venv/bin/python"
+    assert shown.count(f"{own} lacks ipykernel: stepper's own copy runs the kernel") == 1
+    assert "what adds it: uv add --dev ipykernel" in shown
+    assert "Doubt: line 2: `!{sys.executable} -m pip install six` ended with exit code 1" in shown
+    assert "what installs for this kernel: uv add six" in shown
+    assert "| 23.2" in shown
+    assert 'Doubt: line 1: `!nonexistent` ended with exit code 127, having written last "' in shown
+    assert "Doubt: line 2: `x = !false` ended with exit code 1" in shown
+    assert f"installs for /usr/bin/python3, not for this kernel's interpreter {own}" in shown
+    assert 'Step 2 of 3 "Look": done' in shown
+    seen = [line.partition(" says: ")[2].strip() for line in screen.splitlines() if " says: " in line]
+    assert [line.startswith("✓ step") for line in seen] == [True] * 3, screen
+    outputs = json.loads(notebook.read_text())["cells"][-1]["outputs"]
+    assert outputs, "it ran in the notebook"

@@ -1,0 +1,160 @@
+"""A cell that runs for long is seen: in the status, in the file, by who follows or waits, on the person's screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stepper.kernel.outputs import OutputArea
+from stepper.session.session import SHOWN_SECONDS
+from stepper.words import brief
+from tests.conftest import Notebook, Project, reused, text_of
+from tests.test_main_path import wait_until
+
+LONG = """# stepper: timeout=40
+import os, sys, time
+print("begun", flush=True)
+def waits(name):
+    while not os.path.exists(name): time.sleep(0.02)
+sys.stderr.write("\\r 12%|█▎"); sys.stderr.flush()
+sys.stderr.write("\\r 37%|███▋"); sys.stderr.flush()
+waits("more")
+sys.stderr.write("\\r 40%|████"); sys.stderr.flush()
+waits("go")
+sys.stderr.write("\\n")
+print("after")"""
+BAR = "37%|███▋"
+
+
+@pytest.fixture
+def project(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+class Long:
+    """A cell that an edit runs in the background, until there is a file `go`."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook, self.project = notebook, notebook.project
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        wait_until(lambda: (self.now or {}).get("line") == BAR)
+
+    def _run(self) -> None:
+        self.cell_id, self.answer = self.notebook.insert(LONG)
+
+    @property
+    def now(self) -> Any:
+        return self.project.json("status", str(self.notebook.path))["running"]
+
+    @property
+    def cell(self) -> dict[str, Any]:
+        return self.notebook.raw["cells"][1]
+
+    def touch(self, name: str) -> None:
+        (self.notebook.path.parent / name).touch()
+
+    def ends(self) -> None:
+        self.touch("more")
+        self.touch("go")
+        self.thread.join()
+
+
+def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", *arguments]
+    return subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    try:
+        wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+        edited = notebook.path.stat()
+        said = project.stepper("status", str(notebook.path)).stdout
+        assert re.search(rf"^running step 1 for \d+ s of at most 40 s: {re.escape(BAR)}$", said, re.MULTILINE), said
+        now = long.now
+        assert (now["name"], now["step"], now["timeout"]) == ("step 1", 1, 40) and now["seconds"] >= SHOWN_SECONDS
+        wait_until((project.folder / ".stepper" / "running").exists)
+        line = (project.folder / ".stepper" / "running").read_text()
+        assert re.fullmatch(rf'running step 1 of 1 "Train" for \d+ s of at most 40 s: {re.escape(BAR)}\n', line), line
+        notice = json.loads((project.folder / ".stepper" / "now" / "line").read_text())
+        assert [*notice] == ["systemMessage"] and BAR in notice["systemMessage"]
+
+        waits = started(project, "eval", "1 + 1", "--notebook", str(notebook.path))
+        follows = started(project, "output", "1", "--notebook", str(notebook.path), "--follow")
+        assert waits.stderr and follows.stdout
+        told = waits.stderr.readline()
+        assert re.fullmatch(
+            rf"waiting for step 1 of notebooks/{re.escape(notebook.path.name)}, running for \d+ s\n", told
+        ), told
+        assert follows.stdout.readline() == "| begun\n"
+        left = started(project, "output", "1", "--notebook", str(notebook.path), "--follow")
+        assert left.stdout and left.stdout.readline() == "| begun\n"
+        left.terminate()
+        left.communicate()
+
+        notebook.insert("Meanwhile.", kind="markdown", after="cell-0")
+        assert notebook.raw["cells"][1]["cell_type"] == "markdown"
+        long.touch("more")
+        wait_until(lambda: text_of(notebook.raw["cells"][2]) == "begun\n 40%|████")
+        assert notebook.path.stat().st_mtime_ns // 10**6 <= max(edited.st_mtime_ns, time.time_ns()) // 10**6
+        assert notebook.raw["cells"][1]["source"] in ("Meanwhile.", ["Meanwhile."])
+    finally:
+        long.ends()
+    cell = notebook.cell(long.cell_id)
+    assert text_of(cell) == "begun\n 40%|████\nafter\n" and cell["execution_count"] == 1
+    assert "ran ok" in long.answer.text and long.now is None
+    assert "2" in waits.communicate()[0]
+    printed = follows.communicate()[0]
+    assert printed.startswith("|  40%|████\n| after\n") and re.search(r"cell 1 \(id .*\): ok after \d+", printed)
+    wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
+
+
+def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(project: Project) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+    project.kill_daemon()
+    long.touch("more")
+    long.ends()
+    assert text_of(notebook.cell(long.cell_id)) == "begun\n 40%|████\nafter\n"
+    wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
+
+
+def test_a_cell_that_nobody_follows_any_more_is_told_as_it_is(project: Project) -> None:
+    notebook = project.new()
+    cell_id, _ = notebook.insert("print('all')")
+    assert project.stepper("output", cell_id, "--follow").stdout == project.stepper("output", cell_id).stdout
+    page = project.json("output", cell_id, "--follow")
+    assert (page["text"], page["ended"]) == ("| all", "")
+
+
+def message(text: str) -> dict[str, Any]:
+    return {"msg_type": "stream", "header": {}, "content": {"name": "stdout", "text": text}}
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [([], ""), (["a\nb\n"], "b"), (["a\n", "\n \n"], "a"), (["x"] * 1000 + ["\n"], "x" * 199),
+     (["\r 1%", "\r 2%"], " 2%"), (["y" * 10_000], "y" * 4000)],
+)  # fmt: skip
+def test_the_last_line(said: list[str], line: str) -> None:
+    area = OutputArea(1000)
+    for text in said:
+        area.take(message(text))
+    assert area.last_line()[:200] == line[:200]
+    assert area.changes == len(said)
+
+
+def test_the_words_of_what_runs() -> None:
+    assert brief.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 120 s: {BAR}"
+    assert brief.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"
