@@ -452,7 +452,7 @@ def test_the_agent_looks_before_a_retry_and_at_the_picture_that_the_report_names
 
     assert "FAILED before it ran: NameError: name 'prices_of' is not defined" in news(model, 2)
     assert "Nothing of the cell ran; no attempt is counted." in news(model, 2)
-    assert "Suggestion: `prices` (dict) has 'high ' (white space differs)" in news(model, 3)
+    assert "Suggestion: `prices` (dict) has 'high '; 1 key in all" in news(model, 3)
     assert "stepper: eval ran ok in" in news(model, 4) and "| ['high ']" in news(model, 4)
     assert "ran ok in" in news(model, 5)
     assert re.search(r'\(\d+ × \d+\): "Prices".*1 line \(3 points\)', news(model, 6))
