@@ -68,6 +68,7 @@ faults: env
 	$(BIN)/python -m tests.faults --folder unseen
 	$(BIN)/python -m tests.faults --folder fresh
 	$(BIN)/python -m tests.faults --folder blind
+	$(BIN)/python -m tests.faults --folder later
 
 # What is injected, what survives, what floods cost, two thousand cells: docs/reliability.md
 reliability: env
