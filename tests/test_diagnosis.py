@@ -86,6 +86,7 @@ def said(
 
 
 ONE, TWO = Cell("a", 0, 1, "code", "raw = read()\nclean = 1"), Cell("b", 1, 2, "code", "del raw")
+LOCAL = Cell("c", 2, 3, "code", "rows = []\ndef fitted(xs):\n    fit = sum(xs)\n    return fit / 2")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,8 @@ ONE, TWO = Cell("a", 0, 1, "code", "raw = read()\nclean = 1"), Cell("b", 1, 2, "
         ("name 'tidy' is not defined", {"project": Project(defines=[("src/a.py", 3, "tidy")])}, "line 3 of src/a.py defines `tidy`"),
         ("name 'presure' is not defined", {"live": {"pressure": "float"}}, r"closest live names: `pressure` \(float\)"),
         ("name 'base' is not defined", {"look": {"locals": ["basis"]}}, "closest live names: `basis`"),
+        ("name 'fit' is not defined", {"cells": [LOCAL], "ran": ["c"]}, r"^`fit` is local to `fitted` \(line 2 of cell 3"),
+        ("name 'true' is not defined", {}, "`true` is JSON's; Python writes `True`"),
         ("name 'np' is not defined", {}, "`import numpy as np` defines it"),
         ("name 'zz' is not defined", {"live": {str(n): "int" for n in range(9)}}, "no live name is like it"),
     ],
@@ -292,5 +295,6 @@ def test_defining_and_missing_folders(tmp_path: Path) -> None:
 def test_nearest_names() -> None:
     assert closest("temp_maximum", ["date", "temp_max", "temp_min"])[0] == "temp_max"
     assert closest("customerid", ["id", "Customer_ID"]) == ["Customer_ID"]
+    assert closest("valid_trips", ["trips", "trips_valid"])[0] == "trips_valid"
     assert closest("x", ["y", "x"]) == []
     assert listed(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"

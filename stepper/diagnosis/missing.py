@@ -26,7 +26,10 @@ from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.words import brief
 
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+# What JSON and JavaScript write, and what Python writes for it.
+WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 BOUND, DELETED = "bound by", "deleted by"
 CAUGHT = "the error of an `except … as`, unbound at that clause's end:"
 
@@ -53,6 +56,25 @@ class Notebook:
                 found.append((how, f"line {line} of {cell.label}", f"`{text}`"))
         return found
 
+    def hidden(self, name: str) -> list[str]:
+        """Return in which function's own scope a name is, if there is one: nothing outside sees it there."""
+        for cell in runnable(self.cells):
+            for scope in functions(self.transform(cell.source)):
+                args, nodes = scope.args, [node for part in scope.body for node in ast.walk(part)]
+                own = {argument.arg for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+                own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+                if name in own and not any(isinstance(node, ast.Global) and name in node.names for node in nodes):
+                    return [f"`{name}` is local to `{scope.name}` (line {scope.lineno} of {cell.label})"]
+        return []
+
+
+def functions(source: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions that a source defines, wherever."""
+    try:
+        return [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
 
 def changes(source: str, name: str) -> list[tuple[int, str]]:
     """Return the lines of a source that bind or unbind a name at its top level, in order, and how."""
@@ -78,6 +100,8 @@ def changes(source: str, name: str) -> list[tuple[int, str]]:
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
     """Where a name is defined, was deleted or can't be seen; the closest live names."""
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
+    if name in WRITTEN:
+        return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
     known, variables = notebook.known, notebook.known.variables
     live = {other: "" for other in known.names if not other.startswith("_")}
     live |= {other: f" ({brief.describe(variable)})" for other, variable in variables.items()}
@@ -91,6 +115,7 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
     ]
     gone = [f"{how} {place}: {text}" for how, place, text in notebook.changes(name, True) if how != BOUND]
     said = [f"`{name}` is defined by {place}" for place in unrun[:2]] + [f"`{name}` was {how}" for how in gone[-1:]]
+    said = said or notebook.hidden(name)
     said = said or [f"line {line} of {path} defines `{name}`" for path, line, _ in surroundings.defining([name])[:2]]
     if near:
         said.append(f"closest live names: {', '.join(f'`{other}`{live.get(other, str())}' for other in near)}")

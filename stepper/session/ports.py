@@ -64,15 +64,12 @@ class Execution:
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """Where a notebook's kernel runs: its interpreter, folder and environment.
-
-    `copy` and the interpreter's version, `3.12`, is the folder of stepper's own ipykernel, for one that has none.
-    """
+    """Where a notebook's kernel runs: its interpreter, folder and environment."""
 
     python: str
     cwd: str
     environ: Mapping[str, str]
-    copy: str = ""
+    copy: str = ""  # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter that has none
 
 
 @dataclass(frozen=True)

@@ -196,16 +196,9 @@ class Session:
     # --- the kernel -------------------------------------------------------------------------------------------
 
     async def execute(
-        self,
-        kernel: Kernel,
-        source: str,
-        caller: Caller,
-        timeout: float,
-        limits: Limits,
-        request: str = "",
-        scratch: bool = False,
-        criterion: str = "",
-    ) -> Execution:
+        self, kernel: Kernel, source: str, caller: Caller, timeout: float, limits: Limits, request: str = "",
+        scratch: bool = False, criterion: str = "",
+    ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at = caller, time.monotonic()
         try:

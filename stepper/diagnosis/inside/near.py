@@ -10,10 +10,10 @@ LIMIT = 160
 
 
 def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the names nearest to one: those that differ in case, white space or underscores alone come first."""
+    """Return the names nearest to one, first those of the same letters or words: case, blanks, underscores, order."""
     known = [other for other in dict.fromkeys(names) if other != name]
-    plain = bare(name)
-    same = [other for other in known if bare(other) == plain]
+    plain, words = bare(name), parts(name)
+    same = [other for other in known if bare(other) == plain or parts(other) == words]
     lower = {other.lower(): other for other in reversed(known)}
     alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=count, cutoff=0.6)]
     part = [
@@ -21,6 +21,11 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
         if min(len(plain), len(bare(other))) >= 3 and (plain in bare(other) or bare(other) in plain)
     ]  # fmt: skip
     return list(dict.fromkeys([*same, *alike, *part]))[:count]
+
+
+def parts(name: str) -> list[str]:
+    """Return the words of a name, whatever their case and order."""
+    return sorted(re.split(r"[\W_]+", name.lower()))
 
 
 def bare(name: str) -> str:
