@@ -170,6 +170,7 @@ def test_colour_bars_twins_and_empty_places_are_no_axes_of_their_own(plots: Lab)
     assert [one.get("invisible") for one in figure["axes"]] == [None, "blank"] and figure["left_out"] == 0
 
 
+@pytest.mark.nightly
 def test_seaborn(plots: Lab) -> None:
     plots.ok("import seaborn as sns\nd = pd.DataFrame({'x': range(40), 'y': range(40), 'g': list('abcd') * 10})")
     (figure,) = figures(plots.ok("sns.relplot(data=d, x='x', y='y', hue='g', col='g')"))
@@ -239,6 +240,7 @@ def test_it_is_bounded(plots: Lab) -> None:
     assert len(json.dumps(figures(done), ensure_ascii=False)) < 20_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "code",
     [

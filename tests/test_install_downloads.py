@@ -115,6 +115,7 @@ def only(index: Index, path: Path, home: Path) -> dict[str, str]:
     return told | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "XDG_STATE_HOME": str(home / "state")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", some_nightly(["pip", "uv"], "uv"))
 def test_nothing_but_the_named_packages_is_asked_for(index: Index, tmp_path: Path, way: str) -> None:
     commands = {"python3": forward()}
@@ -145,6 +146,7 @@ def test_what_is_not_named_is_seen(index: Index, tmp_path: Path) -> None:
     assert index.elsewhere == ["CONNECT elsewhere.invalid:443"]
 
 
+@pytest.mark.nightly
 def test_no_interpreter_is_downloaded(index: Index, tmp_path: Path) -> None:
     uv = find_uv()
     if uv is None:

@@ -63,6 +63,7 @@ def test_a_place_behind_a_link_is_refused_by_name(tmp_path: Path, treasure: Path
     assert (snapshot(repo), snapshot(treasure)) == before
 
 
+@pytest.mark.nightly
 def test_nothing_is_written_around_the_target(tmp_path: Path, treasure: Path) -> None:
     uv = find_uv()
     if uv is None:

@@ -180,6 +180,7 @@ def test_an_edit_that_began_before_it_was_put_drops_none_of_it(notebook: Noteboo
     assert notebook.raw["cells"][0]["source"] == "hi"
 
 
+@pytest.mark.nightly
 def test_late_output_has_the_bounds_of_its_cell(project: Project) -> None:
     project.config("max_output_bytes: 2000")
     notebook = project.new()
@@ -244,6 +245,7 @@ def test_a_killed_daemon_loses_no_late_output_of_the_next(notebook: Notebook) ->
     assert "got 5 characters" in answer.text
 
 
+@pytest.mark.nightly
 def test_what_came_while_no_daemon_was_there_is_remembered_by_the_kernel(notebook: Notebook) -> None:
     cell, _ = notebook.insert("import threading\nfor n in range(40): threading.Timer(0.1 * n, print, [n]).start()")
     until(lambda: "10\n" in text_of(notebook.cell(cell)))

@@ -402,6 +402,7 @@ def test_many_callers_at_once_start_one_daemon_and_one_kernel(untouched: Project
     assert log.count(" listens, pid ") == 1
 
 
+@pytest.mark.nightly
 def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     source = (
         "import os, sys, threading, time, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1\n"

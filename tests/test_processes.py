@@ -196,7 +196,7 @@ BY_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_force, by_a_kill_without_a_daemon))
+@pytest.mark.parametrize("end", some_nightly(BY_STEPPER + BY_OTHERS, by_shutdown, by_a_kill_without_a_daemon))
 def test_what_cells_start_ends_with_their_kernel(
     project: Project, sleepers: Sleepers, end: Callable[[Project, Notebook, int], None]
 ) -> None:

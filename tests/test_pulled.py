@@ -83,7 +83,7 @@ def sung(stranger: Stranger, main: Checkout, env: Path) -> list[str]:
     return stranger.ran()
 
 
-@pytest.mark.parametrize("kind", some_nightly(["folder", "link", "link out"], "folder", "link out"))
+@pytest.mark.parametrize("kind", some_nightly(["folder", "link", "link out"], "link out"))
 def test_a_pulled_environment_is_never_run(main: Checkout, stranger: Stranger, tmp_path: Path, kind: str) -> None:
     assert "| 41" in main.ran("x = 41; print(x)")
     place = pulled(main, stranger, kind)

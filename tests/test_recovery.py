@@ -175,6 +175,7 @@ def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None
     assert times(project, "count") == 1
 
 
+@pytest.mark.nightly
 def test_the_deadline_holds_without_the_daemon(project: Project) -> None:
     notebook = project.new()
     notebook.insert("x = 1")

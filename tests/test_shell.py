@@ -230,6 +230,7 @@ def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:
     )  # a cell may say anything
 
 
+@pytest.mark.nightly
 def test_pip_in_an_environment_without_pip(project: Project, tmp_path: Path) -> None:
     """In the report, on a real kernel: `%pip` says how it is done here, `!pip` of another Python that it went there."""
     lean = tmp_path / "lean"

@@ -143,6 +143,7 @@ def test_odd_questions_have_answers(plant: Plant, asked: str, here: str) -> None
     assert isinstance(around.findable("nope", [asked], here), bool)
 
 
+@pytest.mark.nightly
 def test_a_big_folder_does_not_hide_the_others(plant: Plant, root: Path, here: str) -> None:
     around = plant("zoo/deep/down/animals.csv", "pictures/")
     for number in range(30_000):
@@ -452,6 +453,7 @@ print(json.dumps([found, importlib.metadata.packages_distributions()]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)  # the first time, pip downloads for a minute or two; uv for seconds
 def test_names_and_distributions_in_a_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each statement of the table makes its name; each module that is installed is in the distribution of the tables."""

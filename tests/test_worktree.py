@@ -109,6 +109,7 @@ def test_a_worktree_has_the_main_checkouts_environment_and_its_own_kernel(main: 
         assert git(checkout.folder, "status", "--porcelain") == "?? notebooks/\n"
 
 
+@pytest.mark.nightly
 def test_commands_are_for_the_worktree_in_which_they_are_given(main: Checkout, worktree: Checkout) -> None:
     assert "Nothing of stepper's runs" in worktree.stepper("shutdown").stdout
     assert not (worktree.folder / ".stepper").exists()
@@ -146,6 +147,7 @@ def test_doctor_names_the_environment_and_finds_nothing_wrong(main: Checkout, wo
     assert f"install.sh {shlex.quote(str(worktree.folder))}\n" in said
 
 
+@pytest.mark.nightly
 def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: Checkout) -> None:
     tell = "import os; print(os.environ['PATH'].split(':')[0])"
     for folder in (main.folder, worktree.folder):
@@ -217,6 +219,7 @@ def test_uninstall_in_a_worktree_leaves_the_main_checkout(
     assert "ok   hook script" in main.stepper("doctor").stdout
 
 
+@pytest.mark.nightly
 def test_uninstall_in_the_main_checkout_ends_what_runs_in_worktrees(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def is_as_jupyter_saves_it(opened: Notebook) -> None:
     assert (nbformat.writes(nbformat.reads(data.decode(), nbformat.NO_CONVERT)) + "\n").encode() == data
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("time", range(TIMES))
 def test_stepper_run(theirs: Ran, folder: Path, time: int) -> None:

@@ -72,6 +72,7 @@ def two_steps(project: Path, name: str) -> tuple[Path, list[list[Block]]]:
     return notebook, [[tool("Read", {"file_path": str(notebook)})], *turns]
 
 
+@pytest.mark.nightly
 def test_in_manual_mode_a_step_asks_once_and_says_above_it_what_yes_means(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:

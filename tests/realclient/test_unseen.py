@@ -153,3 +153,25 @@ def test_a_failing_notebook_without_a_plan_is_told_at_the_end_of_the_turn(
     assert f"Stop hook says: stepper: the last run of notebooks/{made.name} failed and is not mended." in screen
     assert "problem" not in screen and "ZeroDivisionError" in news(model, 3)
     assert statuses(made) == ["failing"]
+
+
+@pytest.mark.nightly
+def test_the_lines_of_runs_tell_the_person_what_the_agent_reads(
+    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    """A result, a doubt, what could not run, the end."""
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nrows", "cell-0")],
+        lambda messages: [replace(notebook, "rows = [1, 2]\n!exit 3\nrows", touched(messages))],
+        lambda messages: [insert(notebook, "1 / 0", touched(messages))],
+        lambda messages: [replace(notebook, "sum(rows)", touched(messages))],
+        [text("That is the end.")],
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    screen = " ".join(client.wait_for("That is the end.").split())
+    assert '✓ step 1 of 2 "Load" · ok · ' in screen and "s | [1, 2, 3]" in screen
+    assert "· Doubt: line 2: `!exit 3` ended with exit code 3" in screen
+    assert '✗ step 2 of 2 "Count" · ZeroDivisionError: division by zero' in screen
+    assert "notebook complete: 2 steps, 1 retry" in screen, screen
