@@ -105,9 +105,9 @@ class Adviser:
         said = [part for part in said if part] or sentences(look, notebook)
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
-    @harmless(lambda told, since_ns: [])
-    def kept(self, told: Mapping[str, Any], since_ns: int) -> list[str]:
-        """Return what a failed cell had bound and written, and what of its shell lines failed: a retry begins there."""
+    @harmless(lambda *_: [])
+    def kept(self, told: Mapping[str, Any], since_ns: int, how: str = "failing") -> list[str]:
+        """Return what a cell had bound and written before it ended so, and its failed shell lines: a retry begins there."""
         changed = read(Changed, told.get("changed") or {})
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = {
@@ -117,7 +117,7 @@ class Adviser:
             "wrote": listed(written, 200),
         }
         line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
-        before = [one_line(f"before failing, this cell {line}", 600)] if line else []
+        before = [one_line(f"before {how}, this cell {line}", 600)] if line else []
         return [*doubts.lines([], self.commands(told)), *before]
 
     def commands(self, told: Mapping[str, Any]) -> list[str]:

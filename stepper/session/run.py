@@ -170,7 +170,11 @@ def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str
     """Return the lines on pictures, and on what a failed cell left behind or what is odd about one that ran ok."""
     adviser = session.adviser
     since_ns = int(instant(run.started_at).timestamp() * 1e9)  # by the clock that files are stamped by
-    left = adviser.doubtful(execution) if run.verdict is Verdict.FINE else adviser.kept(execution.told, since_ns)
+    if run.verdict is Verdict.FINE:
+        left = adviser.doubtful(execution)
+    else:
+        how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
+        left = adviser.kept(execution.told, since_ns, how)
     return adviser.seen(execution, run.run), left
 
 
