@@ -107,7 +107,7 @@ class Adviser:
 
     @harmless(lambda *_: [])
     def kept(self, told: Mapping[str, Any], since_ns: int, how: str = "failing") -> list[str]:
-        """Return what a cell had bound and written before it ended, and its failed shell lines: a retry begins there."""
+        """Return what a cell had bound and written before it ended, and failed shell lines: a retry begins there."""
         changed = read(Changed, told.get("changed") or {})
         written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
         parts = {
