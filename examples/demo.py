@@ -194,7 +194,8 @@ class Player:
         if answer:
             say(f"  you see      {answer.get('systemMessage')}")
             say("  Claude reads " + report.replace("\n", "\n               "))
-        if gate or batch or (expected not in report.partition("\n")[0] if kind == "code" else answer):
+        refused = gate.get("hookSpecificOutput", {}).get("permissionDecision", "allow") != "allow"
+        if refused or batch or (expected not in report.partition("\n")[0] if kind == "code" else answer):
             raise StepperError(f"expected was: {expected if kind == 'code' else 'no word'}; got {gate, answer, batch}")
 
     def hook(self, event: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ acc, arr, series = np.float32(0.5), np.arange(6).reshape(2, 3), pd.Series([1, 2,
 df = pd.DataFrame({"price": [1.0, 2, None], "n": [1, 2, 3], "title": ["a", "b", "c"]})
 odd = pd.DataFrame({"a": [evil, evil]})
 counts = pd.Series({"kind": 1}, name="three")
+labelled = pd.Series([1, 2], index=[evil, "a"])
 ran.clear()
 """
 TRUE = """
@@ -105,6 +106,10 @@ evil() == 1
 1 in listed
 1 in keyed
 keyed[1] == 1
+labelled.total == 3
+"x" in labelled
+labelled["a"] == 1
+labelled.loc["a"] == 1
 evil in rows
 not evil
 evil and flag

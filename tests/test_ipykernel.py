@@ -102,6 +102,9 @@ def test_what_cannot_be_added_is_refused_before_anything_changes(
         ("pyproject.toml", '[dependency-groups]\ndev = ["ipykernel>=7"]\n', True),
         ("pyproject.toml", "[tool.poetry.dependencies]\nipykernel = '*'\n", True),
         ("pyproject.toml", '[tool.ruff]\n# no ipykernel\nexclude = ["my-ipykernel-tools", "ipykernel-tools"]\n', False),
+        ("pyproject.toml", '[project]\nname = "a"\ndependencies = [\n  "tqdm[x]",\n  "ipykernel>=7",\n]\n', True),
+        ("pyproject.toml", '[project.optional-dependencies]\nnb = ["ipykernel>=6"]\n', False),  # no sync brings it
+        ("pyproject.toml", '[dependency-groups]\ndev = ["ruff"]\nnb = ["ipykernel"]\n', False),
         ("uv.lock", LOCK, False),
         ("uv.lock", LOCK + '[[package]]\nname = "ipykernel"\n', True),  # of jupyter, say
     ],

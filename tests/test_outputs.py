@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +77,25 @@ def test_a_bar_is_drawn_where_it_stands_and_other_streams_keep_their_order() -> 
     assert found[:2] == [("stderr", "100%\n"), ("stdout", "0\n1\n2\n")]
     others = [("stderr", "warned\n"), ("stdout", "a"), ("stderr", "b\n"), ("stdout", "c")]
     assert found[2:] == others, "what is no bar stands where Jupyter has it"
+
+
+def test_text_after_a_figure_stays_below_it_whatever_it_begins_with() -> None:
+    area = OutputArea(10_000)
+    for text in ("\nAccuracy of the figure above: 0.9\n", "\x1b[1mbold\x1b[0m"):
+        area.take(message("stdout", "\r2/2"))
+        area.take(
+            {"msg_type": "display_data", "header": {}, "content": {"data": {"text/plain": "figure"}, "metadata": {}}}
+        )
+        area.take(message("stdout", text))
+    kinds = [output["output_type"] for output in area.outputs()]
+    assert kinds == ["stream", "display_data", "stream", "display_data", "stream"]
+
+
+@pytest.mark.parametrize("text", ["x\b" * 5_000_000, "x" + "\b" * 9_000_000, "\x1b[1A" * 2_000_000, "x\r" * 5_000_000])
+def test_what_goes_back_without_end_keeps_nobody_waiting(text: str) -> None:
+    began = time.thread_time()
+    Stream(10_000).add(text)
+    assert time.thread_time() - began < 5
 
 
 def capped(outputs: list[dict], limit: int) -> list[dict]:

@@ -151,6 +151,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("command", "wanted"),
     [
         ("pip install six", ["six"]),
+        ("pip install -q six > /dev/null 2>&1", ["six"]),
+        ("pip install six 2>/dev/null", ["six"]),
         ("pip3 install -q -U 'six>=1' -i http://x/simple tqdm", ["six>=1", "tqdm"]),
         ("pip3.11 install -r needs.txt", None),  # `env python` is the kernel's
         ("{other}/bin/python -I -m pip --no-input install six", ["six"]),
@@ -225,6 +227,9 @@ def test_the_doubt_names_both_and_the_command(tmp_path: Path) -> None:
         "line 2: `!pip install Six tqdm` installs for /usr/bin/python3, not for this kernel's interpreter"
         f" {own}; what installs for this kernel: uv add six 'tqdm>4'"
     ]
+    assert (
+        "ended with exit code 255" in shell.lines([{"text": "ssh box", "code": -127}], AROUND)[0]
+    )  # as IPython has it
     assert (
         shell.lines([{"text": 1}, "x", None], AROUND) == shell.lines("no list", AROUND) == []
     )  # a cell may say anything

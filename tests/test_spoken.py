@@ -5,6 +5,8 @@ Half of them were kept aside unseen: at first run the rule had 81 of 81 right.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from stepper.policy.spoken import command
@@ -191,6 +193,13 @@ def phrases(text: str) -> list[str]:
 def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
     missed = [phrase for phrase in phrases(COMMANDS[words]) if (command(phrase) or ("",))[0] != words]
     assert len(phrases(COMMANDS[words])) > 10 and missed == []
+
+
+@pytest.mark.parametrize("filler", ["-" * 20_000, "." * 20_000, " | " * 10_000])
+def test_a_long_prompt_takes_no_time(filler: str) -> None:
+    began = time.thread_time()
+    assert command(f"continue notebook, here is the table:\n+{filler}+\nx")
+    assert time.thread_time() - began < 2
 
 
 def test_what_only_mentions_them_is_none() -> None:

@@ -175,7 +175,8 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
     assert said.splitlines()[-1] == "What the person adds: half of it"
     notebook.replace(cell_id, "raise MemoryError")
     assert "lifted" in project.stepper("continue", notebook.path.name).stdout  # a notebook's name alone answers nothing
-    lines = [json.loads(line) for line in (project.folder / ".stepper/journal").glob("*.jsonl").__next__().open()]
+    journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
     lifted = [
         (line["event"], line.get("answer", line.get("hint"))) for line in lines if line["event"] in ("continue", "fix")
     ]
@@ -433,6 +434,7 @@ def test_plain_words_and_near_misses(project: Project) -> None:
 def test_the_end_of_a_turn_sends_the_agent_on_once(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     say(notebook, "hello")
+    end_turn(notebook)  # what other tests wrote by hand is told here
     assert end_turn(notebook) == {}  # a person who says hello gets an answer and nothing else
     notebook.insert("1")
     assert end_turn(notebook, "Shall I drop the empty rows?") == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def notebooks(_: Any, incomplete: str) -> list[CompletionItem]:
     paths, here = _paths(), current_folder()
     found = _known(paths) if paths else {}
     files = [os.path.relpath(path, here) for path in found.values()]
-    return [CompletionItem(name) for name in [*found, *files] if name.startswith(incomplete or name)][: len(found)]
+    fit = [name for name in [*found, *files] if name.startswith(incomplete or name)]
+    return [CompletionItem(_typed(name)) for name in fit[: len(found)]]
 
 
 def cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
@@ -45,8 +47,14 @@ def cells(ctx: Any, incomplete: str) -> list[CompletionItem]:
     except (OSError, ValueError, KeyError, TypeError):  # no notebook
         return []
     items = [CompletionItem(str(number), help=line) for number, line in enumerate(lines, 1)]
-    items += [CompletionItem(str(cell.get("id", "")), help=line) for cell, line in zip(code, lines, strict=True)]
+    ids = [_typed(str(cell.get("id", ""))) for cell in code]
+    items += [CompletionItem(name, help=line) for name, line in zip(ids, lines, strict=True)]
     return [item for item in items if item.value.startswith(incomplete)][: len(code)]
+
+
+def _typed(word: str) -> str:
+    """Return a word as bash is to have it, which types it as it stands: anybody may have named a file `$(…)`."""
+    return re.sub(r"([^\w./@%+,:=-])", r"\\\1", word) if os.environ.get(VARIABLE, "").startswith("bash") else word
 
 
 def _paths() -> Paths | None:

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import click
-
-from stepper.cli.terminal import coloured, say
+from stepper.cli.terminal import coloured, say, write
 from stepper.ground.text import CONTROLS, clean, counted, one_line
 
 MARKS = {
@@ -44,7 +42,7 @@ def show(command: str, answer: Any, as_json: bool) -> bool:
     rendering = PRESENT[command]
     if as_json:
         told = json.dumps(rendering.document(answer), indent=2, ensure_ascii=False)
-        click.echo(CONTROLS.sub(lambda control: json.dumps(control[0])[1:-1], told))
+        write(CONTROLS.sub(lambda control: json.dumps(control[0])[1:-1], told))
     elif text := rendering.text(answer):
         say(text)
     return rendering.well(answer)
@@ -276,6 +274,6 @@ class RunProgress(contextlib.ExitStack):
     def _printed(self, lines: Sequence[str], last: str) -> None:
         """Show lines of a cell that is followed; on a terminal the last one, which may change, is drawn in place."""
         drawn = sys.stdout.isatty()
-        click.echo(CLEARED * drawn + "".join(f"{clean(line)}\n" for line in lines), nl=False)
+        write(CLEARED * drawn + "".join(f"{clean(line)}\n" for line in lines), nl=False)
         if drawn and last and not (lines and lines[-1] == f"| {last}"):
-            click.echo(clean(last)[: shutil.get_terminal_size().columns - 1], nl=False)
+            write(clean(last)[: shutil.get_terminal_size().columns - 1], nl=False)

@@ -19,14 +19,22 @@ MARK = re.compile(f"^( *)([{''.join(COLOURS)}])(?= )", re.MULTILINE)
 def say(text: str, err: bool = False) -> None:
     """Print a text, without what a terminal would obey: titles, names and outputs are anybody's."""
     wanted = colours(sys.stderr if err else sys.stdout)
-    click.echo(coloured(clean(text)) if wanted else clean(text), err=err, color=wanted)
+    write(coloured(clean(text)) if wanted else clean(text), err=err, color=wanted)
+
+
+def write(text: str, err: bool = False, color: bool | None = None, nl: bool = True) -> None:
+    """Print a text; where nobody reads on (`| head`), what was begun goes on to its end unread."""
+    try:
+        click.echo(text, err=err, color=color, nl=nl)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
 
 
 def colours(stream: Any) -> bool:
     """Whether a stream is to have colours: on a terminal, but as NO_COLOR, FORCE_COLOR and TERM say."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (os.environ.get("TERM") != "dumb" and stream.isatty())
+    return os.environ.get("FORCE_COLOR", "0") not in ("", "0") or (os.environ.get("TERM") != "dumb" and stream.isatty())
 
 
 def coloured(text: str) -> str:

@@ -10,9 +10,10 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from glob import escape, glob
+from itertools import chain, islice
 
 from stepper.daemon.places import Places
-from stepper.ground import private
+from stepper.ground import private, walk
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.ground.paths import Paths
 from stepper.notebook import jupyter
@@ -22,7 +23,9 @@ from stepper.session.session import Session
 from stepper.words import elsewhere as words
 
 WALK_SHARE = 50  # how many times what a walk took is waited before the next one
-FOLDERS_SEEN = 200  # of which the hook script looks into each
+FOLDERS_SEEN = 200  # of which the hook script looks into each, and one level deeper …
+CROWDED = 2_000  # … but where more lies there: a line that begins with a slash
+READ_SECONDS = 0.5  # of one look: what a checkout changed besides waits for the next one
 TOLD = 3  # notebooks named at once
 
 Seen = dict[str, tuple[int, int]]  # a notebook's path → its time (ns) and size
@@ -35,8 +38,10 @@ class Elsewhere:
         self.seen, self.project, self.places, self.session = paths.seen, paths.project, places, session
         self.known: Seen | None = None
         self.folders, self.walk_at = list[str](), 0.0  # where notebooks were found, when the project is walked again
+        self.crowded = set[str]()
         self.named = b""  # what stands in `seen`
         self.patterns = list[str]()  # of which all notebooks are known
+        self.looked = time.time_ns()
 
     def begin(self) -> None:
         """Take all that a former daemon has seen as known; without one, all that is there."""
@@ -60,14 +65,22 @@ class Elsewhere:
             books = self._scan()
             if self.patterns != (patterns := self.places.patterns()):  # what is covered from now on did not change
                 self.known, self.patterns = {**books, **(self.known or {})}, patterns
+            if self.places.cut:  # of too large a project each walk finds others: what is old was there before
+                found = {path: about for path, about in books.items() if about[0] < self.looked}
+                self.known = {**found, **(self.known or {})}
+            self.looked, until = time.time_ns(), time.monotonic() + READ_SECONDS
             for path in sorted(self._changed(books)):
+                if time.monotonic() > until:
+                    busy.append(path)
+                    continue
                 with contextlib.suppress(UsageError):
                     session = self.session(path)
                     if session.lock.locked():  # a run is under way: the next look sees it
                         busy.append(path)
                     elif shell or not jupyter.about(path):
                         lines += _line(session)
-            self.known = {path: about for path, about in books.items() if path not in busy}
+            lost = {path: about for path, about in (self.known or {}).items() if self.places.cut and path not in books}
+            self.known = {**lost, **{path: about for path, about in books.items() if path not in busy}}
             self._note(books)
         more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
         return [*lines[:TOLD], *more]
@@ -98,17 +111,20 @@ class Elsewhere:
         books = _seen(os.path.join(self.project, name) for name in self.places.notebooks())
         folders = {*self.places.folders(), *map(os.path.dirname, books)}
         self.folders = sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN]
+        self.crowded = {folder for folder in self.folders if _is_crowded(folder)}
         self.walk_at = time.monotonic() + WALK_SHARE * (time.monotonic() - began)
         return books
 
     def _in_folders(self) -> set[str]:
         """Return what the hook script looks at."""
-        asked = [os.path.join(escape(folder), more) for folder in self.folders for more in ("*.ipynb", "*/*.ipynb")]
+        deeper = [os.path.join(escape(folder), "*") for folder in self.folders if folder not in self.crowded]
+        asked = [os.path.join(folder, "*.ipynb") for folder in (*map(escape, self.folders), *deeper)]
         return {os.path.normpath(path) for pattern in asked for path in glob(pattern)}
 
     def _note(self, books: Seen) -> None:
         """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
-        named = os.fsencode("".join(f"{os.path.relpath(folder, self.project)}\n" for folder in self.folders))
+        names = [(folder in self.crowded) * "/" + os.path.relpath(folder, self.project) for folder in self.folders]
+        named = os.fsencode("".join(f"{name}\n" for name in names))
         if named != self.named or not os.path.lexists(self.seen):
             private.replace(self.seen, named)
             self.named = named
@@ -117,6 +133,12 @@ class Elsewhere:
         waiting = [books[path][0] - 1 for path in self._changed(books)]
         at = min(latest, time.time_ns(), *waiting)
         os.utime(self.seen, ns=(at, at), follow_symlinks=False)
+
+
+def _is_crowded(folder: str) -> bool:
+    """Whether in the folders of a folder lies more than a message may list."""
+    below = (entry.path for entry in walk.entries(folder) if entry.is_dir())
+    return len(list(islice(chain.from_iterable(map(walk.entries, below)), CROWDED))) == CROWDED
 
 
 def _seen(paths: Iterable[str]) -> Seen:

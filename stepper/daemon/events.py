@@ -169,8 +169,8 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
 
 
 async def missing(session: Session) -> str:
-    """Return what the agent has not heard of its edits; a cell that is being interrupted is waited for."""
-    if session.waits_for is not None and session.waits_for.left.is_set():
+    """Return what the agent has not heard of its edits; a run that begins, ends or is interrupted is waited for."""
+    if session.lock.locked() and (session.waits_for is None or session.waits_for.left.is_set()):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
     return unseen.take_missed(session)

@@ -25,6 +25,7 @@ class Places:
 
     def __init__(self, paths: Paths, config: Config) -> None:
         self.paths, self.config = paths, config
+        self.cut = False  # whether the last walk found not all notebooks
 
     @property
     def folder(self) -> str:
@@ -51,8 +52,9 @@ class Places:
     def notebooks(self) -> list[str]:
         """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see ground/walk."""
         patterns = self.patterns()
-        names = walk.notebooks(self.paths.project, covered.heads(patterns)).files
-        return [name for name in names if covered.covers(patterns, name)]
+        found = walk.notebooks(self.paths.project, covered.heads(patterns))
+        self.cut = found.cut
+        return [name for name in found.files if covered.covers(patterns, name)]
 
     def store(self, path: str) -> str:
         """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""

@@ -43,7 +43,7 @@ class Workspace:
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
         self.told = set[tuple[str, str]]()  # what is said once a session: which, and about what
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path
-        self.elsewhere = Elsewhere(paths, self.places, lambda path: self.session(self.resolve(path)))
+        self.elsewhere = Elsewhere(paths, self.places, lambda path: self.glance(self.resolve(path)))
 
     def session(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, opened where it is new."""

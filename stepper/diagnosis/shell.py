@@ -63,5 +63,5 @@ def _worded(command: Command, around: Surroundings) -> str:
 def _ended(code: int) -> str:
     try:
         return f"was ended by {Signals(-code).name} (exit code {code})" if code < 0 else f"ended with exit code {code}"
-    except ValueError:
-        return f"ended with exit code {code}"
+    except ValueError:  # IPython makes 128 - code of each code above 128
+        return f"ended with exit code {128 - code}"

@@ -20,7 +20,7 @@ SHOWN = ("display_data", UPDATE, RESULT)
 REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execute_reply"}
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
-GOES_BACK = ("\r", "\n", "\x1b[")  # how a text begins that draws a bar on, or ends it
+GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")  # how a text begins that draws a bar on; all that ends one
 EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
@@ -106,7 +106,7 @@ class OutputArea:
     def _stream(self, name: str, said: str) -> None:
         last = self.entries[-1] if self.entries and not self.clear_before_next_output else None
         if last is None or last.text is None or last.output["name"] != name:
-            bar = self.bars.get(name) if last and said.startswith(GOES_BACK) else None
+            bar = self.bars.get(name) if last and GOES_BACK.match(said) else None
             last = bar or self._add(Entry({"output_type": "stream", "name": name}, 0, Stream(self.limit)))
         assert last.text is not None
         last.text.add(said)

@@ -16,6 +16,8 @@ WHY = "left out by stepper (max_output_bytes) …"
 GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
 UP = re.compile(r"\x1b\[(\d{0,3})A")
 LINE, ROWS = 1 << 16, 100  # how many characters, and lines, can be gone back
+LARGE, TOO_LARGE = 1 << 18, 1 << 23  # characters at once, with moves of a cursor or without: none is a bar, and to
+# draw them would take the time that the daemon has for others
 Same = TypeVar("Same", bound="Text")
 
 
@@ -91,8 +93,10 @@ class Stream(Text):
         """Take the next piece."""
         if "\r" in text:
             text = text.replace("\r\n", "\n")
-        moves = "\r" in text or "\b" in text or ("\x1b[" in text and UP.search(text))
-        if moves or self.up or self.column >= 0:
+        cursor = "\b" in text or ("\x1b[" in text and UP.search(text))
+        if len(text) > (LARGE if cursor else TOO_LARGE):
+            self.up, self.column, self.is_bar = 0, -1, False
+        elif cursor or "\r" in text or self.up or self.column >= 0:
             rises = sum(int(lines or 1) for lines in UP.findall(text))
             rows = self._taken_back(min(self.up + 1 + rises, ROWS))
             row = max(0, len(rows) - 1 - self.up)
@@ -175,8 +179,8 @@ def _over(text: str, line: str) -> str:
 
 def _with_backspaces(line: str, column: int, text: str) -> tuple[str, int]:
     characters = list(line)
-    for turn, part in enumerate(text.split("\b")):
-        column = max(0, column - bool(turn))
+    for back, part in re.findall(r"(\x08*)([^\x08]*)", text):
+        column = max(0, column - len(back))
         characters[column : column + len(part)] = part
         column += len(part)
     return "".join(characters), column

@@ -12,16 +12,16 @@ import re
 WORDS = r"continue\s+notebook|fix\s+and\s+retry|skip\s+cell|show\s+status"
 THANKS = "please|pls|thanks|thank you"
 COURTESY = f"{THANKS}|ok|okay|yes|yep|sure|great|good|fine|right|alright|well|now|then"
-TIES = f"because|since|as|for|and|but|so|then|now|with|without|using|by|from|where|after|until|{THANKS}"
+TIES = f"because|due to|since|as|for|and|but|so|then|now|with|without|using|by|from|where|after|until|{THANKS}"
 COMMAND = re.compile(
     rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?P<words>{WORDS})(?: of (?:the|this) notebook)?"
     rf"(?P<rest>\s*$|\s*[,.;:!(…–—\n]|\s+-|\s+(?:{TIES})\b)",
     re.IGNORECASE,
 )
 NAMED = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
-END = re.compile(r"[.!?…]+(?=[\s\"')]|$)|\n")  # of a sentence
+END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")  # of a sentence
 DASHES = re.compile(r"^[\s,.;:!…–—-]+")
-PLEASE = re.compile(rf"^(?:{THANKS}|now)\b\W*|\W*\b(?:{THANKS})\W*$", re.IGNORECASE)
+PLEASE = re.compile(rf"^(?:{THANKS}|now)\b\W*|(?<!\W)\W*\b(?:{THANKS})\W*$", re.IGNORECASE)
 
 
 def command(prompt: str) -> tuple[str, str] | None:

@@ -183,7 +183,7 @@ async def skip(session: Session, reason: str) -> str:
     key, reason = failed_key(session), " ".join(reason.split())
     if session.state.stop is not None and key is None:  # no cell is to blame
         return await go_on(session)
-    key = session.state.open_step() if key is None else key
+    key = next((step.id for step in session.state.left), None) if key is None else key
     if key is not None:
         cell = _cell(session, key)
         session.log(events.Skipped(at=now(), key=key, reason=reason))
@@ -195,7 +195,7 @@ async def skip(session: Session, reason: str) -> str:
 def confirm(session: Session, words: str) -> str:
     """Take the step whose criterion is false for done, for a reason; return the next step. Raise UsageError."""
     state, reason = session.state, " ".join(words.split())
-    doubted = [step.id for step in state.plan.steps if state.of(step.id).status is StepStatus.DOUBTED]
+    doubted = [step.id for step in state.plan.steps if state.standing(step.id) is StepStatus.DOUBTED]
     if not doubted:
         why = f"no step of {session.name} has a criterion that is false: there is nothing to confirm"
         raise UsageError(why, "stepper plan  # shows the steps")

@@ -35,6 +35,7 @@ def compare(session: Session) -> tuple[Notebook, list[Cell]]:
     if document.language not in LANGUAGES:
         return document, []
     fresh = changes.changed(document.cells, state.ran_ever)
+    session.unrun = {cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun}
     state.changed = {cell.id for cell in fresh if cell.id in state.ran_ever}
     if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
         state.last = None  # what failed is gone

@@ -20,11 +20,24 @@ from stepper.setup.interpreter import Interpreter, run, tail
 ADD = ("uv", "add", "--dev", "ipykernel")
 LOCKED = re.compile(r'^\[\[package\]\]\nname = "([\w.-]+)"\nversion = "([\w.+!-]+)"$', re.MULTILINE)
 NAMED = re.compile(rb"""^name = "ipykernel"$|["']ipykernel(?![\w.-])|^ipykernel *=""", re.MULTILINE)
+TABLE = re.compile(rb"^\[([^\[\]\n]+)\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+# What a sync always brings; not an extra, nor another group.
+SYNCED = {b"project": b"dependencies", b"dependency-groups": b"dev", b"tool.uv": b"dev-dependencies"}
 
 
 def named(project: Path) -> bool:
-    """Whether ipykernel is among the project's dependencies, or what those need."""
-    return bool(NAMED.search(read(project / "uv.lock") + b"\n" + read(project / "pyproject.toml")))
+    """Whether ipykernel is among what a sync of the project's dependencies brings, or what those need.
+
+    The lock has what extras bring as well: where one names ipykernel, being locked says nothing.
+    """
+    told = read(project / "pyproject.toml")
+    for table, content in TABLE.findall(told):
+        key = SYNCED.get(table.strip())
+        listed = re.search(rb"^%s\s*=\s*\[((?:(?!^[\w\"-]+\s*=).)*)" % key, content, re.M | re.S) if key else None
+        of_others = content if table.startswith((b"tool.poetry", b"tool.pdm")) else b""
+        if NAMED.search(listed[1] if listed else of_others):
+            return True
+    return not NAMED.search(told) and bool(NAMED.search(read(project / "uv.lock")))
 
 
 def of_uv(project: Path) -> bool:

@@ -50,11 +50,12 @@ def said(project: Path, limits: Limits) -> str:
     """Return the mode in words, and what becomes of an edit in it."""
     try:
         told, where = mode(project)
-        allowed = read_settings(project / ".claude/settings.json")[1].get("permissions", {}).get("allow", [])
+        files = [read_settings(project / ".claude" / name)[1] for name in ("settings.json", "settings.local.json")]
     except StepperError as error:
         return f"unknown: {error.message}"
+    allowed = {rule for data in files for rule in data.get("permissions", {}).get("allow", []) if isinstance(rule, str)}
     usual, asking = MODES.get("default" if told == "manual" else told, ("unknown to stepper", "unknown to stepper"))
-    if told in ("default", "manual") and limits.auto_run != "ask" and {*settings.rules(limits.patterns)} <= {*allowed}:
+    if told in ("default", "manual") and limits.auto_run != "ask" and {*settings.rules(limits.patterns)} <= allowed:
         usual = f"the rules of --allow are there: {AT_ONCE}"
     why = (
         f"permissions.defaultMode in {where}" if where else "what Claude Code starts in without permissions.defaultMode"

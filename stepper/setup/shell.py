@@ -37,17 +37,16 @@ def check() -> None:
 def make(paths: Paths) -> str:
     """Make the script; return what was done."""
     check()
-    any_env = os.fsencode("any=" + shlex.quote(f"{paths.env}/bin/stepper"))
-    return f"{write(place(), ANY.sub(lambda _: any_env, _shipped()), 0o755)}: {place()}"
+    return f"{_put(_shipped(), f'{paths.env}/bin/stepper')}: {place()}"
 
 
 def take_away() -> str | None:
     """Remove the script with the last project of this user's; return what was done, None for nothing."""
-    if os.fsencode(record_root()) not in read(
-        place()
-    ):  # missing, another's, or of installs that are recorded elsewhere
+    there = read(place())
+    if os.fsencode(record_root()) not in there:  # missing, another's, or of installs that are recorded elsewhere
         return None
-    if _projects():
+    if others := _others():
+        _put(there, others[0])
         return f"{place()}, for your other projects"
     remove(place())
     return ""
@@ -58,12 +57,20 @@ def on_path() -> bool:
     return str(place().parent) in os.environ.get("PATH", "").split(os.pathsep)
 
 
-def _projects() -> bool:
-    for _, folders, files in os.walk(record_root()):
-        if "install.json" in files:
-            return True
-        folders[:] = [name for name in folders if name != "env"]
-    return False
+def _put(script: bytes, command: str) -> str:
+    any_env = os.fsencode("any=" + shlex.quote(command))
+    return write(place(), ANY.sub(lambda _: any_env, script), 0o755)
+
+
+def _others() -> list[str]:
+    """Return the `stepper` of each project that has an environment."""
+    found = []
+    for at, folders, _ in os.walk(record_root()):
+        if os.path.basename(at) == ".stepper":
+            folders.clear()
+            command = os.path.join(at, "env", "bin", "stepper")
+            found += [command] * os.path.exists(command)
+    return found
 
 
 def _shipped() -> bytes:

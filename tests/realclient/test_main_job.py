@@ -406,15 +406,18 @@ def test_edits_of_other_files_start_nothing(
     model = scripted_model(
         [tool("Write", {"file_path": str(script), "content": "x = 1\n"})],
         [tool("Edit", {"file_path": str(script), "old_string": "1", "new_string": "2"})],
-        [write(elsewhere, "x = 1")],
-        [insert(elsewhere, "x = 2", "a")],
         [tool("Bash", {"command": "ls", "description": "List"}), read(notebook)],
     )
     of_edits = {"PreToolUse", "PostToolUse", "PostToolBatch"}
     with spied_on(project) as log:
         claude(model).prompt("Write this and that.")
-        assert script.read_text() == "x = 2\n" and len(cells(elsewhere)) == 2
+        assert script.read_text() == "x = 2\n"
         assert not of_edits & set(log.read_text().split()), log.read_text()
+
+        model.then([write(elsewhere, "x = 1")], [insert(elsewhere, "x = 2", "a")])
+        claude(model).prompt("And a notebook that nothing covers.")
+        assert len(cells(elsewhere)) == 2 and model.shown().count("is covered by no pattern of") == 1
+        assert all(cell.get("execution_count") is None for cell in cells(elsewhere))
 
         # the spy does see what is started: without this the test could not fail
         model.then([read(notebook)], [insert(notebook, "print('seen')", "cell-0")])

@@ -512,7 +512,7 @@ def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
     screen = interactive_claude(model)
 
     screen.send("Begin.")
-    seen = screen.wait_for("Suggestion: decide what the message asks")
+    seen = screen.wait_for("Suggestion: answer what the message asks")
     assert "❌ Execution stopped at cell 1" in seen and "Error Message: STOP: which column?" in seen
 
     # no Read: the client accepts the time that the file got with the stop

@@ -13,7 +13,7 @@ from typing import Any
 from pure_eval import CannotEval, Evaluator
 from pure_eval.utils import is_standard_types, of_standard_types
 
-from stepper.diagnosis.inside.spots import SCALARS, Values
+from stepper.diagnosis.inside.spots import SCALARS, Values, own_labels
 from stepper.kernel.inside.base import is_a, name_of, of_library, one_of, shell, short, top_module
 
 FEW, MANY, SOON = 20, 10_000, 1_000_000  # items: shown; looked at one by one; by their library
@@ -67,6 +67,7 @@ class Known(Values):
                 self.seen[short(ast.unparse(side), SHOWN)] = short(repr(value), SHOWN)
         if len(node.ops) == 1 and isinstance(how, (ast.In, ast.NotIn)) and is_pandas(right):
             of_standard_types(left, **DEEP)
+            own_labels(right)
             return bool(left in right) is isinstance(how, ast.In)  # a column, a label
         if len(node.ops) == 1 and type(how) in COMPARED and numeric(left) and is_number(right):
             return COMPARED[type(how)](left, right)  # item by item

@@ -95,6 +95,7 @@ def wanted(rest: list[str]) -> list[str]:
     """What is to be installed: requirements, and `-r FILE`."""
     found: list[str] = []
     last = ""
+    rest = rest[: next((n for n, word in enumerate(rest) if re.match(r"[\d&]*[<>]", word)), len(rest))]
     for word in rest[1:]:
         if last in ("-r", "--requirement"):
             found += ["-r", word]

@@ -97,7 +97,8 @@ def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
     of = f"`{short(expression, 80)}` ({kind})" if expression else f"the {kind}"
     texts = {text[1:-1] if text[:1] in "'\"" else text: text for text in map(label, labels[::-1])}
     near = []
-    for name in (re.findall(r"'([^']*)'", str(wanted)) or [str(wanted)])[:3]:
+    asked = str(wanted) if plain else label(wanted)
+    for name in (re.findall(r"'([^']*)'", asked) or [asked])[:3]:
         if name in texts and plain:
             near.append(f"{texts[name]} (of another type)")
         elif name not in texts:

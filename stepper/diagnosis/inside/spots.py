@@ -13,9 +13,19 @@ from types import FrameType, TracebackType
 from typing import Any, Iterator
 
 from pure_eval import CannotEval, Evaluator
+from pure_eval.utils import of_standard_types
 from stack_data.core import Source
 
-from stepper.kernel.inside.base import is_a, missing, of_library, one_of
+from stepper.kernel.inside.base import (
+    classes_of,
+    is_a,
+    missing,
+    name_of,
+    names_in,
+    of_library,
+    one_of,
+    top_module,
+)
 from stepper.kernel.inside.cells import is_own
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -39,7 +49,7 @@ PROPERTIES = {
 COPIES, MANY = {"T", "values"}, 1_000_000
 CHEAP = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod)  # what others make may be huge
 SCALARS = (int, float, str, bool, type(None))
-PLACES = 3
+PLACES, FEW_LABELS = 3, 10_000
 
 
 class Values(Evaluator):
@@ -70,15 +80,29 @@ def item(value: Any, key: Any) -> Any:
         return dict.get(value, key)
     if is_a(value, dict) or not one_of(type(key), (str, int, list)) or (type(key) is list and large(value)):
         raise CannotEval
+    own_labels(value)
     try:
         return value[key]
     except Exception as error:
         raise CannotEval from error  # the library's own word: no such label
 
 
+def own_labels(value: Any) -> None:
+    """Raise CannotEval where a label of pandas' is of the user's own class: to look for another asks it."""
+    if of_library(value) and name_of(type(value)).endswith("Indexer"):
+        value = getattr(value, "obj", value)
+    for labels in getattr(value, "axes", [value]) if top_module(type(value)) == "pandas" else ():
+        kind = getattr(labels, "inferred_type", "")
+        if "mixed" in kind or (kind == "string" and str(labels.dtype) == "object" and len(labels) <= FEW_LABELS):
+            if len(labels) > FEW_LABELS:
+                raise CannotEval
+            of_standard_types(labels.tolist(), check_dict_values=True, deep=True)
+
+
 def columns(value: Any) -> Any:
     """The columns of a frame, None of anything else. An Index has no truth of its own: never ask for it."""
-    labels = getattr(value, "columns", None) if of_library(value) else None
+    has = of_library(value) and any("columns" in names_in(kind) for kind in classes_of(type(value)))
+    labels = value.columns if has else None  # a Series would look for such a label
     return labels if labels is not None and of_library(labels) and hasattr(labels, "tolist") else None
 
 

@@ -164,7 +164,8 @@ def inner(item: Any) -> list[tuple[str, str, Any]]:
     if is_pandas(item, "DataFrame") and item.size <= CELLS and item.columns.is_unique:
         return [(f"[{label(name)}]", f"[{label(name)}]", item[name]) for name in item.columns]
     if is_pandas(item, "Series") and len(item) <= CELLS:
-        return [(f" at {short(str(key), 40)}", "[]", below) for key, below in zip(item.index, item.tolist())]
+        keys = [short(key if type(key) is str else label(key), 40) for key in item.index]
+        return [(f" at {key}", "[]", below) for key, below in zip(keys, item.tolist())]
     array = name_of(type(item)) == "ndarray" and of_library(item) and item.ndim > 0 and item.size <= CELLS
     items = item[:ITEMS] if one_of(type(item), (list, tuple)) else item.tolist() if array else []
     return [(f"[{number}]", "[]", below) for number, below in enumerate(items)]

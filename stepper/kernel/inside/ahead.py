@@ -12,12 +12,16 @@ import inspect
 import os
 import sys
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any, Callable, Iterator
+
+import IPython
 
 from stepper.kernel.inside.base import clock, guarded, own_names, shell
 
 WAIT, PAUSE, FILES = 0.5, 0.1, 300  # seconds after a cell, between two steps; modules of a step
+NEEDED = ("executing", "asttokens", "pure_eval", "stack_data", "pygments")
 state: dict[str, Any] = {"busy": False, "ended": 0.0, "steps": None, "modules": 0}
 
 
@@ -43,6 +47,8 @@ def step() -> None:
 
 
 def steps(parts: Callable[[], Any]) -> Iterator[None]:
+    if not all(map(by_ipython, NEEDED)):
+        return
     parts()
     yield
     highlighted()
@@ -51,6 +57,13 @@ def steps(parts: Callable[[], Any]) -> Iterator[None]:
     for first in range(0, len(known), FILES):
         located(known[first : first + FILES])
         yield
+
+
+def by_ipython(name: str) -> bool:
+    """Whether a module would come from where IPython lies: one of that name beside the notebook is the user's."""
+    spec = None if name in sys.modules else PathFinder.find_spec(name)
+    home = os.path.dirname(os.path.dirname(IPython.__file__))
+    return name in sys.modules or bool(spec and (spec.origin or "").startswith(os.path.join(home, "")))
 
 
 def highlighted() -> None:
