@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+from stepper.daemon.config import Config
+from stepper.daemon.elsewhere import Elsewhere
+from stepper.daemon.places import Places
+from stepper.ground import walk
+from stepper.ground.paths import Paths
 from stepper.policy import changes, parting
 from stepper.policy.model import Cell
 from tests.conftest import Answer, Notebook, Project, code, reused
@@ -235,6 +240,32 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(pro
         assert "cells 1 (id a) and 2 (id b) new; NOT run here" in message(notebook, "Bash").text
     finally:
         trace.unlink()
+
+
+def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 1")
+    raw = notebook.raw
+    raw["cells"][1]["source"] = "x = 2"
+    notebook.path.write_text(json.dumps(raw))
+    assert "\u2260 1. Load" in project.stepper("status").stdout
+    said = project.stepper("skip", "no data").stdout
+    assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith('Next: step 2 of 2 "Count".\n')
+
+
+def test_a_walk_that_is_cut_short_tells_nothing_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, found = Paths(str(tmp_path)), []
+    book = tmp_path / "notebooks" / "old.ipynb"
+    book.parent.mkdir()
+    book.write_text("{}")
+    os.utime(book, (1, 1))
+    monkeypatch.setattr(walk, "notebooks", lambda *_: walk.Tree([*found], [], cut=True))
+    about = Elsewhere(paths, Places(paths, Config(paths)), lambda path: pytest.fail(f"{path} was looked at"))
+    about.begin()
+    found.append("notebooks/old.ipynb")  # which the next walk comes to
+    for _ in range(2):
+        about.walk_at = 0.0
+        assert about.look() == []
 
 
 def test_cells_without_ids_that_moved_did_not_change() -> None:
