@@ -39,6 +39,7 @@ def test_an_edit_that_is_not_covered_gets_one_line_once_a_session_and_notebook(s
     assert "lies outside of notebooks/, *.ipynb" in shared.stepper("run", "analysis/old.ipynb", check=2).stderr
 
 
+@pytest.mark.nightly
 def test_each_notebook_has_a_journal_and_a_kernel_of_its_own(shared: Project) -> None:
     """Those of the usual folder have the names that they always had, whatever else is covered."""
     shared.config("notebooks: [analysis, '*.ipynb', 'labs/**']\n")

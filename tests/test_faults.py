@@ -31,7 +31,7 @@ def test_the_example_notebooks_raise_no_doubt_and_no_cell_of_theirs_is_stopped()
 DEAR = ("recursion-error-cycle",)  # a quarter of the time of all others: by night
 
 
-def sample(size: int = 40) -> list[Case]:
+def sample(size: int = 30) -> list[Case]:
     """A fixed part of each class, by its share of the corpus, spread over its file."""
     whole = {name: [case for case in cases if case.name not in DEAR] for name, cases in load().items()}
     total = sum(map(len, whole.values()))

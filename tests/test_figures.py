@@ -226,6 +226,7 @@ def test_what_a_cell_did_not_show_is_not_told(plots: Lab) -> None:
     assert failed.told["figures"][0]["axes"][0]["title"] == "before it failed"
 
 
+@pytest.mark.nightly
 def test_it_is_bounded(plots: Lab) -> None:
     (figure,) = figures(plots.ok("_ = plt.subplots(4, 4, dpi=20)"))
     assert len(figure["axes"]) + figure["left_out"] == 16 and 1 <= len(figure["axes"]) <= 12

@@ -125,6 +125,7 @@ def test_a_traceback_of_30_mb(project: Project) -> None:
     becomes_small(process, before)
 
 
+@pytest.mark.nightly
 def test_binary_junk(project: Project) -> None:
     notebook = project.new()
     text = text_of(run(notebook, "print('a\\x00\\x1b[31m', bytes(range(256)).decode('latin-1'), 'z')"))

@@ -130,6 +130,7 @@ def test_a_task_that_goes_on_writes_on_its_own_cell(notebook: Notebook, write: s
     assert "Note: after its run cell 1 (id " in told and ": they are on it" in told
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("who", some_nightly(UNTOLD, "a thread", "a child"))
 def test_what_can_not_be_told_apart_goes_to_the_cell_that_runs(notebook: Notebook, who: str) -> None:
     (one, two, three), _ = written(notebook, UNTOLD[who])

@@ -384,6 +384,7 @@ def test_records_of_older_versions_and_a_clock_that_was_set(project: Project) ->
     assert gone(pid)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "texts",
     some_nightly([("", '{"kernel": "*"}'), ("[]", '{"kernel": ""}', '{"connection": {}}')], ("", '{"kernel": "*"}')),

@@ -120,6 +120,7 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(project: Project) -> None:
     notebook = project.new("Train")
     long = Long(notebook)

@@ -184,6 +184,7 @@ def test_a_session_in_a_worktree_has_the_command_on_its_path(
     assert (worktree.folder / json.loads(made)["notebook"]).is_file()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["main/.claude/worktrees/one", "beside"])
 def test_worktrees_with_relative_links(main: Checkout, tmp_path: Path, place: str) -> None:
     checkout = added(main, tmp_path / place.replace("main", main.folder.name))
@@ -207,6 +208,7 @@ def test_a_git_file_that_is_no_worktrees(main: Checkout, tmp_path: Path) -> None
         assert "NOT run" in checkout.hook("PostToolUse", b"{}").text
 
 
+@pytest.mark.nightly
 def test_uninstall_in_a_worktree_leaves_the_main_checkout(
     main: Checkout, worktree: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:

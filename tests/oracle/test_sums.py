@@ -49,6 +49,7 @@ def test_nothing_is_lost_and_nothing_is_left_out_unsaid(project: Project, limit:
     assert any("late" in text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code")
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_killed_costs_no_character_of_the_run(project: Project) -> None:
     notebook = project.new()
     with Ear(project) as ear:
