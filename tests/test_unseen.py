@@ -253,6 +253,19 @@ def test_a_skip_leaves_out_what_was_said_to_be_next(project: Project) -> None:
     assert said.startswith('stepper: step 1 of 2 "Load" in ') and said.endswith('Next: step 2 of 2 "Count".\n')
 
 
+def test_steps_of_a_notebook_that_was_written_anew_are_not_done(project: Project) -> None:
+    notebook = project.new("Load", "Count")
+    notebook.insert("x = 1")
+    notebook.insert("x + 1")
+    assert project.json("status")["state"] == "complete"
+    raw = notebook.raw
+    raw["cells"][1:] = [code("1 / 0", "n1"), code("x + 1", "n2")]  # the second as it was
+    notebook.path.write_text(json.dumps(raw))
+    status = project.json("status")
+    assert (status["state"], [step["status"] for step in status["steps"]]) == ("ready", ["changed", "done"])
+    assert "1 of 2 steps" in end_turn(notebook)["hookSpecificOutput"]["additionalContext"]
+
+
 def test_a_walk_that_is_cut_short_tells_nothing_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, found = Paths(str(tmp_path)), []
     book = tmp_path / "notebooks" / "old.ipynb"
