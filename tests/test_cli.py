@@ -19,10 +19,12 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from stepper.cli import terminal
+from stepper.cli import complete, terminal
 from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.present import PRESENT
+from stepper.ground.paths import Paths
 from stepper.policy.commands import COMMANDS, GROUPS
+from stepper.setup import shell
 from stepper.words import remedy
 from tests.conftest import ROOT, Project, code, reused, some_nightly
 from tests.test_main_path import wait_until
@@ -397,3 +399,36 @@ def test_completion_in_the_shells_themselves(shell_room: Project, tmp_path: Path
     child.expect("run analysis")
     child.sendeof()
     child.close(force=True)
+
+
+def test_bash_types_a_name_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(complete, "_paths", lambda: Paths(str(tmp_path)))
+    monkeypatch.setattr(complete, "_known", lambda _: {"zz$(touch x) y": str(tmp_path / "z.ipynb"), "plain": "p"})
+    for kind, name in (("bash_complete", r"zz\$\(touch\ x\)\ y"), ("zsh_complete", "zz$(touch x) y")):
+        monkeypatch.setenv(complete.VARIABLE, kind)
+        assert [item.value for item in complete.notebooks(None, "zz")] == [name]
+
+
+def test_who_reads_no_further_ends_nothing() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    program = "import sys; from stepper.cli.terminal import say; say('a'); say('b'); sys.stderr.write('went on')"
+    done = subprocess.run([sys.executable, "-c", program], stdout=writes, stderr=subprocess.PIPE, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, b"went on")
+
+
+def test_the_link_stays_for_a_project_whatever_its_folders_are_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "records/env/shop/.stepper/env/bin/stepper"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    script = tmp_path / "stepper"
+    script.write_text(f"# (notebook-stepper)\nany={tmp_path}/records/gone/bin/stepper\n")
+    monkeypatch.setattr(shell, "record_root", lambda: str(tmp_path / "records"))
+    monkeypatch.setattr(shell, "place", lambda: script)
+    assert "for your other projects" in (shell.take_away() or "")
+    assert script.read_text().endswith(f"any={other}\n")  # what it calls where there is no project is there
+    other.unlink()
+    assert shell.take_away() == "" and not script.exists()

@@ -177,6 +177,14 @@ def test_the_mode_of_the_settings_is_named(project, tmp_path, monkeypatch, named
     assert not broken(project)
 
 
+def test_rules_of_ones_own_settings_count_too(project, monkeypatch, tmp_path):
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "user"))
+    allowed = [{"no": "rule"}, "Edit(notebooks/**)", "Bash(stepper *)"]
+    there = {"permissions": {"defaultMode": "default", "allow": allowed}}
+    Path(project.project, ".claude/settings.local.json").write_text(json.dumps(there))
+    assert "the rules of --allow are there" in found(project)["mode"].detail
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
