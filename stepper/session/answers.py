@@ -288,6 +288,7 @@ class PlannedStep(NamedStep):
     kind: str
     status: str
     reason: str
+    long: bool
 
 
 @dataclass(frozen=True)
