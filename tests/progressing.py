@@ -53,8 +53,7 @@ def tqdm_unknown() -> Said:
 
 def tqdm_rounds() -> Said:
     for epoch in range(4):
-        for t, text in tqdm(60, 1.0, f"Epoch {epoch}", begin=62.0 * epoch):
-            yield t, text
+        yield from tqdm(60, 1.0, f"Epoch {epoch}", begin=62.0 * epoch)
         yield 62.0 * epoch + 61, "\n"
 
 
@@ -236,8 +235,7 @@ def epochs_and_batches() -> Said:
 
 
 def bar_then_silence() -> Said:
-    for t, text in tqdm(20, 1.0, "Loading"):
-        yield t, text
+    yield from tqdm(20, 1.0, "Loading")
     yield 21.0, "\n"
     yield 300.0, "done\n"
 
@@ -293,8 +291,7 @@ def downloads() -> Said:
         ("vocab.txt", 6),
         ("model-00002-of-00003.safetensors", 120),
     ):
-        for said, text in tqdm(size, 1.0, name, begin=t):
-            yield said, text
+        yield from tqdm(size, 1.0, name, begin=t)
         t += size + 1
         yield t, "\n"
 
