@@ -48,8 +48,13 @@ def apply(event: Event, state: State) -> None:
             _ran(event, state)
         case events.Held():
             _held(event, state)
+        case events.Handed():
+            state.handed[event.call] = event
+        case events.Told():
+            state.handed.pop(event.call, None)
         case events.Unheard():
-            state.unheard.append(event.text)
+            state.unheard.append(event)
+            state.handed.pop(event.call, None)
         case events.Heard():
             state.unheard = []
         case events.Late():
