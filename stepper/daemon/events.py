@@ -17,7 +17,8 @@ from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, parting, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
 from stepper.session import calls, edits, standing, steering, unseen
-from stepper.session.session import Caller, Session
+from stepper.session.callers import Caller
+from stepper.session.session import Session
 from stepper.words import brief, report
 
 TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
@@ -27,8 +28,8 @@ PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
 
-    `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits to
-    wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
+    `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
+    to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
     """
     name, _, again = name.partition(" ")
     try:
@@ -185,7 +186,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
 
 
 async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
-    """A session or a turn of it begins or ends: stand by for what was handed on to it and has nobody else to wake it."""
+    """A session begins or a turn of it ends: stand by for what was handed on to it and has nobody else to wake it."""
     sessions, current = list(workspace.sessions.values()), workspace.under_way(event.session)
     if current is not None and event.begins:
         await calls.caught_up(current)

@@ -36,8 +36,9 @@ from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import answers, calls, standing, steering
+from stepper.session.callers import Caller
 from stepper.session.recovery import settle
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 
 BEAT = wire.pack(wire.PROGRESS, b"")
 WAKERS = (b"hook Wake", b"hook Rearm")  # requests that wait for hours

@@ -110,7 +110,7 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
     if how and os.access(compiled, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)
-        os.execv(compiled, [compiled, sys.executable, sys.argv[1], *sys.argv[-2:-1], event])
+        os.execv(compiled, [compiled, sys.executable, sys.argv[1], sys.argv[-2], event])  # noqa: S606
     look = leaving()
 
     def tell(body: bytes) -> None:

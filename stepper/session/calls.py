@@ -16,8 +16,8 @@ from stepper.ground.errors import StepperError
 from stepper.policy import events, firstline
 from stepper.policy.model import Cell
 from stepper.session import standing
-from stepper.session.keeper import now
 from stepper.session.callers import Call, Caller, Waker
+from stepper.session.keeper import now
 from stepper.session.session import Session
 from stepper.words import handed, report
 from stepper.words.report import Report

@@ -9,9 +9,10 @@ from dataclasses import replace
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
+from stepper.session.callers import Caller
 from stepper.session.ports import Execution
 from stepper.session.run import run_cell, summed, work_on
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.session.unseen import untold
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report

@@ -59,8 +59,8 @@ HANDLERS = (
     Handler("Stop", None, None, 20),
     Handler("Stop", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
 )
-# What person and agent read around that: internal names of the client's (2.1.330), without which it says "Stop hook feedback".
-WOKEN = {"asyncRewake": True, "rewakeSummary": "stepper: a cell that went on has news", "rewakeMessage": "stepper tells:"}
+# What person and agent read around it: internal names of the client's, without which it is a "Stop hook feedback".
+WOKEN = {
     "asyncRewake": True,
     "rewakeSummary": "stepper: a cell that went on has news",
     "rewakeMessage": "stepper tells:",
