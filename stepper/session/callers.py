@@ -50,6 +50,7 @@ class Call:
     caller: Caller
     work: asyncio.Task[Report | None]
     began: float = field(default_factory=time.monotonic)
+    runs: bool = False  # a cell of it has begun: `began` is when
     handed: bool = False
     recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
     matched: bool = False  # the line that it was to be woken by was told
