@@ -471,7 +471,23 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
 @given(
     rest=TEXTS
     | st.lists(
-        st.sampled_from(["step=1", "timeout=5m", "scratch", "timeout=1e9", "step=" + "9" * 99, "timeout=" + "9" * 999]),
+        st.sampled_from(
+            [
+                "step=1",
+                "timeout=5m",
+                "scratch",
+                "timeout=1e9",
+                "step=" + "9" * 99,
+                "timeout=" + "9" * 999,
+                "wait=none",
+                "timeout=none",
+                'wake="a b"',
+                "wake='",
+                'wake="',
+                "wake=(",
+                '"',
+            ]
+        ),
         max_size=4,
     ).map(" ".join)
 )

@@ -159,7 +159,9 @@ def test_how_a_cell_is_to_run() -> None:
         "out of order: it ran after cell 2, which stands below it",
         "this source is that of run 1, which ended with KeyError: 'a'",
     )
-    assert turn.task(made, [], cell(2, "# stepper: timeout=2h scratch x"), Limits()).timeout == 3600
+    asked = turn.task(made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits())
+    assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
+    assert turn.task(made, [], cell(2, "# stepper: timeout=none"), Limits()).timeout == 86400
 
 
 @pytest.mark.parametrize("kind", sorted(events.KINDS))

@@ -17,7 +17,8 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import commands, gate, plan
 from stepper.session import answers, following, standing, steering, unseen
-from stepper.session.session import Caller, Session
+from stepper.session.callers import Caller
+from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)

@@ -40,6 +40,7 @@ class Event:
         mode = _word(data, "permission_mode")
         self.consent = CONSENTS.get(mode, Consent.ASKED)
         self.asks_each = mode == "default"
+        self.begins = _word(data, "hook_event_name") == "SessionStart"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"
 
@@ -47,6 +48,11 @@ class Event:
     def prompt(self) -> str:
         """What the person wrote."""
         return _text(self.data, "prompt").strip()
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether the prompt is the client's own: what an asynchronous handler woke the agent with."""
+        return self.prompt.startswith("<task-notification>")
 
     @property
     def is_command(self) -> bool:

@@ -34,6 +34,7 @@ class OutputArea:
         self.timings: dict[str, str] = {}  # under the names that nbclient and JupyterLab use
         self.room = ROOM * self.limit
         self.changes = 0  # how many messages could change what is shown
+        self.matched = ""
         self.clear()
 
     @classmethod

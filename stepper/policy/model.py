@@ -221,7 +221,10 @@ class Limits:
     """The keys of `.stepper/config.yaml` with their defaults."""
 
     cell_timeout_seconds: float = 30
-    max_cell_timeout_seconds: float = 3600
+    max_cell_timeout_seconds: float = 86400
+    report_after_seconds: float = 20
+    heartbeat_seconds: float = 15
+    queue: bool = False
     max_retries: int = 3
     network_retries: int = 3
     max_cells: int = 100

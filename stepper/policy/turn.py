@@ -71,13 +71,15 @@ def before(
 class Task:
     """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
 
-    Its step's criterion where that is an expression, which may be looked at then.
+    Its step's criterion where that is an expression, which may be looked at then. A printed line that matches `wake`
+    wakes the agent while it runs.
     """
 
     key: Key
     timeout: float
     notes: tuple[str, ...]
     criterion: str = ""
+    wake: str = ""
 
 
 def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Task:
@@ -89,7 +91,7 @@ def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Tas
     returned = progress.returned(state, key, changes.source_hash(cell.source))
     step = state.plan.step(key) if isinstance(key, int) else None
     criterion = plan.expression(step.criterion) if step else ""
-    return Task(key, timeout, (*asked.problems, *order, *returned), criterion)
+    return Task(key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake)
 
 
 def judged(

@@ -78,7 +78,7 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class Running:
-    """What runs now, for so many seconds of at most `timeout`, and the last line of it."""
+    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on."""
 
     name: str
     step: int | None
@@ -86,6 +86,7 @@ class Running:
     seconds: float
     timeout: float
     line: str
+    handed_on: bool = False
 
 
 @dataclass(frozen=True)

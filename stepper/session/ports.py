@@ -88,6 +88,7 @@ class Coming(Protocol):
     """What has come of the cell that runs, so far."""
 
     changes: int  # grows with what comes
+    matched: str  # the first printed line that the pattern to be woken by matches
 
     def outputs(self) -> list[dict[str, Any]]:
         """Return its outputs as they are now."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
+from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words.report import Ended
 

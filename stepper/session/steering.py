@@ -12,9 +12,10 @@ from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
+from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.run import judged, run_cell
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
