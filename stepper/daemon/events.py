@@ -173,6 +173,8 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
 
     `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
     """
+    if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
+        return
     change = event.change
     session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
     known = session.calls.get(used)

@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -287,12 +288,20 @@ static void lean(void) {
     payload.size = head + tail;
 }
 
-/* Whether an agent can be woken: with `-p` the client waits for this process instead, unless it reads a stream. */
+/* Whether an agent can be woken: with `-p` the client waits for this process instead, unless it reads a stream, whose end
+ * ends it, too. */
 static int can_wake(void) {
     const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
     char path[64], words[1 << 16];
+    struct pollfd in = {-1, POLLIN, 0};
     FILE *file;
-    if (!entry || strcmp(entry, "sdk-cli"))
+    if (!entry || strncmp(entry, "sdk-", 4))
+        return 1;
+    snprintf(path, sizeof path, "/proc/%d/fd/0", (int)parent);
+    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 && poll(&in, 1, 0) > 0 && in.revents & POLLHUP)
+        return 0;
+    close(in.fd);
+    if (strcmp(entry, "sdk-cli"))
         return 1;
     snprintf(path, sizeof path, "/proc/%d/cmdline", (int)parent);
     if (!(file = fopen(path, "r")))

@@ -40,6 +40,7 @@ class Event:
         mode = _word(data, "permission_mode")
         self.consent = CONSENTS.get(mode, Consent.ASKED)
         self.asks_each = mode == "default"
+        self.of_subagent = bool(_word(data, "agent_id"))
         self.begins = _word(data, "hook_event_name") == "SessionStart"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"

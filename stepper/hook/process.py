@@ -133,15 +133,25 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
 
 
 def can_wake(parent: int) -> bool:
-    """Whether an agent can be woken: with `-p` the client waits for this process instead, unless it reads a stream."""
-    if posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT") != b"sdk-cli":
+    """Whether an agent can be woken, as client.c has it."""
+    import select
+
+    entry = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
+    if not entry.startswith(b"sdk-"):
         return True
     try:
+        stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
+        poll = select.poll()
+        poll.register(stdin, select.POLLIN)
+        if any(seen & select.POLLHUP for _, seen in poll.poll(0)):
+            return False
+    except OSError:
+        pass  # a socket, maybe
+    try:
         with open(f"/proc/{parent}/cmdline", "rb") as stream:
-            words = stream.read().replace(b"\0", b"=")
+            return entry != b"sdk-cli" or b"--input-format=stream-json" in stream.read().replace(b"\0", b"=")
     except OSError:
         return False
-    return b"--input-format=stream-json" in words
 
 
 def leaving() -> "Callable[[bytes], None]":

@@ -11,6 +11,7 @@ from typing import Any
 from stepper.kernel.entries import EACH, Entry, left_out, size
 from stepper.kernel.pictures import LOOKED_AT, content_text, key, picture_in
 from stepper.kernel.streams import WHY, Stream
+from stepper.kernel.wake import Watch
 from stepper.policy.model import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go
@@ -34,7 +35,7 @@ class OutputArea:
         self.timings: dict[str, str] = {}  # under the names that nbclient and JupyterLab use
         self.room = ROOM * self.limit
         self.changes = 0  # how many messages could change what is shown
-        self.matched = ""
+        self.watch: Watch | None = None  # looks for the line that is to wake an agent
         self.clear()
 
     @classmethod
@@ -78,6 +79,11 @@ class OutputArea:
         self.displays: dict[str, list[Entry]] = {}  # display id → where it shows
         self.latest: dict[str, dict[str, Any]] = {}  # … and what: put there when it matters, not at each update
         self.held = 0
+
+    @property
+    def matched(self) -> str:
+        """The first printed line that the wake pattern matches; '' before."""
+        return self.watch.matched if self.watch else ""
 
     def _all(self) -> list[Entry]:
         return [*self.head, *self.gone, *self.entries]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 try:
@@ -27,15 +28,36 @@ class UnfitError(ValueError):
     """Why a pattern is not taken."""
 
 
+@dataclass(frozen=True)
+class Sought:
+    """What a pattern looks for in lines."""
+
+    pattern: re.Pattern[str]
+    runs: tuple[tuple[str, ...], ...]  # what a line holds that matches, in this order: of each one
+    grows: bool  # a line that matches does so whatever comes behind it
+
+
+def sought(pattern: str) -> Sought:
+    """Return what a pattern that has no problem looks for."""
+    compiled, items = _parsed(pattern)
+    folds = compiled.flags & re.IGNORECASE
+    runs = [tuple(run.lower() if folds else run for run in each) for each in _runs(items)]
+    ends = any(str(kind) == "AT" and str(given) != "AT_BEGINNING" for kind, given in _each(items))
+    return Sought(compiled, tuple(each for each in runs if not folds or "".join(each).isascii()), not ends)
+
+
+def _parsed(pattern: str) -> tuple[re.Pattern[str], Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+        return re.compile(pattern), parser.parse(pattern)
+
+
 def problem(pattern: str) -> str:
     """Return why a pattern is not taken, '' for one that is."""
     if not pattern or len(pattern) > LONGEST:
         return f"a pattern has 1 to {LONGEST} characters"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
-            re.compile(pattern)
-            unbounded, ways = _ways(parser.parse(pattern))
+        unbounded, ways = _ways(_parsed(pattern)[1])
     except UnfitError as error:
         return str(error)
     except (re.error, OverflowError, RecursionError) as error:
@@ -69,3 +91,31 @@ def _of(kind: str, given: Any) -> tuple[int, int]:
     if most > 1 and (unbounded or ways > 1 or not body.getwidth()[0]):
         raise UnfitError("it may take too long: a repeat holds another one, alternatives, or nothing")
     return unbounded + (most - least >= UNBOUNDED), ways * (1 if most - least >= UNBOUNDED else most - least + 1)
+
+
+def _runs(items: Iterable[Any]) -> list[tuple[str, ...]]:
+    """Return the texts that a match holds, in their order; alternatives to each other are together."""
+    runs, text = list[tuple[str, ...]](), ""
+    for kind, given in (*items, ("END", None)):
+        if str(kind) == "LITERAL":
+            text += chr(given)
+        elif str(kind) != "AT":  # which is between characters
+            runs += [(text,)] if text else []
+            text = ""
+        if str(kind) == "BRANCH":
+            branches = [
+                max((run[0] for run in _runs(branch) if len(run) == 1), key=len, default="") for branch in given[1]
+            ]
+            runs += [tuple(branches)] if all(branches) else []
+        elif (str(kind) == "SUBPATTERN" and not given[1]) or (str(kind) in REPEATS and given[0]):
+            runs += _runs(given[-1])
+    return runs
+
+
+def _each(items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield all that a pattern is made of."""
+    for kind, given in items:
+        yield kind, given
+        inner = given[1] if str(kind) == "BRANCH" else [given[-1]] if str(kind) in (*REPEATS, "SUBPATTERN") else []
+        for each in inner:
+            yield from _each(each)

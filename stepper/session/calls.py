@@ -7,6 +7,7 @@ What ends while none is there reached nobody (`unseen`): it is told with the nex
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
@@ -55,7 +56,9 @@ async def in_time(session: Session, call: Call, owner: str) -> bool:
 def _patience(session: Session, call: Call) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
     running, usual = session.state.running, session.outputs.limits().report_after_seconds
-    if running is None or running.tool_use_id != call.id:
+    if running is None:
+        return math.inf  # its kernel starts
+    if running.tool_use_id != call.id:
         return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
     asked = firstline.parse(running.source).wait
     return 0.0 if _matched(session, call) else usual if asked is None else asked

@@ -33,6 +33,7 @@ class Work:
     notes: list[str]
     was_complete: bool
     criterion: str = ""
+    wake: str = ""  # the pattern of a line that wakes the agent
     repeat: int = 0  # how often stepper itself has run it, after a transient error
 
     def begun(self, run: int, caller: Caller, kernel: str = "") -> events.Started:
@@ -59,7 +60,8 @@ def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool
     limits = session.limits()
     task = turn.task(session.state, cells, cell, limits)
     notes, was_complete = [*task.notes], session.state.complete
-    return Work(cells, cell, task.key, task.timeout, limits, keep_time, notes, was_complete, task.criterion)
+    how = (notes, was_complete, task.criterion, task.wake)
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
 
 
 async def run_cell(
@@ -79,7 +81,7 @@ async def run_cell(
             raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
-        how = (begun.request, False, work.criterion)
+        how = (begun.request, False, work.criterion, work.wake)
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
         if follows.act is not turn.Act.AGAIN:

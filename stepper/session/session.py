@@ -192,12 +192,12 @@ class Session:
 
     async def execute(
         self, kernel: Kernel, source: str, caller: Caller, timeout: float, limits: Limits, request: str = "",
-        scratch: bool = False, criterion: str = "",
+        scratch: bool = False, criterion: str = "", wake: str = "",
     ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at = caller, time.monotonic()
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
+            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
