@@ -41,7 +41,9 @@ class Edit:
 
     def __init__(self, notebook: Notebook, source: str, **env: str) -> None:
         self.project, self.notebook = notebook.project, notebook
-        self.payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None)
+        self.payload = notebook.edited(
+            "insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
+        )
         self.cell_id: str = self.payload["tool_response"]["cell_id"]
         self.env = os.environ | {"CLAUDE_PID": str(os.getpid())} | env
         self.waker = self.started("Wake")
@@ -82,7 +84,9 @@ def woken(waker: subprocess.Popen[bytes]) -> str:
 
 def delivered(notebook: Notebook, text: str) -> None:
     """The client tells the hooks of what woke the agent as of a prompt."""
-    assert say(notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nstepper tells: {text}") == ""
+    assert (
+        say(notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nstepper tells: {text}") == ""
+    )
 
 
 def rearmed(notebook: Notebook, event: str = "Stop") -> subprocess.Popen[bytes]:

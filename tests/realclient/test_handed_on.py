@@ -94,8 +94,11 @@ def flat(screen: str) -> str:
 
 def dump(model, client=None) -> None:
     import re
-    if client: print("=== SCREEN\n" + re.sub(r"\n\n+", "\n", client.screen()).replace("─"*20, ""))
-    for i in range(1, len(model.requests)): print("--- REQ", i, news(model, i)[-2000:])
+
+    if client:
+        print("=== SCREEN\n" + re.sub(r"\n\n+", "\n", client.screen()).replace("─" * 20, ""))
+    for i in range(1, len(model.requests)):
+        print("--- REQ", i, news(model, i)[-2000:])
 
 
 def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
@@ -132,7 +135,9 @@ def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
 def test_the_agent_is_woken_where_prompts_come_as_a_stream(
     project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
 ) -> None:
-    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("Yes.")], second(notebook), [text("The end.")])
+    model = scripted_model(
+        [read(notebook)], [train(notebook)], [text("It trains.")], [text("Yes.")], second(notebook), [text("The end.")]
+    )
     client = stream_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
@@ -150,7 +155,9 @@ def test_a_stream_that_is_over_and_a_single_prompt_wait_for_the_end(
     project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
 ) -> None:
     """Nobody could wake that agent."""
-    source = LONG.format(f"{notebook}.go").replace("while not", "until = time.time() + 4\nwhile time.time() < until and not")
+    source = LONG.format(f"{notebook}.go").replace(
+        "while not", "until = time.time() + 4\nwhile time.time() < until and not"
+    )
     model = scripted_model([read(notebook)], [insert(notebook, source, "cell-0")], second(notebook), [text("The end.")])
     assert claude(model).prompt("Begin.").text == "The end."
     dump(model)
@@ -163,7 +170,9 @@ def test_a_stream_that_is_over(
     project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
 ) -> None:
     """Nobody could wake that agent."""
-    source = LONG.format(f"{notebook}.go").replace("while not", "until = time.time() + 4\nwhile time.time() < until and not")
+    source = LONG.format(f"{notebook}.go").replace(
+        "while not", "until = time.time() + 4\nwhile time.time() < until and not"
+    )
     model = scripted_model([read(notebook)], [insert(notebook, source, "cell-0")], second(notebook), [text("The end.")])
     client = stream_claude(model)
     client.send("Begin.")
@@ -179,7 +188,9 @@ def test_a_stream_that_is_over(
 def test_the_person_ends_a_long_cell(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory, how: str
 ) -> None:
-    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It was stopped.")], [text("more")])
+    model = scripted_model(
+        [read(notebook)], [train(notebook)], [text("It trains.")], [text("It was stopped.")], [text("more")]
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
@@ -198,15 +209,19 @@ def test_the_person_ends_a_long_cell(
 def test_a_daemon_that_dies_loses_nothing(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], second(notebook), [text("The end.")])
+    model = scripted_model(
+        [read(notebook)], [train(notebook)], [text("It trains.")], second(notebook), [text("The end.")]
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
     os.kill(daemon(project), signal.SIGKILL)
     time.sleep(2)
     finish(notebook)
-    try: client.wait_for("The end.")
-    finally: dump(model, client)
+    try:
+        client.wait_for("The end.")
+    finally:
+        dump(model, client)
     assert "| epoch 2/2: loss nan" in news(model, 3)
     assert status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
 
@@ -215,7 +230,9 @@ def test_a_daemon_that_dies_loses_nothing(
 def test_a_kernel_that_dies_wakes_the_agent(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It is lost.")], [text("The end.")])
+    model = scripted_model(
+        [read(notebook)], [train(notebook)], [text("It trains.")], [text("It is lost.")], [text("The end.")]
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
@@ -224,7 +241,8 @@ def test_a_kernel_that_dies_wakes_the_agent(
     t = time.time()
     wait_until(lambda: len(model.requests) > 3)
     print("after", time.time() - t)
-    client.wait_for("It is lost."); time.sleep(1)
+    client.wait_for("It is lost.")
+    time.sleep(1)
     dump(model, client)
 
 
@@ -249,7 +267,8 @@ def test_it_goes_on_when_the_session_ends_and_the_next_one_is_told(
         model.then([text("Woken.")], [text("I see.")])
     client = interactive_claude(model, "--continue")
     if ended == "after":
-        time.sleep(3); dump(model, client)
+        time.sleep(3)
+        dump(model, client)
         finish(notebook)
         client.wait_for("Woken.")
     client.send("Go on.")
@@ -262,8 +281,19 @@ def test_it_goes_on_when_the_session_ends_and_the_next_one_is_told(
 def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    source = LONG.format(f"{notebook}.go").replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace("while", 'time.sleep(4)\nprint("loss nan now", flush=True)\nwhile')
-    model = scripted_model([read(notebook)], [insert(notebook, source, "cell-0")], [text("It trains.")], [text("It went wrong, it may go on.")], second(notebook), [text("The end.")])
+    source = (
+        LONG.format(f"{notebook}.go")
+        .replace("timeout=2h", 'timeout=2h wake="loss.*nan"')
+        .replace("while", 'time.sleep(4)\nprint("loss nan now", flush=True)\nwhile')
+    )
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, source, "cell-0")],
+        [text("It trains.")],
+        [text("It went wrong, it may go on.")],
+        second(notebook),
+        [text("The end.")],
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
@@ -271,8 +301,10 @@ def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
     time.sleep(1)
     print(status(notebook))
     finish(notebook)
-    try: client.wait_for("The end.")
-    finally: dump(model, client)
+    try:
+        client.wait_for("The end.")
+    finally:
+        dump(model, client)
 
 
 @pytest.mark.nightly
@@ -282,8 +314,16 @@ def test_further_cells_and_another_notebook(
 ) -> None:
     configured(project, queue=queue)
     other = made(project, "another one")
-    model = scripted_model([read(notebook), read(other)], [train(notebook)], second(notebook), [insert(other, "print('other')", "cell-0")],
-        [text("Both under way.")], [text("woken one")], [text("woken two")], [text("woken three")])
+    model = scripted_model(
+        [read(notebook), read(other)],
+        [train(notebook)],
+        second(notebook),
+        [insert(other, "print('other')", "cell-0")],
+        [text("Both under way.")],
+        [text("woken one")],
+        [text("woken two")],
+        [text("woken three")],
+    )
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("Both under way.")
@@ -296,5 +336,9 @@ def test_further_cells_and_another_notebook(
 
 
 def daemon(project: Path) -> int:
-    (found,) = [p.pid for p in psutil.process_iter(["cmdline"]) if "stepper.daemon" in " ".join(p.info["cmdline"] or []) and str(project) in " ".join(p.info["cmdline"] or [])]
+    (found,) = [
+        p.pid
+        for p in psutil.process_iter(["cmdline"])
+        if "stepper.daemon" in " ".join(p.info["cmdline"] or []) and str(project) in " ".join(p.info["cmdline"] or [])
+    ]
     return found
