@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from stepper.ground.text import clean, last_state
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-SHARE = re.compile(rf"(?<![\w.,/:-])(?:{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))|(\d{{1,3}}(?:\.\d+)?)\s?%)")
+SHARE = re.compile(
+    rf"(?<![\w.,/:-])(?:{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))|(\d{{1,3}}(?:\.\d+)?)\s?%)"
+)
 LETTERS = re.compile(r"[^\W\d_]+")
 LINE, WORDS = 400, 4  # characters of a line that are read; words before a share that name it
 LEAST_SECONDS = 3.0  # between the first and the last share of a counter
