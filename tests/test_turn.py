@@ -182,6 +182,8 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
                       "execution_count": 1, "timings": {}},
         "written": {"run": 1, "cell_id": "a", "why_not": None},
         "unheard": {"at": AT, "text": "t"},
+        "handed": {"at": AT, "call": "t", "session": "s"},
+        "told": {"at": AT, "call": "t"},
         "void": {"run": 1, "tool_use_id": "t"},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},

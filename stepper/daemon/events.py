@@ -251,10 +251,10 @@ async def missing(session: Session) -> str:
 async def prompt(workspace: Workspace, event: Event) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
     owner = event.session
-    calls.arrived(workspace.sessions.values(), owner, event.prompt)
+    lines = calls.arrived(workspace.sessions.values(), owner, event.prompt)
     if event.is_notification:  # what woke the agent; no person wrote it
         workspace.mark()
-        return payload.SILENT
+        return payload.shown("\n".join(lines))
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
     workspace.release(session=owner)  # of a message that was broken off
@@ -302,6 +302,8 @@ async def _left(workspace: Workspace, event: Event) -> str:
     steps, failing = len(state.plan.steps), state.failing
     progress = session.name, -state.next_run if failing else steps - len(state.left)
     if not (state.left or failing) or workspace.sent_on.get(owner) == progress:
+        return ""
+    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:  # by the person
         return ""
     workspace.sent_on[owner] = progress
     if failing:

@@ -187,6 +187,11 @@ def answer(event: str, report: Report | None) -> bytes:
     return _dump(said)
 
 
+def shown(line: str) -> bytes:
+    """Return what a hook prints that tells the person alone something, if anything."""
+    return _dump({"systemMessage": line}) if line else SILENT
+
+
 def decided(decision: str, reason: str, line: str = "") -> bytes:
     """Return what a PreToolUse hook prints to `deny` or `allow` a call, or to have the client `ask` the person."""
     told = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}

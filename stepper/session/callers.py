@@ -34,7 +34,7 @@ class Waker:
     """Somebody who can have the agent of a session read something, once: what is `said`, and of which call."""
 
     caller: Caller
-    said: asyncio.Future[tuple[Call | None, str]] = field(default_factory=asyncio.Future)
+    said: asyncio.Future[tuple[Call | None, Report]] = field(default_factory=asyncio.Future)
 
     @property
     def waits(self) -> bool:
@@ -54,6 +54,7 @@ class Call:
     handed: bool = False
     recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
     matched: bool = False  # the line that it was to be woken by was told
-    said: str = ""  # what the client was handed of its end, to wake the agent with: it may yet be lost …
+    news: Report | None = None  # what the client was handed last, to wake the agent with, and which it has not told yet
+    said: bool = False  # that was its end: it may yet be lost …
     teller: Caller | None = None  # … with that client
     wakers: list[Waker] = field(default_factory=list)

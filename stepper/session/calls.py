@@ -24,7 +24,7 @@ from stepper.words import handed, report
 from stepper.words.report import Report
 
 LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
-MARK = 120  # characters by which what was said is known again
+MARK = 400  # characters by which what was said is known again
 COMES_SECONDS = 15.0  # a waker may be there before its call, or ask the next daemon that late
 
 Work = Coroutine[Any, Any, "Report | None"]
@@ -149,16 +149,18 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     for call in known:
         if waker in call.wakers:
             call.wakers.remove(waker)
-    told, text = waker.said.result() if waker.said.done() else (None, "")
+    told, news = waker.said.result() if waker.said.done() else (None, Report(""))
     waker.said.cancel()
     if told is None:
         return
     over = told.work.done()
-    if not await caller.deliver(text):
+    if not await caller.deliver(news.text):
         told.matched = told.matched and over
         _tell(known[told], told)
-    elif over:
-        told.said, told.teller = text, caller
+        return
+    told.news = news
+    if over:
+        told.said, told.teller = True, caller
 
 
 def _tell(session: Session, call: Call) -> None:
@@ -166,10 +168,10 @@ def _tell(session: Session, call: Call) -> None:
     over, line = call.work.done(), "" if call.matched else _matched(session, call)
     if not call.handed or call.said or session.calls.get(call.id) is not call or not (over or line):
         return
-    text = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
+    news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
     for waker in call.wakers:
         if waker.waits:
-            waker.said.set_result((call, text))
+            waker.said.set_result((call, news))
             call.matched = call.matched or not over
             return
     if over:
@@ -178,18 +180,20 @@ def _tell(session: Session, call: Call) -> None:
 
 def _missed(session: Session, call: Call) -> None:
     session.calls.pop(call.id)
-    session.log(events.Unheard(at=now(), text=handed.meanwhile(session.name, came_of(call)), call=call.id))
+    session.log(events.Unheard(at=now(), text=handed.meanwhile(session.name, came_of(call).text), call=call.id))
 
 
-def came_of(call: Call) -> str:
-    """Return what came of a call that is over, as its report tells it."""
+def came_of(call: Call) -> Report:
+    """Return what came of a call that is over; a stop's block is read by both."""
     try:
         found = call.work.result()
     except StepperError as error:
         found = report.not_run(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
         found = report.not_run(f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor")
-    return "\n".join(filter(None, [found.text, found.stop])) if found else handed.NOTHING
+    if not found:
+        return Report(handed.NOTHING)
+    return Report("\n".join(filter(None, [found.text, found.stop])), found.stop or found.line)
 
 
 def _ended(session: Session, call: Call) -> None:
@@ -217,19 +221,28 @@ def _let_go(call: Call) -> None:
     """Let those who stand by for a call that nobody is to be woken for go."""
     for waker in call.wakers:
         if waker.waits:
-            waker.said.set_result((None, ""))
+            waker.said.set_result((None, Report("")))
 
 
-def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> None:
-    """The client goes on, maybe with a prompt that it made of what woke the agent: the agent has read that.
+def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
+    """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
 
     A client that ends may take with it what it was to wake the agent with.
     """
+    lines = []
     for session in sessions:
         for call in list(session.calls.values()):
-            owed = session.state.handed.get(call.id)
-            if call.said and ((owed and owed.session == owner) or call.said[:MARK] in prompt):
+            owed, read = session.state.handed.get(call.id), call.news and _mark(call.news.text) in prompt
+            if call.news and read:
+                lines.append(call.news.line)
+                call.news = None
+            if call.said and (read or (owed and owed.session == owner)):
                 forget(session, call)
+    return lines
+
+
+def _mark(text: str) -> str:
+    return text.partition("<")[0][:MARK]  # tags are altered by the client
 
 
 # --- what a look sees -------------------------------------------------------------------------------------------------
@@ -284,7 +297,7 @@ async def stopped(session: Session, seconds: float) -> str:
     texts = []
     for call, waker in claims:
         if waker.said.done():
-            texts.append(waker.said.result()[1])
+            texts.append(waker.said.result()[1].text)
             forget(session, call)
         elif waker in call.wakers:
             call.wakers.remove(waker)

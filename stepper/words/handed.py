@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.text import one_line
@@ -11,6 +12,7 @@ from stepper.words.quotes import outputs_text
 from stepper.words.quotes import span as deadline
 from stepper.words.report import Report, bounded, capital, seconds, step_name
 
+LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
 ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
@@ -64,17 +66,18 @@ def refused(name: str, runs: str, took: float, timeout: float) -> str:
     )
 
 
-def ended(name: str, text: str) -> str:
+def ended(name: str, news: Report) -> Report:
     """Return what wakes the agent: what was handed on has ended."""
-    return f"stepper: what was handed on in {one_line(name)} has ended.\n{text}"
+    return replace(news, text=f"stepper: what was handed on in {one_line(name)} has ended.\n{news.text}")
 
 
-def matched(name: str, runs: str, line: str) -> str:
+def matched(name: str, runs: str, line: str) -> Report:
     """Return what wakes the agent: a line that it asked to be woken by."""
-    return (
+    text = (
         f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
         f"You are woken once more when it ends. What ends it now: {ENDS}."
     )
+    return Report(text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}")
 
 
 def _woken_by(line: str) -> str:
