@@ -295,3 +295,27 @@ def test_shutdown_ends_it(project: Project) -> None:
     assert "still running" in edit.answer.text
     project.stepper("shutdown", str(notebook.path))
     assert "CANCELLED" in edit.woken
+
+
+@pytest.mark.nightly
+def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
+    project.config(SOON + "heartbeat_seconds: 3\n")
+    notebook = project.new("Train", "Test")
+    line, status = project.folder / ".stepper" / "now" / "line", project.folder / ".stepper" / "running"
+    line.unlink(missing_ok=True)
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    wait_until(lambda: status.exists() and line.exists())
+    told, shown = [line.read_text()], [status.read_text()]
+    until = time.monotonic() + 30
+    while len(told) < 3 and time.monotonic() < until:
+        for path, seen in ((line, told), (status, shown)):
+            seen += [path.read_text()] * (path.read_text() != seen[-1])
+        time.sleep(0.05)
+    (notebook.path.parent / "go").touch()
+    assert len(told) == 3 and len(shown) > len(told)
+    lines = [json.loads(each)["systemMessage"] for each in told]
+    at = [int(each.split(" for ")[1].split(" s")[0]) for each in lines]
+    assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
+    assert lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
+    assert "ran ok" in edit.woken
