@@ -71,10 +71,15 @@ def hooked(
     made = subprocess.Popen(project.client(event), cwd=project.folder, env=env, start_new_session=True, **pipes)
     assert made.stdin
     with contextlib.suppress(BrokenPipeError), made.stdin:  # who has nobody to wake reads none of it
-        made.stdin.write(json.dumps(payload).encode())
+        answered = {key: payload[key] for key in ("tool_response", "tool_use_id") if key in payload}  # the client's order
+        made.stdin.write(json.dumps({**without(payload, *answered), **answered}, separators=(",", ":")).encode())
     made.stdin = None
     STARTED.append(made)
     return made
+
+
+def without(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in payload.items() if key not in keys}
 
 
 def woken(waker: subprocess.Popen[bytes]) -> str:
@@ -384,4 +389,27 @@ def test_all_sleeps_for_a_while_and_nothing_is_lost(project: Project) -> None:
         time.sleep(1)
         assert edit.waker.poll() is None and running(project)
     (notebook.path.parent / "go").touch()
+
+
+@pytest.mark.nightly
+def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
+    project.config(SOON + "heartbeat_seconds: 3\n")
+    notebook = project.new("Train", "Test")
+    line, status = project.folder / ".stepper" / "now" / "line", project.folder / ".stepper" / "running"
+    line.unlink(missing_ok=True)
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    wait_until(lambda: status.exists() and line.exists())
+    told, shown = [line.read_text()], [status.read_text()]
+    until = time.monotonic() + 30
+    while len(told) < 3 and time.monotonic() < until:
+        for path, seen in ((line, told), (status, shown)):
+            seen += [path.read_text()] * (path.read_text() != seen[-1])
+        time.sleep(0.05)
+    (notebook.path.parent / "go").touch()
+    assert len(told) == 3 and len(shown) > len(told)
+    lines = [json.loads(each)["systemMessage"] for each in told]
+    at = [int(each.split(" for ")[1].split(" s")[0]) for each in lines]
+    assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
+    assert lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
     assert "ran ok" in edit.woken
