@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import CLIENTS, Answer, Notebook, Project, reused, some_nightly, text_of
+from tests.conftest import Answer, Notebook, Project, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -23,7 +24,7 @@ SOON = "report_after_seconds: 0.2\n"
 WAITS = """# stepper: timeout=2h
 import os, time
 print("begun", flush=True)
-while not os.path.exists({0!r}): time.sleep(0.02)
+while not os.path.exists("go"): time.sleep(0.02)
 print("after")"""
 
 
@@ -68,8 +69,8 @@ def hooked(
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     made = subprocess.Popen(project.client(event), cwd=project.folder, env=env, start_new_session=True, **pipes)
     assert made.stdin
-    made.stdin.write(json.dumps(payload).encode())
-    made.stdin.close()
+    with contextlib.suppress(BrokenPipeError), made.stdin:  # who has nobody to wake reads none of it
+        made.stdin.write(json.dumps(payload).encode())
     made.stdin = None
     STARTED.append(made)
     return made
@@ -100,7 +101,7 @@ def running(project: Project) -> Any:
 
 def test_a_long_cell_is_handed_on_and_its_end_wakes_the_agent_once(project: Project) -> None:
     notebook = project.new("Train", "Test")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     told = edit.answer
     assert told.text.startswith(f"stepper: Cell 1 (id {edit.cell_id}) is still running after ")
     assert '(step 1 of 2 "Train", deadline 2 h)' in told.text and "| begun" in told.text
@@ -130,7 +131,7 @@ def test_a_short_cell_wakes_nobody(project: Project) -> None:
 @pytest.mark.parametrize("words", ["stop the cell", "/notebook-status stop"])
 def test_the_persons_words_end_it_and_the_agent_reads_that_once(project: Project, words: str) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("never"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     told = say(notebook, words)
     assert "was CANCELLED after" in told and "| begun" in told
@@ -139,15 +140,15 @@ def test_the_persons_words_end_it_and_the_agent_reads_that_once(project: Project
 
 def test_interrupt_in_a_terminal_wakes_the_agent(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("never"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
-    assert project.json("interrupt")["interrupted"] is True
+    assert "interrupted" in project.stepper("interrupt").stdout
     assert "was CANCELLED after" in edit.woken
 
 
 def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     edit.waker.send_signal(signal.SIGTERM)
     edit.waker.wait()
@@ -164,13 +165,14 @@ def test_the_session_ends_and_the_next_one_is_told(project: Project) -> None:
 
 def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     edit.waker.kill()
     edit.waker.wait()
     time.sleep(0.3)
     assert "still running" in start_session(notebook, "resume")
     waker = rearmed(notebook, "SessionStart")
+    time.sleep(0.5)
     idle = rearmed(notebook)
     assert woken(idle) == ""  # one is enough
     (notebook.path.parent / "go").touch()
@@ -180,7 +182,7 @@ def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
 def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None:
     notebook = project.new("Train")
     with subprocess.Popen(["sleep", "600"]) as client:
-        edit = Edit(notebook, WAITS.format("go"), CLAUDE_PID=str(client.pid))
+        edit = Edit(notebook, WAITS, CLAUDE_PID=str(client.pid))
         client.kill()
     assert "still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
@@ -192,7 +194,7 @@ def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None
 @pytest.mark.parametrize("waker", [True, False])
 def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     if not waker:
         edit.waker.kill()
@@ -215,7 +217,7 @@ def test_a_killed_daemon_ends_no_handed_on_cell(project: Project, waker: bool) -
 def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> None:
     notebook = project.new("Load", "Train")
     notebook.insert("rows = [1, 2, 3]")
-    edit = Edit(notebook, WAITS.format("never"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     psutil.Process(project.json("status")["kernel"]["pid"]).kill()
     said = edit.woken
@@ -224,7 +226,7 @@ def test_a_dead_kernel_wakes_the_agent_with_what_is_lost(project: Project) -> No
 
 def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(project: Project) -> None:
     notebook = project.new("Train", "Test")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     denied = notebook.before("insert", "1 + 1", edit.cell_id).denied
     assert "step 1 of" in denied and "is still running after" in denied and "NOT written" in denied
@@ -243,7 +245,7 @@ def test_code_cells_are_refused_meanwhile_and_all_else_goes_on(project: Project)
 def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
     project.config(SOON + "queue: true\n")
     notebook = project.new("Train", "Test", "Show")
-    edit = Edit(notebook, WAITS.format("go"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text and "wait in line" in edit.answer.text
     assert not notebook.before("insert", "1 + 1", edit.cell_id).denied
     behind, last = Edit(notebook, "print('two')"), Edit(notebook, "print('three')")
@@ -252,7 +254,8 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
         assert "has NOT run yet: it waits in line behind step 1" in told, told
     (notebook.path.parent / "go").touch()
     assert "| after" in edit.woken and "| two" in behind.woken and "| three" in last.woken
-    edit = Edit(notebook, WAITS.format("never"))
+    (notebook.path.parent / "go").unlink()
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     behind = Edit(notebook, "print('not')")
     assert "waits in line" in behind.answer.text
@@ -263,7 +266,7 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
 def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(project: Project) -> None:
     project.config("")
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("never"))
+    edit = Edit(notebook, WAITS)
     wait_until(lambda: (running(project) or {}).get("line") == "begun")
     edit.hook.send_signal(signal.SIGTERM)
     assert edit.woken == ""
@@ -273,7 +276,7 @@ def test_escape_before_it_is_handed_on_ends_it_and_wakes_nobody(project: Project
 @pytest.mark.parametrize("why", ["plain -p", "a subagent"])
 def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(project: Project, why: str) -> None:
     notebook = project.new("Train")
-    source = WAITS.format("go")
+    source = WAITS
     if why == "a subagent":
         edit = Edit.__new__(Edit)
         edit.project, edit.notebook, edit.env = project, notebook, dict(os.environ)
@@ -290,7 +293,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(project: Project, 
 
 def test_shutdown_ends_it(project: Project) -> None:
     notebook = project.new("Train")
-    edit = Edit(notebook, WAITS.format("never"))
+    edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text
     project.stepper("shutdown", str(notebook.path))
     assert "CANCELLED" in edit.woken

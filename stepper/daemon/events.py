@@ -133,6 +133,7 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     workspace.keep(path, change.session)
     call = calls.begin(session, used, caller, _work(workspace, session, change, caller, again))
     if not await calls.in_time(session, call, change.session):
+        _works(workspace, session, change)
         workspace.mark()
         return payload.answer("PostToolUse", calls.goes_on(session, call))
     found = call.work.result()
@@ -163,9 +164,14 @@ async def _work(
             raise
         found = report.not_run(error.message, error.hint)  # it is told later
     if found is not None:
-        workspace.make_current(session.name, change.session)
-        workspace.worked.add(change.session)
+        _works(workspace, session, change)
     return found
+
+
+def _works(workspace: Workspace, session: Session, change: CellEdit | FileWrite) -> None:
+    """That session of the client works on this notebook."""
+    workspace.make_current(session.name, change.session)
+    workspace.worked.add(change.session)
 
 
 async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) -> None:
@@ -228,7 +234,8 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     missed = await missing(session)
     calls.taken_over(session, event.session)
     workspace.mark()
-    return _context("SessionStart", f"{missed}\n{(await standing.context(session)).text}".strip())
+    about = (await standing.context(session)).text
+    return _context("SessionStart", "\n".join(filter(None, [missed, calls.still(session), about])))
 
 
 async def missing(session: Session) -> str:

@@ -44,7 +44,8 @@ def begin(session: Session, name: str | None, caller: Caller, work: Work, recall
 async def in_time(session: Session, call: Call, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.work.done():
-        left = call.began + _patience(session, call) - time.monotonic()
+        patience = _patience(session, call)
+        left = call.began + patience - time.monotonic()
         if left <= 0 and any(waker.waits for waker in call.wakers) and not call.caller.left.is_set():
             session.log(events.Handed(at=now(), call=call.id, session=owner))
             call.handed, call.matched = True, bool(_matched(session, call))
@@ -60,6 +61,8 @@ def _patience(session: Session, call: Call) -> float:
         return math.inf  # its kernel starts
     if running.tool_use_id != call.id:
         return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
+    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
+        call.runs, call.began = True, max(call.began, session.began_at)
     asked = firstline.parse(running.source).wait
     return 0.0 if _matched(session, call) else usual if asked is None else asked
 
@@ -76,6 +79,14 @@ def goes_on(session: Session, call: Call) -> Report:
     return handed.goes_on(
         session.name, cell, *how_far, outputs, session.outputs.limits().queue, _matched(session, call)
     )
+
+
+def still(session: Session) -> str:
+    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    now_runs = standing.running(session)
+    if now_runs is None or not session.state.runs_on:
+        return ""
+    return handed.still(session.name, now_runs.name, now_runs.seconds, now_runs.timeout, now_runs.line)
 
 
 def refused(session: Session) -> str | None:
@@ -142,26 +153,27 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     waker.said.cancel()
     if told is None:
         return
-    over = told.work.done()
-    if not await caller.deliver(news.text):
+    over = told.over
+    taken = await caller.deliver(news.text)
+    told.telling = False
+    if taken:
+        told.news, told.said, told.teller = news, over, caller
+    else:
         told.matched = told.matched and over
-        _tell(known[told], told)
-        return
-    told.news = news
-    if over:
-        told.said, told.teller = True, caller
+    _tell(known[told], told)
 
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
     over, line = call.work.done(), "" if call.matched else _matched(session, call)
-    if not call.handed or call.said or session.calls.get(call.id) is not call or not (over or line):
+    known = call.said or call.telling or session.calls.get(call.id) is not call
+    if not call.handed or known or not (over or line):
         return
     news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))
-            call.matched = call.matched or not over
+            call.telling, call.over, call.matched = True, over, call.matched or not over
             return
     if over:
         _missed(session, call)
@@ -193,9 +205,7 @@ def _ended(session: Session, call: Call) -> None:
         _tell(session, call)
         return
     call.work.exception()  # who asked has it
-    for waker in call.wakers:
-        if waker.waits:
-            waker.said.set_result((None, Report("")))
+    _let_go(call)
     if session.calls.get(call.id) is call:
         del session.calls[call.id]
     session.over.append(call.id)
@@ -205,6 +215,14 @@ def forget(session: Session, call: Call) -> None:
     """How a call ended was told."""
     session.calls.pop(call.id, None)
     session.log(events.Told(at=now(), call=call.id))
+    _let_go(call)
+
+
+def _let_go(call: Call) -> None:
+    """Let those who stand by for a call that nobody is to be woken for go."""
+    for waker in call.wakers:
+        if waker.waits:
+            waker.said.set_result((None, Report("")))
 
 
 def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
@@ -263,7 +281,7 @@ def taken_over(session: Session, owner: str) -> None:
     """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
     for call in session.calls.values():
         owed = session.state.handed.get(call.id)
-        alone = not (call.caller.lives() or call.said or any(waker.waits for waker in call.wakers))
+        alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
         if owed and owed.session != owner and alone:
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 

@@ -88,7 +88,6 @@ class Coming(Protocol):
     """What has come of the cell that runs, so far."""
 
     changes: int  # grows with what comes
-    matched: str  # the first printed line that the pattern to be woken by matches
 
     @property
     def matched(self) -> str:

@@ -227,7 +227,8 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
 
 async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
-    async with session.turn():
+    # While what was handed on runs, nobody waits for its end to plan on: file and journal change in one go.
+    async with contextlib.nullcontext() if session.state.runs_on else session.turn():
         try:
             changed = change(session.state)
         except ValueError as error:

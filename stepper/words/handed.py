@@ -46,6 +46,15 @@ def goes_on(
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
 
+def still(name: str, runs: str, took: float, timeout: float, last: str) -> str:
+    """Return what a session reads at its start of what was handed on before it and runs."""
+    said = f" It printed last:\n| {last}" if last else ""
+    return (
+        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}):"
+        f" you are woken with its report when it ends. What ends it: {ENDS}.{said}"
+    )
+
+
 def waits(name: str, behind: str) -> Report:
     """Return what is read at once of a cell that waits in line."""
     text = (
