@@ -131,6 +131,40 @@ def test_which_step_a_cell_belongs_to() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Train", Step(1, "Train")),
+        ("Train :: long", Step(1, "Train", long=True)),
+        ("Train :: score > 0.9 :: long", Step(1, "Train", "score > 0.9", long=True)),
+        ("Train::long", Step(1, "Train", long=True)),
+        ("Train :: x[::2] == y", Step(1, "Train", "x[::2] == y")),
+        ("Train :: x[::2] == y :: long", Step(1, "Train", "x[::2] == y", long=True)),
+        ("Train :: takes long", Step(1, "Train", "takes long")),
+    ],
+)
+def test_a_step_as_it_is_written(text: str, made: Step) -> None:
+    assert plan.step_from_text(1, text) == made
+    whole = Plan("", (made,))
+    assert plan.from_json(plan.to_json(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Fit", Step(1, "Fit", "old", long=True)),
+        ("Fit :: long", Step(1, "Fit", "old", long=True)),
+        ("Fit :: new", Step(1, "Fit", "new")),
+        ("Fit :: new :: long", Step(1, "Fit", "new", long=True)),
+        ("Fit ::", Step(1, "Fit")),
+    ],
+)
+def test_a_step_is_edited(text: str, made: Step) -> None:
+    there = State()
+    there.plan = Plan("", (Step(1, "Train", "old", long=True),))
+    assert plan.edited(there, 1, text).steps == (made,)
+
+
+@pytest.mark.parametrize(
     ("verdicts", "status", "attempts"),
     [
         ("fine", "done", 0),

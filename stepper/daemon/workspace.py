@@ -235,5 +235,5 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 def _step(number: int, told: Any) -> Step:
     if isinstance(told, dict):
         title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.step(number, title, criterion, told.get("kind", "step"))
+        return plans.step(number, title, criterion, told.get("kind", "step"), told.get("long") is True)
     return plans.step_from_text(number, str(told))

@@ -22,6 +22,7 @@ REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execu
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")  # how a text begins that draws a bar on; all that ends one
+LAST, LAST_LINES = 4, 20  # outputs, and lines of each, in which progress is looked for
 EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
@@ -220,6 +221,11 @@ class OutputArea:
         """Return the progress bar that is drawn, else the last line of text; '' where there is none."""
         texts = (entry.text.last_line() for entry in [*self.bars.values(), *self.entries[::-1]] if entry.text)
         return next(filter(str.strip, texts), "")
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of the last texts, from the top down."""
+        texts = [entry.text.last_lines() for entry in self.entries[-LAST:] if entry.text]
+        return [line for lines in texts for line in lines[-LAST_LINES:]]
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""

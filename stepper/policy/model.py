@@ -91,6 +91,7 @@ class Step:
     title: str
     criterion: str = ""
     kind: Kind = Kind.STEP
+    long: bool = False  # its cell has no deadline but the person's bound
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,7 @@ class PlannedStep(NamedStep):
     kind: str
     status: str
     reason: str
+    long: bool
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
+        most=work.limits.max_cell_timeout_seconds,
         notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,

@@ -133,7 +133,7 @@ def planned(session: Session) -> answers.Planned:
     state = session.state
     steps = [
         answers.PlannedStep(
-            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason
+            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason, step.long
         )
         for step in state.plan.steps
     ]

@@ -138,7 +138,9 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         session.ended(execution, "`stepper eval`")
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
-        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
+        text = reports.of_scratch(
+            reports.Ended(cell, run, execution.outputs, timeout=timeout, most=limits.max_cell_timeout_seconds)
+        )
         output = plain(execution.outputs)
         return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output)
 
