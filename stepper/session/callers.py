@@ -54,7 +54,9 @@ class Call:
     handed: bool = False
     recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
     matched: bool = False  # the line that it was to be woken by was told
-    news: Report | None = None  # what the client was handed last, to wake the agent with, and which it has not told yet
-    said: bool = False  # that was its end: it may yet be lost …
+    telling: bool = False  # it is being handed to the client, to wake the agent with, and to nobody else …
+    over: bool = False  # … how it ended
+    news: Report | None = None  # what the client was handed last, until the agent reads it
+    said: bool = False  # it was handed how it ended: it may yet be lost …
     teller: Caller | None = None  # … with that client
     wakers: list[Waker] = field(default_factory=list)

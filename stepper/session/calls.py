@@ -153,26 +153,27 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     waker.said.cancel()
     if told is None:
         return
-    over = told.work.done()
-    if not await caller.deliver(news.text):
+    over = told.over
+    taken = await caller.deliver(news.text)
+    told.telling = False
+    if taken:
+        told.news, told.said, told.teller = news, over, caller
+    else:
         told.matched = told.matched and over
-        _tell(known[told], told)
-        return
-    told.news = news
-    if over:
-        told.said, told.teller = True, caller
+    _tell(known[told], told)
 
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
     over, line = call.work.done(), "" if call.matched else _matched(session, call)
-    if not call.handed or call.said or session.calls.get(call.id) is not call or not (over or line):
+    known = call.said or call.telling or session.calls.get(call.id) is not call
+    if not call.handed or known or not (over or line):
         return
     news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))
-            call.matched = call.matched or not over
+            call.telling, call.over, call.matched = True, over, call.matched or not over
             return
     if over:
         _missed(session, call)
@@ -280,7 +281,7 @@ def taken_over(session: Session, owner: str) -> None:
     """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
     for call in session.calls.values():
         owed = session.state.handed.get(call.id)
-        alone = not (call.caller.lives() or call.said or any(waker.waits for waker in call.wakers))
+        alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
         if owed and owed.session != owner and alone:
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 
