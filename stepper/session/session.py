@@ -59,6 +59,7 @@ class Session:
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.calls: dict[str, Call] = {}  # under way; and those that were over of late
         self.over: deque[str] = deque(maxlen=200)
+        self.news: deque[Report] = deque(maxlen=20)  # what was handed to the client, and it has not told yet
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.looks: events.Started | None = None  # what runs in no cell, while it does
