@@ -9,6 +9,7 @@ from typing import Any
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
 from stepper.words.quotes import outputs_text
+from stepper.words.quotes import span as deadline
 from stepper.words.report import Report, bounded, capital, seconds, step_name
 
 LAST = 100  # of a line, for the person
@@ -16,14 +17,6 @@ LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
 ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
 MEANWHILE = "plan, markdown, reading, other notebooks"
-
-
-def deadline(timeout: float) -> str:
-    """Return a deadline for people."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if timeout >= 2 * size and not timeout * 10 % size:
-            return f"{timeout / size:g} {unit}"
-    return f"{timeout:g} s"
 
 
 def goes_on(
