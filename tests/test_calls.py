@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         keeper = SimpleNamespace(kernel=None)
         state = SimpleNamespace(handed={"toolu_1": SimpleNamespace(session="s")}, running=None)
         session: Any = SimpleNamespace(
-            calls={"toolu_1": call}, name="a.ipynb", log=log.append, state=state, keeper=keeper
+            calls={"toolu_1": call}, name="a.ipynb", log=log.append, state=state, keeper=keeper, news=deque()
         )
         first, second = Client(), Client()
         tasks = [asyncio.create_task(calls.wakes([(session, call)], first.caller))]
@@ -49,11 +50,12 @@ def test_what_is_being_told_is_told_to_nobody_else(taken: bool) -> None:
         assert second.told == []
         first.takes.set_result(taken)
         await asyncio.sleep(0.05)
-        assert second.told == ([] if taken else first.told) and call.said is taken
+        assert second.told == ([] if taken else first.told) and bool(call.said) is taken
         second.takes.set_result(True)
         await asyncio.sleep(0.05)
         (told,) = {*first.told}
         assert "it ran" in told
+        assert calls.arrived([session], "s", "") == [] and not log  # the end of the turn that it must wait for
         assert calls.arrived([session], "s", f"<task-notification>{told}") == ["✓ it ran"]
         assert session.calls == {} and len(log) == 1
         await asyncio.wait_for(asyncio.gather(*tasks), 1)  # nobody sleeps on

@@ -153,14 +153,15 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     waker.said.cancel()
     if told is None:
         return
-    over = told.over
+    over, session = told.over, known[told]
     taken = await caller.deliver(news.text)
     told.telling = False
     if taken:
-        told.news, told.said, told.teller = news, over, caller
+        session.news.append(news)
+        told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
         told.matched = told.matched and over
-    _tell(known[told], told)
+    _tell(session, told)
 
 
 def _tell(session: Session, call: Call) -> None:
@@ -228,22 +229,21 @@ def _let_go(call: Call) -> None:
 def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
     """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
 
-    A client that ends may take with it what it was to wake the agent with.
+    What wakes the agent may wait for the end of a turn, and a client that ends takes it along: another prompt or the
+    turn's end is no sign that it was read, a second one is.
     """
     lines = []
     for session in sessions:
+        read = [news for news in session.news if news.text.partition("<")[0][:MARK] in prompt]  # it alters tags
+        lines += [news.line for news in read]
+        for news in read:
+            session.news.remove(news)
         for call in list(session.calls.values()):
-            owed, read = session.state.handed.get(call.id), call.news and _mark(call.news.text) in prompt
-            if call.news and read:
-                lines.append(call.news.line)
-                call.news = None
-            if call.said and (read or (owed and owed.session == owner)):
+            owed = session.state.handed.get(call.id)
+            call.passed += bool(owed and owed.session == owner)
+            if call.said and (call.said in read or call.passed > 1):
                 forget(session, call)
     return lines
-
-
-def _mark(text: str) -> str:
-    return text.partition("<")[0][:MARK]  # tags are altered by the client
 
 
 # --- what a look sees -------------------------------------------------------------------------------------------------
