@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from stepper.ground.errors import NotebookError, UsageError
 from stepper.ground.text import clean, counted, one_line
-from stepper.policy import changes, ledger, plan
+from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
@@ -97,7 +97,7 @@ def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.Ce
     document, _ = unseen.compare(session)
     told = plan.from_json(document.plan)  # which the journal does not know yet
     steps = [_step(session, step) for step in told.steps] if told else []
-    return steps, [] if steps else [_cell(session, cell) for cell in document.cells if cell.is_code]
+    return steps, [] if steps else [cell_status(session, cell) for cell in document.cells if cell.is_code]
 
 
 def _compare(session: Session) -> None:
@@ -106,7 +106,8 @@ def _compare(session: Session) -> None:
         unseen.compare(session)
 
 
-def _cell(session: Session, cell: Cell) -> answers.CellStatus:
+def cell_status(session: Session, cell: Cell) -> answers.CellStatus:
+    """Return where a code cell stands."""
     state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
     key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
@@ -143,7 +144,9 @@ def planned(session: Session) -> answers.Planned:
 def history(session: Session) -> list[answers.PastRun]:
     """Return every run, oldest first."""
     return [
-        answers.PastRun(session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value)
+        answers.PastRun(
+            session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value, run.by
+        )
         for run in session.state.runs
     ]
 
@@ -164,10 +167,10 @@ def report(session: Session, number: int | None) -> answers.Report:
 
 def named(session: Session, name: str) -> Cell:
     """Return the code cell of that id or number; raise UsageError."""
-    fits = [cell for cell in session.file.read().cells if cell.is_code and name in (cell.id, str(cell.number))]
-    if not fits:
-        raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
-    return fits[0]
+    found = arrange.find(session.file.read().cells, name)
+    if found is None or not found.is_code:
+        raise UsageError(f"{session.name} has no code cell {name!r}", arrange.HOW)
+    return found
 
 
 def output(session: Session, name: str, page: int) -> answers.Page:
