@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -17,12 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepper.daemon import resources
 from stepper.ground.errors import StepperError
 from stepper.hook import client
 from stepper.notebook import plainjson
 from stepper.policy import arrange
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Outcome, Run, Verdict
+from stepper.session import answers
+from stepper.session.cellanswers import Gpu, Load
 from tests.conftest import Project, code, text_of
 from tests.test_main_path import wait_until
 from tests.test_session import Quick
@@ -565,3 +571,36 @@ def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyP
     runs = [each["running"] for each in agent.told]
     assert len(runs) > 2 and {each["what"] for each in agent.told} == {"runs"}
     assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
+
+
+# --- what there is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_status_with_details(agent: Agent) -> None:
+    agent.project.new("One")
+    agent.run("import math\ndef area(r): return r\nx = [1, 2]")
+    told = agent.ask("status", details=True)
+    assert told["context"]["current_notebook"] == told["notebook"]
+    assert told["context"]["imported_modules"] == {"math": "math"} and "area" in told["context"]["defined_functions"]
+    assert told["context"]["variables"]["x"].startswith("list")
+    machine = told["resources"]["machine"]
+    assert 0 < machine["memory_bytes"] < machine["memory_total_bytes"] and told["resources"]["cores"] >= 1
+    assert agent.ask("status")["resources"] is None
+
+
+def test_what_the_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        found = resources.look(answers.KernelStatus(busy.pid, "busy", 5))
+    finally:
+        busy.kill()
+        busy.wait()
+    assert found.kernel is not None and found.kernel.cpu_percent and found.kernel.memory_bytes == 5
+    assert resources.look(answers.KernelStatus(busy.pid)).kernel == Load(None, None, None)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert resources.gpus() == [Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30), Gpu("Old", None, None, 512 << 20)]
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert resources.gpus() == []

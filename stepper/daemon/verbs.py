@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 from stepper import __version__
+from stepper.daemon import resources
 from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
@@ -181,9 +182,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         request.progress(answers.Waits(line=waits))
     match told:
         case commands.Status():
-            found = replace(await standing.status(session), daemon=request.about)
-            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
-            return replace(found, unheard=missed)
+            return await _status(request, session, told)
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
@@ -238,6 +237,15 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case cellcommands.CellRead():
             return reading.read(session, told)
     raise NotImplementedError(type(told).__name__)
+
+
+async def _status(request: Request, session: Session, told: commands.Status) -> answers.Status:
+    found = replace(await standing.status(session), daemon=request.about)
+    missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
+    if told.details:
+        machine = await asyncio.to_thread(resources.look, found.kernel)
+        found = replace(found, context=await standing.holds(session), resources=machine)
+    return replace(found, unheard=missed)
 
 
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:

@@ -73,6 +73,7 @@ class Resources:
 
     kernel: Load | None = None
     machine: Load = field(default_factory=Load)
+    cores: int = 1
     gpus: Sequence[Gpu] = ()
 
 

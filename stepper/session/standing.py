@@ -11,6 +11,7 @@ from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
+from stepper.session.cellanswers import Holds
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
@@ -186,14 +187,18 @@ async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
     known, alive = await namespace(session)
     steps = planned(session).steps
-    return answers.Context(
-        session.name,
-        known.modules,
-        known.functions,
-        {name: brief.describe(variable) for name, variable in known.variables.items()},
-        steps,
-        brief.context(session.name, session.state, known, alive),
-    )
+    text = brief.context(session.name, session.state, known, alive)
+    return answers.Context(**vars(_holds(session, known)), plan=steps, text=text)
+
+
+async def holds(session: Session) -> Holds:
+    """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
+    return _holds(session, (await namespace(session))[0])
+
+
+def _holds(session: Session, known: Namespace) -> Holds:
+    variables = {name: brief.describe(variable) for name, variable in known.variables.items()}
+    return Holds(session.name, known.modules, known.functions, variables)
 
 
 async def namespace(session: Session) -> tuple[Namespace, bool]:
