@@ -20,7 +20,8 @@ from stepper.notebook.plainjson import load_json
 from stepper.policy import cellcommands, commands, gate, plan
 from stepper.policy.model import Consent
 from stepper.session import answers, cellanswers, cells, following, reading, standing, steering, unseen
-from stepper.session.session import Caller, Session
+from stepper.session.callers import Caller
+from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 CELLS = (cellcommands.CellRun, cellcommands.CellAdd, cellcommands.CellChange)

@@ -80,7 +80,7 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class Running:
-    """What runs now, for so many seconds of at most `timeout`, and the last line of it."""
+    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on."""
 
     name: str
     step: int | None
@@ -88,6 +88,7 @@ class Running:
     seconds: float
     timeout: float
     line: str
+    handed_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,7 @@ class PlannedStep(NamedStep):
     kind: str
     status: str
     reason: str
+    long: bool
 
 
 @dataclass(frozen=True)

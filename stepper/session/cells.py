@@ -9,8 +9,9 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
 from stepper.session import edits, unseen
+from stepper.session.callers import Caller
 from stepper.session.cellanswers import CellRan, CellsChanged
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words import cells as words
 from stepper.words import report
 from stepper.words.report import Ended, Report
