@@ -189,13 +189,14 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
+    call: str = ""  # its id, where it goes on although this is answered: then the report tells how far it is
 
 
 @dataclass(frozen=True)
 class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
-    gone: int
+    gone: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from stepper.ground.errors import StepperError, UsageError
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import edits, unseen
+from stepper.session import calls, edits, standing, unseen
 from stepper.session.callers import Caller
-from stepper.session.cellanswers import CellRan, CellsChanged
+from stepper.session.cellanswers import CellsChanged
+from stepper.session.patience import Came
 from stepper.session.session import Session
 from stepper.words import cells as words
 from stepper.words import report
@@ -19,8 +20,11 @@ from stepper.words.report import Ended, Report
 Order = Callable[[Sequence[Cell]], Sequence[Cell]]
 
 
-async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> CellRan:
-    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError."""
+async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> Report:
+    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
+
+    This one and `add` are what a call does, whoever waits for it (`patience`).
+    """
     if told.source is None and told.old_string is None:
         if told.cell_id is None:
             raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
@@ -46,7 +50,7 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
     return await _written(session, order, caller, consent, again)
 
 
-async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> CellRan:
+async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> Report:
     """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
     new = [_new(cell) for cell in told.cells]
     if not new:
@@ -66,23 +70,25 @@ def _new(told: object) -> Cell:
 
 async def _written(
     session: Session, order: Order, caller: Caller, consent: Consent, again: Sequence[str | int], runs: bool = True
-) -> CellRan:
+) -> Report:
     """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
 
     Text, and what is not to run, waits for no cell that runs.
     """
-    if caller.call and session.seen(caller.call):
-        async with session.turn(caller=caller):
-            return _before(session, caller.call)
+    if session.seen(caller.call):
+        async with session.turn(caller):
+            found = session.answered(caller.call)
+            return found or report.not_run("this call was handled before; nothing is known of its run")
     try:
         waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
+        if waits and calls.refused(session):
+            return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.mended().cells
             after, others = _others(cells, order, again)
             if why := _refused(session, cells, after, others, consent):
-                state = "stopped" if session.state.stop and consent is not Consent.WITHHELD else "refused"
-                found = words.refused(why)
-                return CellRan(session.name, "", state, found.text, found.line)
+                stopped = session.state.stop is not None and consent is not Consent.WITHHELD
+                return _not(words.refused(why), "stopped" if stopped else "refused")
             if after != cells:
                 cells, others = session.file.arrange(order)
             return await _ran(session, cells, others, [] if again else others, caller, consent, runs)
@@ -104,7 +110,7 @@ async def _ran(
     caller: Caller,
     consent: Consent,
     runs: bool,
-) -> CellRan:
+) -> Came:
     """Run what is to run of the cells that were written; return what came of it."""
     to_run, ended = changes.runnable(written) if runs else [], list[Ended]()
     try:
@@ -116,15 +122,19 @@ async def _ran(
         unseen.untold(session, changes.runnable(written))
         found = words.written(written)
     assert found is not None  # each of those to run is told of
-    state = _state(session, found, ended, to_run)
-    text = "\n".join(filter(None, [found.text, found.stop]))
-    if caller.left.is_set():
-        unseen.missed(session, text)
-    elif missed := unseen.take_missed(session):
-        text = report.bounded(f"{missed}\n{text}")
     about = ended[-1].cell if ended else (to_run or written)[0]
     figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
-    return CellRan(session.name, about.id, state, text, found.line, figures, cells=[cell.id for cell in written])
+    state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
+    return Came(found.text, found.line, found.stop, found.ok, about.id, state, figures, names)
+
+
+def _not(found: Report, state: str = "refused") -> Came:
+    return Came(found.text, found.line, found.stop, ok=False, state=state)
+
+
+def _busy(session: Session) -> str:
+    runs = standing.running(session)
+    return words.busy(session.name, runs.name, runs.seconds, runs.timeout) if runs else "another cell runs"
 
 
 def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]) -> str:
@@ -137,18 +147,6 @@ def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequ
     if last is None or (last.verdict is Verdict.FINE and not found.ok):
         return "not run"
     return "ok" if last.verdict is Verdict.FINE else "cancelled" if last.outcome is Outcome.CANCELLED else "failed"
-
-
-def _before(session: Session, call: str) -> CellRan:
-    """Return what became of a call that is asked for again."""
-    last = next((run for run in reversed(session.state.runs) if run.tool_use_id == call), None)
-    found = session.answered(call) or report.not_run("this call was handled before; nothing is known of its run")
-    fine = last is not None and last.verdict is Verdict.FINE
-    state = "ok" if fine else "stopped" if session.state.stop else "failed" if last else "not run"
-    cells = [last.cell_id] if last else []
-    figures = session.adviser.saved(last.run) if last else []
-    text = "\n".join(filter(None, [found.text, found.stop]))
-    return CellRan(session.name, "".join(cells), state, text, found.line, figures, cells=cells)
 
 
 def _refused(
