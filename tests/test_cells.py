@@ -19,11 +19,11 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepper.daemon import resources
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import DaemonError, StepperError
 from stepper.hook import client
 from stepper.notebook import plainjson
 from stepper.policy import arrange
@@ -437,6 +437,40 @@ def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
         with pytest.raises(StepperError, match="plan mode"):
             planning.ask(verb, **how)
     assert notebook.path.read_bytes() == before and planning.cells()
+
+
+NAMES = st.sampled_from(
+    ["a", "cell-1", "-1", -1, 1, "top", "gone", "", 0, None, True, 1.5, [], {}, "\ud800", "a" * 500]
+)
+WORDS = st.none() | st.sampled_from(
+    ["x = 1", "", "1 / 0", "x", "\ud800", "\x00", "'" * 3, 5, [], {"a": 1}, "# stepper: step=9"]
+)
+LISTS = st.none() | st.lists(
+    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}), max_size=3
+)
+ASKED = st.fixed_dictionaries({}, optional={
+    **dict.fromkeys(("source", "old_string", "new_string", "cell_type", "action", "outputs", "call"), WORDS),
+    **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
+    **dict.fromkeys(("cells", "cell_ids"), LISTS),
+})  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
+    asked=ASKED,
+    minor=st.sampled_from([4, 5]),
+)
+def test_odd_arguments_are_refused_and_spoil_nothing(
+    agent: Agent, verb: str, asked: dict[str, Any], minor: int
+) -> None:
+    cells = [code("x = 1"), code("x")] if minor == 4 else [code("x = 1", "a"), code("x", "b")]
+    notebook = agent.project.notebook("odd.ipynb", cells, minor=minor)
+    try:
+        agent.ask(verb, **{**asked, "notebook": "odd"})
+    except StepperError as error:
+        assert error.exit_code != DaemonError.exit_code, error
+    nbformat.validate(nbformat.read(notebook.path, 4))
 
 
 # --- both roads at once ------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from stepper.words import report
 from stepper.words.report import Ended, Report
 
 Order = Callable[[Sequence[Cell]], Sequence[Cell]]
+Named = Callable[[Sequence[Cell]], list[Cell]]  # the cells that run again where they stay as they were
 
 
 async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> Report:
@@ -25,10 +26,16 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
 
     This one and `add` are what a call does, whoever waits for it (`patience`).
     """
+
+    def again(cells: Sequence[Cell]) -> list[Cell]:
+        if told.old_string is not None:
+            return [arrange.edited(cells, told.cell_id, told.old_string, "")[0]]
+        return [] if told.cell_id is None else [arrange.named(cells, told.cell_id)]
+
     if told.source is None and told.old_string is None:
         if told.cell_id is None:
             raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
-        return await _written(session, lambda cells: cells, caller, consent, [told.cell_id])
+        return await _written(session, lambda cells: cells, caller, consent, again)
     if told.source is not None and (told.old_string, told.new_string) != (None, None):
         raise UsageError(
             "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
@@ -46,7 +53,6 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
         new = Cell("", arrange.NEW, 0, told.cell_type or "code", source)
         return arrange.put_in(cells, arrange.place(cells, told.after), [new])
 
-    again = [] if told.cell_id is None else [told.cell_id]  # where its source stays as it was
     return await _written(session, order, caller, consent, again)
 
 
@@ -56,7 +62,7 @@ async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, cons
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
     order = lambda cells: arrange.put_in(cells, arrange.place(cells, told.after), new)  # noqa: E731
-    return await _written(session, order, caller, consent, [], runs=told.run)
+    return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
 
 
 def _new(told: object) -> Cell:
@@ -69,7 +75,7 @@ def _new(told: object) -> Cell:
 
 
 async def _written(
-    session: Session, order: Order, caller: Caller, consent: Consent, again: Sequence[str | int], runs: bool = True
+    session: Session, order: Order, caller: Caller, consent: Consent, again: Named, runs: bool = True
 ) -> Report:
     """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
 
@@ -89,17 +95,19 @@ async def _written(
             if why := _refused(session, cells, after, others, consent):
                 stopped = session.state.stop is not None and consent is not Consent.WITHHELD
                 return _not(words.refused(why), "stopped" if stopped else "refused")
+            new = any(cell.index == arrange.NEW for cell in others)
             if after != cells:
-                cells, others = session.file.arrange(order)
-            return await _ran(session, cells, others, [] if again else others, caller, consent, runs)
+                cells, written = session.file.arrange(order)
+                others = written or again(cells)
+            return await _ran(session, cells, others, others if new else [], caller, consent, runs)
     except arrange.NamingError as error:
         raise UsageError(f"{error} in {session.name}; nothing was written", arrange.HOW) from None
 
 
-def _others(cells: Sequence[Cell], order: Order, again: Sequence[str | int]) -> tuple[Sequence[Cell], list[Cell]]:
+def _others(cells: Sequence[Cell], order: Order, again: Named) -> tuple[Sequence[Cell], list[Cell]]:
     """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
     after = order(cells)
-    return after, [cell for cell in after if cell not in cells] or [arrange.named(cells, name) for name in again]
+    return after, [cell for cell in after if cell not in cells] or again(cells)
 
 
 async def _ran(
