@@ -25,6 +25,7 @@ class Caller:
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
     left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
     call: str | None = None  # the tool's call that it asks for
+    by: str = "cli"  # by what it asks: hook, mcp, cli
     deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
     lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
 
@@ -54,7 +55,9 @@ class Call:
     handed: bool = False
     recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
     matched: bool = False  # the line that it was to be woken by was told
-    news: Report | None = None  # what the client was handed last, to wake the agent with, and which it has not told yet
-    said: bool = False  # that was its end: it may yet be lost …
+    telling: bool = False  # it is being handed to the client, to wake the agent with, and to nobody else …
+    over: bool = False  # … how it ended
+    said: Report | None = None  # what the client was handed of its end: it may yet be lost …
+    passed: int = 0  # … though not after so many prompts and ends of turns …
     teller: Caller | None = None  # … with that client
     wakers: list[Waker] = field(default_factory=list)

@@ -60,6 +60,7 @@ class Session:
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.calls: dict[str, Call] = {}  # under way; and those that were over of late
         self.over: deque[str] = deque(maxlen=200)
+        self.news: deque[Report] = deque(maxlen=20)  # what was handed to the client, and it has not told yet
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.estimate = Estimate()  # of when what runs is over

@@ -17,10 +17,9 @@ from stepper.ground.paths import Paths
 from stepper.setup import install, refuse
 from tests.conftest import make_env
 
-from .client import InteractiveClaude
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
-from .model import Block, Message, ScriptedModel, shown_in, text, tool_results
-from .test_main_job import code, history, insert, news, read, stepper, touched, wait_until
+from .model import Block, Message, ScriptedModel, text
+from .test_main_job import history, insert, news, read, stepper, wait_until
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
