@@ -42,7 +42,7 @@ WITHIN = {
     answers.Stop: "error cell_id question ways text",
     answers.HowFar: "done of what",
     answers.CellResult: "cell cell_id step run outcome duration_s fault output",
-    answers.PlannedStep: "id title criterion kind status reason",
+    answers.PlannedStep: "id title criterion kind status reason long",
 }
 
 
