@@ -71,7 +71,9 @@ def hooked(
     made = subprocess.Popen(project.client(event), cwd=project.folder, env=env, start_new_session=True, **pipes)
     assert made.stdin
     with contextlib.suppress(BrokenPipeError), made.stdin:  # who has nobody to wake reads none of it
-        answered = {key: payload[key] for key in ("tool_response", "tool_use_id") if key in payload}  # the client's order
+        answered = {
+            key: payload[key] for key in ("tool_response", "tool_use_id") if key in payload
+        }  # the client's order
         made.stdin.write(json.dumps({**without(payload, *answered), **answered}, separators=(",", ":")).encode())
     made.stdin = None
     STARTED.append(made)
