@@ -551,6 +551,6 @@ def test_plans(data: Any) -> None:
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    for row in commands.COMMANDS.values():
+    for row in commands.VERBS.values():
         with contextlib.suppress(UsageError):
             assert isinstance(commands.read(row.arguments, load_arguments(told)), row.arguments)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Answer, Notebook, Project, code, reused, text_of
+from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -41,8 +41,8 @@ def project(lasting: Project, request: pytest.FixtureRequest) -> Iterator[Projec
 class Edit:
     """An edit as the client handles it: the hook that it waits for, and the one that may wake the agent later."""
 
-    def __init__(self, notebook: Notebook, source: str, **env: str) -> None:
-        self.project, self.notebook = notebook.project, notebook
+    def __init__(self, notebook: Notebook, source: str, tools: Path | None = None, **env: str) -> None:
+        self.project, self.notebook, self.tools = notebook.project, notebook, tools
         self.payload = notebook.edited(
             "insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
         )
@@ -52,7 +52,7 @@ class Edit:
         self.hook = self.started("PostToolUse")
 
     def started(self, event: str) -> subprocess.Popen[bytes]:
-        return hooked(self.project, event, self.payload, self.env)
+        return hooked(self.project, event, self.payload, self.env, self.tools)
 
     @property
     def answer(self) -> Answer:
@@ -64,11 +64,13 @@ class Edit:
 
 
 def hooked(
-    project: Project, event: str, payload: dict[str, Any], env: dict[str, str] | None = None
+    project: Project, event: str, payload: dict[str, Any], env: dict[str, str] | None = None, tools: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a hook as the client does."""
+    """Start a hook as the client does; `tools` has its programs, where it is an installed one."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    made = subprocess.Popen(project.client(event), cwd=project.folder, env=env, start_new_session=True, **pipes)
+    command = project.client(event)
+    command = [str(tools / "hook"), str(tools / "python"), *command[-3:]] if tools else command
+    made = subprocess.Popen(command, cwd=project.folder, env=env, start_new_session=True, **pipes)
     assert made.stdin
     with contextlib.suppress(BrokenPipeError), made.stdin:  # who has nobody to wake reads none of it
         answered = {
@@ -285,7 +287,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(project: Project, 
     source = WAITS
     if why == "a subagent":
         edit = Edit.__new__(Edit)
-        edit.project, edit.notebook, edit.env = project, notebook, dict(os.environ)
+        edit.project, edit.notebook, edit.tools, edit.env = project, notebook, None, dict(os.environ)
         edit.payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]) | {"agent_id": "a1"}
         edit.waker, edit.hook = edit.started("Wake"), edit.started("PostToolUse")
     else:
@@ -333,7 +335,8 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(project: Proj
     delivered(notebook, said)
     waker = rearmed(notebook)
     (notebook.path.parent / "go").touch()
-    assert "ran ok" in (said := woken(waker)) and "| after" in said
+    said = woken(waker)
+    assert "ran ok" in said and "| after" in said
     delivered(notebook, said)
     assert woken(rearmed(notebook)) == "" == say(notebook, "And?")
 
@@ -354,13 +357,16 @@ def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(p
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
-def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project) -> None:
+def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp_path: Path) -> None:
+    """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
     notebook = project.new("Train")
+    make_env(tmp_path / "env")
+    shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
     figure = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * 20_000_000}}
     raw = notebook.raw
     raw["cells"].append(code("1", "big") | {"outputs": [figure]})
     notebook.path.write_text(json.dumps(raw))
-    edit = Edit(notebook, WAITS)
+    edit = Edit(notebook, WAITS, tmp_path / "env" / "bin")
     assert "still running" in edit.answer.text
     for _ in range(2):
         process = psutil.Process(edit.waker.pid)
@@ -405,8 +411,8 @@ def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
     told, shown = [line.read_text()], [status.read_text()]
     until = time.monotonic() + 30
     while len(told) < 3 and time.monotonic() < until:
-        for path, seen in ((line, told), (status, shown)):
-            seen += [path.read_text()] * (path.read_text() != seen[-1])
+        for path, texts in ((line, told), (status, shown)):
+            texts.extend([path.read_text()] * (path.read_text() != texts[-1]))
         time.sleep(0.05)
     (notebook.path.parent / "go").touch()
     assert len(told) == 3 and len(shown) > len(told)

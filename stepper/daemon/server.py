@@ -217,8 +217,9 @@ class Daemon:
             self.ending.set()
             return
 
-        def progress(told: answers.Told) -> None:
-            writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
+        def progress(told: answers.Told | answers.CellRuns) -> None:
+            if not writer.is_closing():
+                writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)
         gone = asyncio.create_task(reader.read(1))
@@ -229,7 +230,8 @@ class Daemon:
             return gone.done() and gone.result() != b""
 
         given = wire.unpack_environ(environ)
-        caller = Caller(given, deliver=deliver, lives=lambda: _lives(given))
+        by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
+        caller = Caller(given, by=by, deliver=deliver, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         if verb.startswith(WAKERS):

@@ -2,7 +2,7 @@
 
 A row is a frozen dataclass: its fields are the arguments, its docstring is what help says, below its group's title. The
 daemon has a case for each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate
-its patterns.
+its patterns. Rows of another `face` than the shell's (`cellcommands`), and `unshown` arguments, are other agents'.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
     "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
 )  # fmt: skip
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
-KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list[Any]": list}
+KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Command:
         return " ".join(self.about.split("\n\n")[0].split())
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {}  # that a shell has
+VERBS: dict[str, Command] = {}  # all that the daemon is asked for; those of `cellcommands` once that is loaded
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class Arguments:
         group: str = NOTEBOOKS,
         examples: tuple[str, ...] = (),
         alias: str = "",
+        face: str = "shell",
     ) -> None:
         """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
-            COMMANDS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
+            VERBS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
+            COMMANDS.update({name: VERBS[name]} if face == "shell" else {})
 
 
 def word(default: Any = MISSING, **shell: Any) -> Any:
@@ -81,8 +86,23 @@ def option(about: str, default: Any = None, **shell: Any) -> Any:
     return field(default=default, metadata={"about": about, **shell})
 
 
+def unshown(about: str, default: Any = None, **more: Any) -> Any:
+    """An argument that no shell gives: other agents do."""
+    return field(default=default, metadata={"about": about, "unshown": True, **more})
+
+
+def of_shell(arguments: type[Arguments]) -> list[Field[Any]]:
+    """Return the arguments that a shell gives."""
+    return [each for each in fields(arguments) if not each.metadata.get("unshown")]
+
+
 def kind(argument: Field[Any]) -> type:
     """Return the type of an argument that is given."""
+    return kinds(argument)[0]
+
+
+def kinds(argument: Field[Any]) -> tuple[type, ...]:
+    """Return the types that an argument may have."""
     return KINDS[str(argument.type).removesuffix(" | None")]
 
 
@@ -92,8 +112,12 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
     for each in fields(arguments):
         value = told.get(each.name)
         if value is not None:
-            if not isinstance(value, kind(each)):
-                raise UsageError(f"the request's argument {each.name!r} must be of the kind {kind(each).__name__}")
+            of = kinds(each)
+            if not isinstance(value, of) or (isinstance(value, bool) and bool not in of):
+                named = " or ".join(one.__name__ for one in of)
+                raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
+            if value not in (choice := each.metadata.get("choice", [value])):
+                raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
             given[each.name] = value
         elif each.default is MISSING:
             raise UsageError(f"the request's argument {each.name!r} is missing")
@@ -117,10 +141,18 @@ class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Lo
     problem: str = word()
     name: str | None = option("The file name's part; from the problem when not given.")
     steps: list[Any] | None = option('A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step")
+    cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
+    run: bool = unshown("Whether these cells run.", default=True)
+    wait_seconds: float = unshown("How long the answer waits for these cells.", default=60)
 
 
 class Status(OfNotebook, name="status", examples=("status", "status --json")):
     """Show where a notebook stands: its steps (its cells, without a plan), what stopped it, its kernel, the daemon."""
+
+    wait_seconds: float | None = unshown("How long the answer waits for what this caller has running there.")
+    details: bool = unshown(
+        "What the kernel holds, and what it and the machine have of CPU, memory, GPU.", default=False
+    )
 
 
 class List(Arguments, name="list"):
@@ -141,6 +173,13 @@ class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run 
 
     notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
+    which: str = unshown(
+        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that ran, but were"
+        " changed since, or stand below one that was or that ran later; `restore`: as the command of that name.",
+        default="pending",
+        choice=("pending", "all", "stale", "restore"),
+    )
+    wait_seconds: float | None = unshown("How long the answer waits for the cells.")
 
 
 class History(OfNotebook, name="history"):

@@ -25,6 +25,7 @@ class Caller:
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
     left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
     call: str | None = None  # the tool's call that it asks for
+    by: str = "cli"  # by what it asks: hook, mcp, cli
     deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
     lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
 

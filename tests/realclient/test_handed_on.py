@@ -229,6 +229,22 @@ def test_the_person_ends_a_long_cell(
 
 
 @pytest.mark.nightly
+def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
+    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It was ended.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    wait_until(lambda: len(sleepers(project)) == 1)
+    stepper(project, "shutdown")
+    client.wait_for("It was ended.")
+    wait_until(lambda: not sleepers(project))
+    print(os.listdir(Paths(str(project)).runtime), news(model, 3), client.screen())
+    assert False
+
+
+@pytest.mark.nightly
 def test_a_daemon_that_dies_loses_nothing(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
@@ -242,7 +258,7 @@ def test_a_daemon_that_dies_loses_nothing(
     os.kill(daemon, signal.SIGKILL)
     finish(notebook)
     screen = client.wait_for("The end.")
-    assert screen.count(SUMMARY) == 1 and '✓ step 1 of 2 "Train" · ok' in screen
+    assert screen.count(SUMMARY) == 1 and "UserPromptSubmit says: ✓ run 1 · ok" in screen
     assert "| epoch 2/2: loss nan" in news(model, 3) and "lost its daemon and went on" in news(model, 3)
     assert status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
 
