@@ -20,7 +20,8 @@ DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
     "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources",
     "list": "notebook current state progress kernel age_s",
-    "use": "notebook",
+    "use": "notebook kernel elsewhere",
+    "kernels": "name kind about usual accepted reachable why offers",
     "run": "notebook ok ran cells skipped report results call",
     "restore": "notebook ok ran cells skipped report results call gone",
     "history": "notebook run cell_id step started_at duration_s outcome by",

@@ -123,6 +123,23 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
+def _use(used: dict[str, Any]) -> str:
+    said = f"{used['notebook']} is the current notebook"
+    said += f"; its next kernel runs in {used['kernel']}" if used["kernel"] else ""
+    if used["elsewhere"]:
+        return f"{said}. The present one runs in {used['elsewhere']}: `stepper restart {used['notebook']}` ends it."
+    return f"{said}."
+
+
+def _kernels(places: list[dict[str, Any]]) -> str:
+    lines = []
+    for place in places:
+        reached = {True: "ok", False: "can't be reached", None: "not accepted"}[place["reachable"]]
+        lines.append(f"{'*' if place['usual'] else ' '} {place['name']}: {place['about']}: {reached}")
+        lines += [f"    {one_line(each, 300)}" for each in (place["why"], *place["offers"]) if each]
+    return "\n".join(lines)
+
+
 def _plan(found: dict[str, Any]) -> str:
     lines = [one_line(found["notebook"])]
     for step in found["steps"]:
@@ -163,6 +180,8 @@ def _trust(found: dict[str, Any]) -> str:
         about = found[name] or {"path": "none", "is": "none"}
         is_link = about["is"] != about["path"]
         lines.append(f"  {name:<12}{about['path']}{' → ' + about['is'] if is_link else ''}")
+    for name, definition in found["kernels"].items():
+        lines.append(f"  kernels.{name}: {json.dumps(definition, ensure_ascii=False)}")
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
 
 
@@ -214,7 +233,8 @@ PRESENT = {
     "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
     "restore": _ran("nothing to restore; no cell of it had ended well"),
     "list": Rendering(_list),
-    "use": Rendering(lambda answer: f"{answer['notebook']} is the current notebook."),
+    "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
+    "kernels": Rendering(_kernels),
     "history": Rendering(_history, has_times=True),
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),

@@ -68,6 +68,8 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "preflight": FLAG,
     "record_timing": FLAG,
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
+    "kernel": ("the name of one of `kernels:`, or `local`", _name),
+    "kernels": ("a mapping of names to places", lambda value: isinstance(value, dict)),
     "hide_env": ("a list of names, such as `AWS_*`", lambda value: isinstance(value, list) and all(map(_name, value))),
 }
 assert set(RULES) == {item.name for item in fields(Limits)}
@@ -110,7 +112,36 @@ def parse(text: str, name: str) -> Limits:
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     if isinstance(values.get("notebooks"), str):
         values["notebooks"] = (values["notebooks"],)
+    if "kernels" in values or "kernel" in values:
+        _put_kernels(values, node, name, lines)
     return Limits(**values)
+
+
+def _put_kernels(values: dict[str, Any], node: yaml.Node | None, name: str, lines: dict[str, int]) -> None:
+    """Put the places where kernels may run in the place of what names them; raise UsageError with the line."""
+    from stepper.policy import kernels
+
+    try:
+        values["kernels"] = kernels.read(values.get("kernels", {}))
+    except kernels.WrongPlaceError as wrong:
+        path = ("kernels", *wrong.path)
+        raise UsageError(f"{name}, line {_line(node, path)}: `{'.'.join(path)}` {wrong.why}", wrong.hint) from None
+    named = values.get("kernel")
+    if named is not None and named != kernels.LOCAL and named not in values["kernels"]:
+        known = ", ".join([*values["kernels"], kernels.LOCAL])
+        raise UsageError(f"{name}, line {lines['kernel']}: `kernel: {named}` is none of `kernels:` ({known})")
+
+
+def _line(node: yaml.Node | None, path: Sequence[str]) -> int:
+    """Return the line in which the last of these keys stands, as far as they lead."""
+    line = 1
+    for key in path:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        held = next(((name, value) for name, value in pairs if name.value == key), None)
+        if held is None:
+            break
+        line, node = held[0].start_mark.line + 1, held[1]
+    return line
 
 
 def with_notebooks(text: str, patterns: Sequence[str], name: str) -> str:

@@ -11,7 +11,7 @@ HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT", "STEPPER_FACE", "STEPPER_M
 
 
 def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:
-    """Return a kernel's environment: the caller's, with the interpreter's folder first on PATH, as if activated.
+    """Return a kernel's environment: the caller's, as if its interpreter's (`python`, '' for none) was activated.
 
     stepper's own environment is taken off PATH, else `!pip install` in a cell would install there. `hidden` are names
     and patterns (`AWS_*`) of what it does not get.
@@ -24,7 +24,7 @@ def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Se
     folder, ours = os.path.dirname(python), os.path.realpath(os.path.join(own, "bin"))  # it has two names
     path = found.get("PATH", os.defpath).split(os.pathsep)
     others = [part for part in path if part != folder and os.path.realpath(part) != ours]
-    found["PATH"] = os.pathsep.join([folder, *others])
-    if os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
+    found["PATH"] = os.pathsep.join([folder, *others] if python else others)
+    if python and os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg")):
         found["VIRTUAL_ENV"] = os.path.dirname(folder)
     return found

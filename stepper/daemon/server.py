@@ -33,7 +33,7 @@ from stepper.ground.paths import Paths
 from stepper.hook import payload
 from stepper.hook.start import locked
 from stepper.kernel.late import Late
-from stepper.kernel.providers import PLACES
+from stepper.kernel.providers import AnyPlace
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import answers, calls, standing, steering
@@ -78,9 +78,9 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            PLACES["local"](os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
+            AnyPlace(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
-            lambda environ: workspace.place(path, environ),
+            lambda environ, kernel: workspace.place(path, environ, kernel),
             Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
             settle,
         )

@@ -17,7 +17,7 @@ from stepper.daemon.workspace import plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import arguments, commands, gate, plan
-from stepper.policy.model import Consent
+from stepper.policy.model import Consent, Limits
 from stepper.session import answers, following, standing, steering, unseen
 from stepper.session.session import Session
 
@@ -89,6 +89,10 @@ async def _of_project(request: Request, told: Any) -> object:
             return replace(await _status(request, None, told), daemon=request.about)
         case commands.List():
             return await _listed(request)
+        case commands.Kernels():
+            from stepper.daemon import kernels
+
+            return await kernels.listed(request)
         case commands.Shutdown() if not named:
             request.end()
             ending = (steering.shutdown(session, SHUTDOWN) for session in workspace.all_sessions())
@@ -113,7 +117,15 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     made = plan_of(told.problem, told.steps or [])
     slug = plan.slug(told.name or told.problem)
+    kernel = told.kernel or request.workspace.config.limits().kernel
+    metadata = None
+    if kernel != Limits.kernel:
+        from stepper.daemon import kernels
+
+        metadata = kernels.metadata(request, kernel)
     session, before = await request.workspace.new(made, slug, date.today(), request.owner)
+    if metadata is not None:
+        steering.use_kernel(session, told.kernel or "", metadata)
     steps = [answers.NamedStep(step.id, step.title) for step in made.steps]
     ran = None
     if told.cells:
@@ -134,6 +146,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             found = replace(await _status(request, session, told), daemon=request.about)
             missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
             return replace(found, unheard=missed)
+        case commands.Use(kernel=str(name)):
+            from stepper.daemon import kernels
+
+            return await kernels.use(request, session, name)
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepper.daemon.config import Config
 from stepper.daemon.elsewhere import Elsewhere
@@ -18,14 +18,17 @@ from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.paths import Paths, copy_of_ipykernel
-from stepper.ground.text import quoted
+from stepper.ground.text import one_line, quoted
 from stepper.notebook.creation import create
 from stepper.policy import plan as plans
-from stepper.policy.model import Plan, Step
+from stepper.policy.model import Limits, Plan, Step
 from stepper.session import steering
 from stepper.session.callers import Call
 from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
+
+if TYPE_CHECKING:
+    from stepper.policy.kernels import Place
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 
@@ -181,13 +184,37 @@ class Workspace:
         self.make_current(session.name, owner)
         return session, before.name if before else None
 
-    def place(self, path: str, environ: Mapping[str, str]) -> KernelPlace:
-        """Return where the kernel of a notebook runs; raise KernelError where there is no interpreter."""
+    def place(self, path: str, environ: Mapping[str, str], kernel: str = "") -> KernelPlace:
+        """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
         limits = self.config.limits()
-        python = self._interpreter(limits.python)
+        at = self._accepted(limits, kernel)
+        python = self._interpreter(limits.python) if at is None else self.usual_interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         own = self.paths.used_env
-        return KernelPlace(python, cwd, kernel_environ(environ, python, own, limits.hide_env), copy_of_ipykernel(own))
+        given = kernel_environ(environ, python, own, limits.hide_env)
+        return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
+
+    def _accepted(self, limits: Limits, kernel: str) -> Place | None:
+        """Return the place where a kernel is to run, None for this machine's interpreter; raise KernelError."""
+        name = kernel or limits.kernel
+        if name == Limits.kernel:
+            return None
+        if name not in limits.kernels:
+            known = ", ".join([*limits.kernels, Limits.kernel])
+            raise KernelError(
+                f"the notebook's kernel is to run in {one_line(name, 100)!r}, which is none of `kernels:` in"
+                f" .stepper/config.yaml ({known})",
+                "add it there, or name another: stepper use NOTEBOOK --kernel NAME",
+            )
+        place = limits.kernels[name]
+        if not self.paths.accepts_kernel(place.definition):
+            raise KernelError(f"`kernels.{name}` in .stepper/config.yaml was not accepted by you", "stepper trust")
+        return place
+
+    def usual_interpreter(self, asked: str | None) -> str:
+        """Return the project's interpreter, '' where there is none that may run."""
+        python = self.paths.python(asked)
+        return python if os.access(python, os.X_OK) and self.paths.accepts(python) else ""
 
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)

@@ -27,11 +27,12 @@ from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Checked, Fault, Run, instant
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
-from stepper.session.ports import Execution
+from stepper.session.ports import Diagnosis, Execution, Without
 from stepper.words import brief
 
 log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+PYTHON = ("python", "python3", "ipython")
 LONGEST, ROOM = 420, 330
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
 
@@ -61,6 +62,10 @@ class Adviser:
     surroundings: Surroundings
     pictures: Figures
     transform: Callable[[str], str]
+
+    def of(self, language: str) -> Diagnosis:
+        """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
+        return self if language in PYTHON else Onlooker(self)
 
     @harmless(lambda cell, namespace: None)
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
@@ -158,6 +163,21 @@ class Adviser:
     def saved(self, run: int) -> list[str]:
         """Return the paths of a run's pictures."""
         return self.pictures.of(run)
+
+
+@dataclass
+class Onlooker(Without):
+    """What is known of cells in any language: the pictures that they show."""
+
+    adviser: Adviser
+
+    def seen(self, execution: Execution, run: int) -> list[str]:
+        """Save the pictures of a run; return the lines on them."""
+        return list(self.adviser.seen(execution, run))
+
+    def saved(self, run: int) -> list[str]:
+        """Return the paths of a run's pictures."""
+        return list(self.adviser.saved(run))
 
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:

@@ -146,6 +146,10 @@ class Paths(Meeting):
         notes = [recorded(folder) for folder in self.checkouts]
         return any(python == note.get("python") or python in note.get("accepted", ()) for note in notes)
 
+    def accepts_kernel(self, definition: "Any") -> bool:
+        """Whether the user accepted a place of `kernels:` as it stands there now, by whatever name."""
+        return any(definition in recorded(folder).get("kernels", ()) for folder in self.checkouts)
+
     def env_is_ours(self) -> bool:
         """Whether this user's install recorded the environment that the hook runs."""
         return bool(recorded(self.lender))

@@ -118,6 +118,11 @@ class Channels:
             self.shell.leave()
             self.client.stop_channels()
 
+    def interrupt(self) -> None:
+        """Ask the kernel, by a message of its own channel, to interrupt what runs."""
+        if self.is_open:
+            self.client.control_channel.send(self.client.session.msg("interrupt_request", {}))
+
     def send(
         self,
         kind: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.ground import reading
@@ -17,7 +17,8 @@ from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, Guard
 from stepper.kernel.wake import Watch
-from stepper.policy.model import Death, Limits, Outcome
+from stepper.policy import classify
+from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.policy.namespace import Lasting, Namespace
 from stepper.session.ports import Execution
 
@@ -28,8 +29,26 @@ BACKLOG_SECONDS = 60.0  # from the reply: what the kernel had sent by then may t
 
 OWN_BYTES = 10_000  # of output that code of stepper's own may have
 
+NOT_HEARD = "it ran while no daemon was there: whether it ended well is not known, and this kernel does not remember it"
+NOT_REMEMBERED = "what it printed while no daemon was there is missing: this kernel does not remember it"
 # Who interrupted it → how it ended; everybody else is a person.
 INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
+
+
+@dataclass
+class Before:
+    """A request of a former daemon's that runs before: what is heard of it from now on."""
+
+    request: str
+    area: OutputArea
+    over: bool = False
+    error: dict[str, Any] | None = None
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take one of its messages."""
+        self.over = self.area.take(message) or self.over
+        if message["msg_type"] == "error":
+            self.error = bounded(message["content"])
 
 
 class Running:
@@ -40,7 +59,7 @@ class Running:
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
         self.area.watch = self.captured.watch = Watch(wake) if wake else None
-        self.before: tuple[str, OutputArea] | None = None  # the request that runs before it, and what is heard of that
+        self.before: Before | None = None
         self.caught = False  # an error did
         self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
         self.done = Execution(Outcome.OK)
@@ -107,6 +126,17 @@ class Running:
             ended.notes.append(missing)
         return ended
 
+    async def heard(self, before: Before) -> Execution:
+        """Return what came of a request of which no more is known than what was heard, not from its beginning on."""
+        self.of_cell, self.area, self.error = True, before.area, before.error
+        self.reply = {"status": "error" if before.error else "ok", "payload": []}
+        ended = await self.ended()
+        if not (before.over or self.kernel.interrupted):
+            ended.outcome = Outcome.ERROR
+            ended.fault = ended.fault or Fault(classify.NOBODY_HEARD, NOT_HEARD, (classify.NOBODY_HEARD,))
+        ended.notes.append(NOT_REMEMBERED)
+        return ended
+
     def take_all(self, inbox: Inbox) -> None:
         """Take the messages that are there, up to the last of this execution."""
         for message in inbox.messages():
@@ -115,9 +145,9 @@ class Running:
                 self.take(message)
                 if self.idle and inbox is self.kernel.channels.iopub:
                     break
-            elif self.before and message["parent_header"].get("msg_id") == self.before[0]:
-                self.kernel.heard(message, self.before[1])
-                self.before[1].take(message)
+            elif self.before and message["parent_header"].get("msg_id") == self.before.request:
+                self.kernel.heard(message, self.before.area)
+                self.before.take(message)
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
 
@@ -182,7 +212,7 @@ class Running:
             if done.memory:
                 await kernel.interrupt("memory")
             elif now > self.deadline:
-                self.stack = await kernel.process.sample()
+                self.stack = await kernel.process.sample() if kernel.helped else ""
                 await kernel.interrupt("deadline")
         if kernel.interrupted:
             self.interrupted_at = self.interrupted_at or now

@@ -47,7 +47,10 @@ def fault_of(told: dict[str, Any], error: dict[str, Any] | None, count: int | No
     """Return the fault: from the helper's message, else from the kernel's own (`bounded`), else None."""
     found = [*reading.read_all(Fault, [told.get("fault")])]
     if not found:
-        return Fault(error["ename"], error["evalue"], (), traceback=error["traceback"]) if error else None
+        if error is None:
+            return None
+        name = error["ename"] or "Error"  # bash's has none, only its exit status
+        return Fault(name, error["evalue"], (), traceback=error["traceback"])
     fault = found[0]
     # `stepper eval` has a number below 0 of its own
     numbers = (count, min((frame.cell for frame in fault.frames), default=0))

@@ -10,10 +10,10 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import Connection
-from stepper.kernel.execution import Running, recorded
+from stepper.kernel.execution import Before, Running, recorded
 from stepper.kernel.place import GRACE_SECONDS
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.policy.namespace import Namespace
+from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.ports import Execution
 
 
@@ -49,11 +49,15 @@ class LiveKernel(Connection):
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
         messages = [*inbox.messages()] if await inbox.ready(0.01) else []
         for message in messages:
+            if message["msg_type"] == "kernel_info_reply" and isinstance(message["content"], dict):
+                self.helped = message["content"].get("implementation") == "ipython"
             self.heard(message)
         return bool(messages)
 
     async def _set_up(self, seconds: float) -> None:
-        """Install the helper where it is not there."""
+        """Install the helper where it is not there; other languages' kernels, and other Pythons', do without."""
+        if not self.helped:
+            return
         done = await self._housekeeping(helper.INSTALL, seconds, helper.given(self.parts, self.process.stack))
         if done.outcome is not Outcome.OK:
             how = done.death.how if done.death else done.outcome
@@ -109,11 +113,13 @@ class LiveKernel(Connection):
     async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over; None where it never began.
 
-        What it published is in the helper's record; what comes meanwhile is for those who look on. Raise KernelError.
+        What it published is in the helper's record; what comes meanwhile is for those who look on, and all that is
+        known of it where there is no helper. Raise KernelError.
         """
         self.channels.open()
         running, area = Running(self, max(0.0, seconds), limits), Running(self, 0.0, limits, wake).area
-        running.before, self.coming = (request, area), area
+        running.before = before = Before(request, area)
+        self.coming = area
         try:
             ended = await self._run(running, "", silent=True)  # it is served behind what runs
         finally:
@@ -123,6 +129,9 @@ class LiveKernel(Connection):
             return ended
         why = self.interrupted
         await self._reach(GRACE_SECONDS)
+        if not self.helped:
+            self.interrupted = why
+            return await Running(self, 0.0, limits).heard(before)
         told = (await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)).told
         await self._set_up(GRACE_SECONDS)
         await self.namespace()  # what lasts, which the record leaves out
@@ -136,6 +145,8 @@ class LiveKernel(Connection):
 
         Also what a former daemon may have put on its cell; not what was heard here.
         """
+        if not self.helped:
+            return []
         told = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
         messages = [*recorded(told.told)]
         ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
@@ -144,4 +155,6 @@ class LiveKernel(Connection):
 
     async def namespace(self) -> Namespace:
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
+        if not self.helped:
+            return UNKNOWN
         return (await self._housekeeping(helper.ASK, GRACE_SECONDS)).namespace

@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+from stepper.ground import private
+from stepper.ground.errors import KernelError
 from stepper.kernel.local.kernels import LocalKernels
-from stepper.session.ports import KernelProvider
+from stepper.policy.model import Death
+from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider
 
-# The name of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
-# what the kernel's helper may load besides its own.
-PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {"local": LocalKernels}
+if TYPE_CHECKING:
+    from stepper.kernel.local.specs import Spec
+    from stepper.policy.kernels import Place
+
+# The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
+# what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
+PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
+    "local": LocalKernels,
+    "kernelspec": LocalKernels,
+}
+
+PYTHON = KernelMetadata("python3", "Python 3", "python")
+
+
+def metadata(place: Place | None, environ: Mapping[str, str], python: str) -> KernelMetadata:
+    """Return what a notebook says of a kernel in a place (None for the project's); raise KernelError."""
+    if place is None or not place.is_local:
+        return PYTHON
+    spec = _spec(place, environ, python)
+    return KernelMetadata(spec.name, spec.display_name, spec.language)
+
+
+async def look(place: Place, environ: Mapping[str, str], python: str) -> list[str]:
+    """Return what a place offers, in short lines; raise KernelError where it can't be reached."""
+    if place.is_local:
+        spec = _spec(place, environ, python)
+        return [f"{spec.display_name} ({spec.language}): {spec.folder}"]
+    raise unknown(place.kind)
+
+
+def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
+    from stepper.kernel.local import specs
+    from stepper.policy.kernels import Kernelspec
+
+    assert isinstance(place.where, Kernelspec)  # what is local is one
+    return specs.named(place.where.kernelspec, environ, python)
+
+
+def unknown(kind: str) -> KernelError:
+    """Return the error on a kind of place whose provider there is not."""
+    return KernelError(f"this version of stepper starts no kernels in places of the kind `{kind}`")
+
+
+class AnyPlace:
+    """One notebook's kernel, wherever it is to run; where the last one does, its record tells."""
+
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
+        self.record, self.given = record, (record, runtime, parts)
+
+    async def start(self, place: KernelPlace) -> Kernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        kind = place.at.kind if place.at else "local"
+        if kind not in PLACES:
+            raise unknown(kind)
+        return await PLACES[kind](*self.given).start(place)
+
+    async def attach(self) -> Kernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        return await PLACES[self._recorded()](*self.given).attach()
+
+    def _recorded(self) -> str:
+        """Return the kind of place that the record tells of; `local` reads what can't be read, and says why."""
+        try:
+            kind = json.loads(private.read(self.record)).get("kind", "local")
+            return kind if kind in PLACES else "local"
+        except (OSError, ValueError, AttributeError, TypeError):
+            return "local"

@@ -22,7 +22,7 @@ from stepper.notebook.plainjson import Changes, load_json, rewrite
 from stepper.notebook.rawcells import cleared, renamed, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
-from stepper.session.ports import Execution, Models, Outputs, Target
+from stepper.session.ports import Execution, KernelMetadata, Models, Outputs, Target
 
 ATTEMPTS = 5  # how often a write starts anew because somebody else wrote meanwhile
 FRESH_SECONDS = 2.0  # since a file was written: what is no JSON may be a save half done
@@ -209,10 +209,12 @@ class IpynbFile:
 
         self._change(changes)
 
-    def set_plan(self, plan: Plan) -> None:
-        """Put the plan into `metadata.stepper`; raise NotebookError."""
-        told = plans.to_json(plan)
-        self._change(lambda document: {"metadata": lambda metadata: {**metadata, "stepper": told}})
+    def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
+        """Put the plan into `metadata.stepper`, and what its kernel is where Jupyter has that; raise NotebookError."""
+        told: dict[str, Any] = {"stepper": plans.to_json(plan)}
+        if kernel is not None:
+            told |= {"kernelspec": vars(kernel), "language_info": {"name": kernel.language}}
+        self._change(lambda document: {"metadata": lambda metadata: {**metadata, **told}})
 
     def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells in another order, with others among them; return all as they are then, and those others.

@@ -12,6 +12,8 @@ from stepper.policy.model import Fault, Outcome, Verdict
 
 R, T, U = Verdict.RECOVERABLE, Verdict.TRANSIENT, Verdict.UNRECOVERABLE
 
+NOBODY_HEARD = "NobodyHeard"  # a run that lost its daemon, in a kernel that remembers nothing: it is never run twice
+
 # A fault is known by its words: the names of all its classes, its `errno NAME`, its `HTTP STATUS`. The first row whose
 # word it has decides, so rows above are more special than rows below. What has no row is recoverable.
 ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
@@ -19,6 +21,7 @@ ROWS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     (T, ("HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")),
     (R, ("HTTP",)),
     # a person must act
+    (U, (NOBODY_HEARD,)),
     (U, ("MemoryError", "PermissionError", "SystemExit")),
     (U, ("KeyboardInterrupt",)),  # not by stepper, that is `cancelled`: somebody else wants an end, or the cell itself
     (U, ("IPython.core.error.StdinNotImplementedError",)),  # input() and getpass()

@@ -31,6 +31,7 @@ class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Lo
     problem: str = word()
     name: str | None = option("The file name's part; from the problem when not given.")
     steps: list[Any] | None = option('A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step")
+    kernel: str | None = option("Where its kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
     cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
     run: bool = unshown("Whether these cells run.", default=True)
     wait_seconds: float = unshown("How long the answer waits for these cells.", default=60)
@@ -49,10 +50,11 @@ class List(Arguments, name="list"):
     """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one."""
 
 
-class Use(Arguments, name="use", examples=("use analysis",)):
+class Use(Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")):
     """Make NOTEBOOK the current one; in Claude Code's own shell, that of its session."""
 
     notebook: str = word()
+    kernel: str | None = option("Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
 
 
 class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json")):
@@ -146,6 +148,13 @@ class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval
 
     source: str = word(metavar="CODE", stdin=True)
     notebook: str | None = option(WHICH)
+
+
+class Kernels(Arguments, name="kernels", group=KERNEL):
+    """List the places where kernels may run: what they are, whether they can be reached, what they offer.
+
+    `kernels:` in .stepper/config.yaml names them; nothing is asked of one that you have not accepted (stepper trust).
+    """
 
 
 class Interrupt(OfNotebook, name="interrupt", group=KERNEL):

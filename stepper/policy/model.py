@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from stepper.ground.text import one_line
+
+if TYPE_CHECKING:
+    from stepper.policy.kernels import Place
 
 Key = int | str  # a step's id, or the id of a cell in no step
 
@@ -100,6 +104,7 @@ class Plan:
 
     problem: str = ""
     steps: tuple[Step, ...] = ()
+    kernel: str = ""  # the name of the place where the notebook's kernel runs; '' for the project's
 
     def step(self, number: int | None) -> Step | None:
         """Return the step with that id, or None."""
@@ -242,6 +247,8 @@ class Limits:
     record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()
+    kernel: str = "local"  # the name of a place, or this: the project's interpreter on this machine
+    kernels: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def patterns(self) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ def expression(criterion: str) -> str:
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as it stands in `metadata.stepper` and in the journal: without what says nothing."""
-    return {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
+    told = {"problem": plan.problem, "steps": [_told(step) for step in plan.steps]}
+    return {**told, "kernel": plan.kernel} if plan.kernel else told
 
 
 def _told(step: Step) -> dict[str, Any]:
@@ -83,9 +84,9 @@ def from_json(data: Any) -> Plan | None:
                 item.get("kind", "step"),
                 item.get(LONG) is True,
             )
-            for item in data["steps"]
+            for item in (data.get("steps", ()) if "kernel" in data else data["steps"])
         )
-        made = Plan(str(data.get("problem", "")), tuple(read))
+        made = Plan(str(data.get("problem", "")), tuple(read), str(data.get("kernel", "")))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
     ids = {step.id for step in made.steps}

@@ -139,9 +139,31 @@ class Listed:
 
 @dataclass(frozen=True)
 class Used:
-    """The notebook that is the current one from now on."""
+    """The notebook that is the current one from now on; the place of its next kernel, where that was asked for.
+
+    Its present kernel lives `elsewhere` where that is another place.
+    """
 
     notebook: str
+    kernel: str | None = None
+    elsewhere: str | None = None
+
+
+@dataclass(frozen=True)
+class PlaceOfKernels:
+    """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
+
+    `reachable` is None where nobody asked, `why` then says why not.
+    """
+
+    name: str
+    kind: str
+    about: str
+    usual: bool
+    accepted: bool
+    reachable: bool | None = None
+    why: str = ""
+    offers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

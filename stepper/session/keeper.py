@@ -25,7 +25,7 @@ class Keeper:
     def __init__(
         self,
         provider: KernelProvider,
-        place: Callable[[Mapping[str, str]], KernelPlace],
+        place: Callable[[Mapping[str, str], str], KernelPlace],
         state: State,
         log: Callable[[Event], None],
         hears: Callable[[dict[str, Any], bool], bool],
@@ -68,7 +68,7 @@ class Keeper:
             await self.end(f"the kernel died ({death.how})")
         self.starting = True
         try:
-            self.kernel = kernel = await self.provider.start(self.place(environ))
+            self.kernel = kernel = await self.provider.start(self.place(environ, self.state.plan.kernel))
             kernel.hears = self.hears
         finally:
             self.starting = False

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
 from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.policy.state import State
+
+if TYPE_CHECKING:
+    from stepper.policy.kernels import Place
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,16 @@ class KernelPlace:
     cwd: str
     environ: Mapping[str, str]
     copy: str = ""  # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter that has none
+    at: Place | None = None  # where that is besides `python` on this machine
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """What a notebook's metadata says of its kernel, for those who open it elsewhere."""
+
+    name: str
+    display_name: str
+    language: str
 
 
 @dataclass(frozen=True)
@@ -228,8 +241,8 @@ class NotebookFile(Protocol):
     def clear(self, cells: Sequence[Cell]) -> None:
         """Take the outputs of code cells away; raise NotebookError."""
 
-    def set_plan(self, plan: Plan) -> None:
-        """Put the plan into the metadata, the modification time kept; raise NotebookError."""
+    def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
+        """Put the plan into the metadata, the modification time kept, and what its kernel is; raise NotebookError."""
 
     def touch(self) -> None:
         """Set the modification time to now, for those who poll it."""
@@ -275,6 +288,10 @@ class Journal(Protocol):
 
 class Diagnosis(Protocol):
     """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
+
+    def of(self, language: str) -> Diagnosis:
+        """Return the diagnosis of cells that are in a language."""
+        return self
 
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.ground.errors import KernelError, NotebookError
-from stepper.policy import firstline, plan, turn
+from stepper.policy import classify, firstline, plan, turn
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
 from stepper.session.ports import Execution
@@ -33,7 +33,8 @@ async def settle(session: Session) -> None:
         return
     session.namespace = execution.namespace
     work = _work(session, cut)
-    work.notes.append(f"{where} lost its daemon and went on: this is how it ended")
+    unheard = execution.fault is not None and execution.fault.ename == classify.NOBODY_HEARD
+    work.notes.append(f"{where} lost its daemon and went on" + ": this is how it ended" * (not unheard))
     begun = replace(cut, number=work.cell.number, index=work.cell.index)  # where its cell stands now
     run, follows = await conclude(session, work, begun, execution, _age(cut))
     if follows.act is turn.Act.AGAIN:  # nobody waits to have it repeated

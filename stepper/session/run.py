@@ -61,7 +61,8 @@ def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool
     limits = session.limits()
     task = turn.task(session.state, cells, cell, limits)
     notes, was_complete = [*task.notes], session.state.complete
-    how = (notes, was_complete, task.criterion, task.wake)
+    criterion = task.criterion if session.speaks_python else ""  # what reads like Python may mean something else
+    how = (notes, was_complete, criterion, task.wake)
     return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
 
 

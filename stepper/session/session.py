@@ -48,11 +48,12 @@ class Session:
         journal: Journal,
         kernels: KernelProvider,
         limits: Callable[[], Limits],
-        place: Callable[[Mapping[str, str]], KernelPlace],
+        place: Callable[[Mapping[str, str], str], KernelPlace],
         adviser: Diagnosis,
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
-        self.name, self.file, self.journal, self.limits, self.adviser = name, file, journal, limits, adviser
+        self.name, self.file, self.journal, self.limits, self.advisers = name, file, journal, limits, adviser
+        self.adviser, self.speaks_python = adviser, True  # as the notebook's language has it
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -158,16 +159,25 @@ class Session:
     # --- the notebook -----------------------------------------------------------------------------------------
 
     def read(self) -> Notebook:
-        """Read the notebook, take over a plan that the journal does not know; raise NotebookError."""
+        """Read the notebook, take over a plan and a kernel that the journal does not know; raise NotebookError."""
         document = self.file.read()
-        if document.language not in LANGUAGES:
+        known, told = self.state.plan, plan.from_json(document.plan)
+        if told and (new := replace(known, kernel=told.kernel) if known.steps else told) != known:
+            self.log(events.Planned(at=now(), plan=plan.to_json(new)))
+        if not self.runs(document):
             raise NotebookError(
-                f"{self.name} is a notebook of the language {document.language!r}; stepper runs Python notebooks only"
+                f"{self.name} is a notebook of the language {document.language!r}, and its kernel here is Python's",
+                f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
             )
-        told = plan.from_json(document.plan)
-        if told and not self.state.plan.steps:
-            self.log(events.Planned(at=now(), plan=plan.to_json(told)))
+        self.speaks_python = document.language in LANGUAGES
+        self.adviser = self.advisers.of(document.language)
         return document
+
+    def runs(self, document: Notebook) -> bool:
+        """Whether the notebook's language may be its kernel's: one that is named may have any."""
+        if document.language in LANGUAGES:
+            return True
+        return (self.state.plan.kernel or self.limits().kernel) != Limits.kernel
 
     def mended(self) -> Notebook:
         """Read the notebook before something runs; cells that share an id get ids of their own. Raise NotebookError."""

@@ -14,6 +14,7 @@ from stepper.policy.state import State
 from stepper.session import answers, standing
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
+from stepper.session.ports import KernelMetadata
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Session
 from stepper.words import brief
@@ -199,6 +200,13 @@ async def skip(session: Session, reason: str) -> str:
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
+
+
+def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:
+    """Have the notebook's next kernel run in the place of that name ('' for the project's); raise NotebookError."""
+    made = replace(session.state.plan, kernel=name)
+    session.file.set_plan(made, kernel)
+    session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
 def confirm(session: Session, words: str) -> str:

@@ -9,7 +9,7 @@ from stepper.policy import changes, events
 from stepper.policy.model import Cell
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook
-from stepper.session.session import LANGUAGES, Session
+from stepper.session.session import Session
 from stepper.words import brief, report
 
 
@@ -42,7 +42,7 @@ def compare(session: Session) -> tuple[Notebook, list[Cell]]:
     Raise NotebookError.
     """
     document, state = session.file.glance(), session.state
-    if document.language not in LANGUAGES:
+    if not session.runs(document):
         return document, []
     fresh = changes.changed(document.cells, state.ran_ever)
     session.unrun = {cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun}

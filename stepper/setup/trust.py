@@ -67,19 +67,22 @@ def forget(paths: Paths) -> None:
 
 
 def trust(paths: Paths) -> dict[str, Any]:
-    """Record the interpreter and the hook environment that the checkout names as accepted; return what they are.
+    """Record the interpreter, the hook environment and the kernels' places that the checkout names as accepted.
+
+    Return what they are.
 
     An environment that install made is the one that runs, whatever the checkout holds. Raise StepperError, with nothing
     recorded, where somebody else could change what would run.
     """
     from stepper.daemon import config
 
-    asked = config.load(paths).python
+    limits = config.load(paths)
+    asked, places = limits.python, {name: dict(place.definition) for name, place in limits.kernels.items()}
     python, known = paths.python(asked), recorded(paths.project)
     installed = os.path.isdir(paths.env) and not os.path.islink(paths.env)
     env = (paths.env if installed else paths.link) if os.path.exists(paths.link) else ""
     if not os.path.exists(python):
-        if asked or not env:
+        if asked or not (env or places):
             raise UsageError(f"there is no interpreter to accept: {python} is missing", "./install.sh  # makes one")
         python = ""
     inside = [os.path.join(env, name) for name in ("bin/python", "packages", "session.sh")] if env else []
@@ -91,6 +94,9 @@ def trust(paths: Paths) -> dict[str, Any]:
         note["python"] = python
     elif python and python not in note.get("accepted", ()):
         note["accepted"] = [*note.get("accepted", ()), python]
+    held = note.get("kernels", [])
+    if new := [each for each in places.values() if each not in held]:
+        note["kernels"] = [*held, *new]  # those of a former configuration too: a kernel may live there
     remember(paths, note or {"accepted": []})
     if env == paths.link:
         with writing(paths.env):
@@ -99,6 +105,7 @@ def trust(paths: Paths) -> dict[str, Any]:
         "project": paths.project,
         "interpreter": {"path": python, "is": os.path.realpath(python)} if python else None,
         "environment": {"path": paths.link, "is": os.path.realpath(paths.env)} if env else None,
+        "kernels": places,
         "recorded": paths.record,
     }
 

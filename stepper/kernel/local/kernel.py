@@ -34,16 +34,19 @@ OUT_OF_MEMORY = "killed by the system: out of memory (SIGKILL)", "OutOfMemory"
 
 
 class LocalProcess:
-    """A kernel's process on this machine, our child or a former daemon's, reached by sockets that are files.
+    """A kernel's process on this machine, our child or a former daemon's, reached by sockets that are files or ports.
 
     `told` is its record.
     """
 
-    def __init__(self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files) -> None:
+    def __init__(
+        self, told: dict[str, Any], identity: Identity, child: Popen[bytes] | None, files: Files, runtime: str
+    ) -> None:
         self.id, self.identity, self.child, self.files = told["kernel"], identity, child, files
         self.python: str = told["python"]
         self.lacks = str(told.get("lacks", ""))
-        self.runtime = os.path.dirname(told["connection"]["ip"])
+        self.runtime = runtime  # where its connection file lies, and its sockets where they are files
+        self.by_message = told.get("interrupt") == "message"
         self.log, self.stack = str(files.stderr), str(files.stack)
         self.channels = Channels(told["connection"])
         self.oom_kills = OomKills(identity.pid)
@@ -55,7 +58,9 @@ class LocalProcess:
 
     async def interrupt(self) -> None:
         """Interrupt it with its process group; never a pid or a group that others have taken."""
-        if self.identity.alive():
+        if self.by_message:
+            self.channels.interrupt()
+        elif self.identity.alive():
             with contextlib.suppress(ProcessLookupError):
                 # It leads a group of its own, which is there as long as it is.
                 if os.getpgid(self.identity.pid) == self.identity.pid:

@@ -45,7 +45,7 @@ class LocalKernels:
         try:
             return await self._start(place)
         except IpykernelMissingError as missing:
-            if not place.copy or not glob.glob(f"{glob.escape(place.copy)}*"):
+            if place.at or not place.copy or not glob.glob(f"{glob.escape(place.copy)}*"):
                 raise
             try:
                 return await self._start(place, missing.hint)
@@ -54,7 +54,13 @@ class LocalKernels:
 
     async def _start(self, place: KernelPlace, lacks: str = "") -> LiveKernel:
         """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
-        name = uuid.uuid4().hex
+        name, spec = uuid.uuid4().hex, None
+        if place.at is not None:
+            from stepper.kernel.local import specs
+            from stepper.policy.kernels import Kernelspec
+
+            assert isinstance(place.at.where, Kernelspec)  # the others' kernels are not local
+            spec = specs.named(place.at.where.kernelspec, place.environ, place.python)
         # On record before it is there: what a daemon that dies now leaves behind is found by the kernel's id.
         try:
             self.files.note({"kernel": name})
@@ -67,9 +73,12 @@ class LocalKernels:
             raise KernelError(why, getattr(error, "hint", "")) from error
         with stderr:
             try:
-                child, connection = launch.launch(place, name, self.runtime, stderr, place.copy if lacks else "")
+                child, connection = launch.launch(place, name, self.runtime, stderr, place.copy if lacks else "", spec)
                 identity = Identity.of(child.pid)
-                told = {"kernel": name, "python": place.python, "connection": connection, "lacks": lacks}
+                python = str(child.args[0]) if spec and isinstance(child.args, list) else place.python
+                told = {"kernel": name, "python": python, "connection": connection, "lacks": lacks}
+                if spec:
+                    told["interrupt"] = spec.interrupt_mode
                 told["provisioner"] = asdict(identity)
                 kernel = self._live(told, identity, child)
             except BaseException as error:
@@ -93,13 +102,24 @@ class LocalKernels:
         from stepper.kernel.live import LiveKernel
         from stepper.kernel.local.kernel import LocalProcess
 
-        return LiveKernel(LocalProcess(told, identity, child, self.files), self.parts)
+        return LiveKernel(LocalProcess(told, identity, child, self.files, self.runtime), self.parts)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""
         await asyncio.to_thread(process.clear, kernel)
         launch.clear_files(self.runtime, kernel)
         self.files.forget()
+
+    def _is_ours(self, kernel: str, connection: Mapping[str, Any], identity: Identity) -> bool:
+        """Whether what a record names is a kernel's of this project: by its sockets, or its process, which has ports.
+
+        Where that is gone there is nobody to talk with.
+        """
+        if connection["transport"] == "ipc":
+            return bool(connection["ip"] == launch.socket_path(self.runtime, kernel))
+        if (connection["transport"], connection["ip"]) != ("tcp", "127.0.0.1"):
+            return False
+        return not identity.alive() or process.holds(identity.pid, kernel)
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
@@ -109,10 +129,10 @@ class LocalKernels:
             if "connection" not in told:  # its daemon died while it started it: nothing has run in it
                 await self._clear(told["kernel"])
                 return None
-            ip = launch.socket_path(self.runtime, told["kernel"])
-            if (told["connection"]["transport"], told["connection"]["ip"]) != ("ipc", ip):
+            identity = Identity.recorded(told["provisioner"])
+            if not self._is_ours(told["kernel"], told["connection"], identity):
                 raise ValueError("it names sockets that are not in this project's folder: no kernel of ours")
-            kernel = self._live(told, Identity.recorded(told["provisioner"]))
+            kernel = self._live(told, identity)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

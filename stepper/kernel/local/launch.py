@@ -12,12 +12,15 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import DEVNULL, Popen
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from stepper.ground import private
 from stepper.kernel.local import memory
 from stepper.kernel.local.process import MARKER
 from stepper.session.ports import KernelPlace
+
+if TYPE_CHECKING:
+    from stepper.kernel.local.specs import Spec
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 # As `-m ipykernel_launcher`, which would take that and what it needs from the notebook's own folder, where a stranger
@@ -58,20 +61,29 @@ def socket_path(runtime: str, kernel: str) -> str:
 
 
 def launch(
-    place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes], copy: str = ""
+    place: KernelPlace, kernel: str, runtime: str, stderr: IO[bytes], copy: str = "", spec: Spec | None = None
 ) -> tuple[Popen[bytes], dict[str, Any]]:
     """Start a kernel's process, the first to go where memory runs out; return it and how it is reached. Raise OSError.
 
-    It leads a session of its own, to live on when the daemon dies. `copy` is that of `place`, where it is needed.
+    It leads a session of its own, to live on when the daemon dies. `copy` is that of `place`, where it is needed; what
+    a kernelspec starts is told the ports of this machine: few languages' kernels know sockets that are files.
     """
     ip = socket_path(runtime, kernel)
     connection: dict[str, Any] = {f"{name}_port": number for number, name in enumerate(CHANNELS, 1)}
-    connection |= {"transport": "ipc", "ip": ip, "key": secrets.token_hex(32), "signature_scheme": "hmac-sha256"}
+    connection |= {"transport": "ipc", "ip": ip}
     file = f"{ip}.json"
+    environ: Mapping[str, str] = {name: told for name, told in place.environ.items() if name not in NOT_ITS_OWN}
+    if spec is None:
+        command = [place.python, "-c", START.format(WITH_COPY.format(copy) if copy else ""), *ARGUMENTS, file]
+    else:
+        from stepper.kernel.local import specs
+
+        connection = specs.loopback(CHANNELS)
+        command, environ = spec.command(file, place.python), spec.environ(environ)
+    connection |= {"key": secrets.token_hex(32), "signature_scheme": "hmac-sha256"}
     private.replace(file, json.dumps(connection).encode())
-    environ = {name: value for name, value in place.environ.items() if name not in NOT_ITS_OWN}
     child = Popen(
-        [place.python, "-c", START.format(WITH_COPY.format(copy) if copy else ""), *ARGUMENTS, file],
+        command,
         stdin=DEVNULL,
         stdout=stderr,
         stderr=stderr,

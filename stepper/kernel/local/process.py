@@ -112,6 +112,15 @@ def tree(kernel: str, root: Identity | None = None) -> list[psutil.Process]:
     return list(found.values())
 
 
+def holds(pid: int, kernel: str) -> bool:
+    """Whether a process is a kernel's of that id, of this user."""
+    try:
+        found = psutil.Process(pid)
+        return _marker(found) == kernel and found.uids().real == os.getuid()
+    except psutil.Error:
+        return False
+
+
 def _marker(process: psutil.Process) -> str:
     """Return the id of the kernel to which a process belongs; '' for none, or another user's process."""
     try:

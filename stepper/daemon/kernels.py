@@ -1,0 +1,70 @@
+"""The places where kernels may run: what `stepper kernels` lists, which a notebook takes. Loaded with the first ask."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stepper.daemon.requests import Request
+from stepper.ground.errors import KernelError, UsageError
+from stepper.ground.text import one_line
+from stepper.kernel import providers
+from stepper.policy import kernels
+from stepper.session import answers, steering
+from stepper.session.ports import KernelMetadata
+from stepper.session.session import Session
+
+LOOK_SECONDS = 10.0  # at a place, whatever lies between
+ASK = "was not accepted by you: nothing was asked of it (`stepper trust`)"
+
+
+def metadata(request: Request, name: str) -> KernelMetadata:
+    """Return what a notebook says of its kernel that is to run in that place; raise UsageError, KernelError."""
+    limits = request.workspace.config.limits()
+    if name != kernels.LOCAL and name not in limits.kernels:
+        known = ", ".join([*limits.kernels, kernels.LOCAL])
+        why = f"there is no kernel {one_line(name, 100)!r} in `kernels:` of .stepper/config.yaml ({known})"
+        raise UsageError(why, "stepper kernels  # shows them")
+    python = request.workspace.usual_interpreter(limits.python)
+    return providers.metadata(limits.kernels.get(name), request.caller.environ, python)
+
+
+async def use(request: Request, session: Session, name: str) -> answers.Used:
+    """Have a notebook's kernel run in another place from the next one on; return that it does."""
+    found, usual = metadata(request, name), request.workspace.config.limits().kernel
+    had = session.state.plan.kernel or usual
+    steering.use_kernel(session, "" if name == usual else name, found)
+    kernel = await session.keeper.find()
+    lives = kernel is not None and await kernel.death() is None
+    return answers.Used(session.name, name, elsewhere=had if lives and had != name else None)
+
+
+async def listed(request: Request) -> list[answers.PlaceOfKernels]:
+    """Return the places, the project's interpreter first; those that were accepted are looked at."""
+    limits, workspace = request.workspace.config.limits(), request.workspace
+    usual = limits.kernel
+    python = workspace.paths.python(limits.python)
+    try:
+        workspace.place(workspace.paths.project, request.caller.environ, kernels.LOCAL)
+        reachable, why = True, ""
+    except KernelError as error:
+        reachable, why = False, error.message
+    accepted = workspace.paths.accepts(python)
+    local = answers.PlaceOfKernels(kernels.LOCAL, "local", python, usual == kernels.LOCAL, accepted, reachable, why)
+    others = await asyncio.gather(*(_look(request, place, usual) for place in limits.kernels.values()))
+    return [local, *others]
+
+
+async def _look(request: Request, place: kernels.Place, usual: str) -> answers.PlaceOfKernels:
+    workspace, limits = request.workspace, request.workspace.config.limits()
+    accepted = workspace.paths.accepts_kernel(place.definition)
+    told = (place.name, place.kind, kernels.about(place), place.name == usual, accepted)
+    if not accepted:
+        return answers.PlaceOfKernels(*told, None, f"`kernels.{place.name}` {ASK}")
+    python = workspace.usual_interpreter(limits.python)
+    try:
+        found = await asyncio.wait_for(providers.look(place, request.caller.environ, python), LOOK_SECONDS)
+    except KernelError as error:
+        return answers.PlaceOfKernels(*told, False, error.message)
+    except asyncio.TimeoutError:
+        return answers.PlaceOfKernels(*told, False, f"it did not answer within {LOOK_SECONDS:.0f} s")
+    return answers.PlaceOfKernels(*told, True, "", found)

@@ -1,0 +1,224 @@
+"""`kernels:` of the configuration, the place that a notebook names, what of it was accepted; notebooks in other languages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from stepper.daemon import config
+from stepper.ground.errors import UsageError
+from stepper.policy import kernels, plan
+from stepper.policy.model import Limits, Plan
+from stepper.setup import trust
+from tests.conftest import Notebook, Project, code, scratch
+from tests.test_languages import BASH, lacks
+
+EXAMPLE = """
+kernels:
+  gpu:     {slurm: {partition: gpu, time: "4:00:00", mem: 32G, cpus: 8, gres: "gpu:1", setup: "module load cuda", python: /shared/venv/bin/python, extra: ["--account=x"]}}
+  mine:    {slurm: {jobid: 1234}}                      # an allocation that the person holds: srun --overlap
+  hub:     {jupyter: {url: "https://hub.example.org/user/me/", token_env: HUB_TOKEN, kernel: python3}}
+  box:     {ssh: {host: box, python: /opt/venv/bin/python}}
+  r:       {kernelspec: ir}                            # any installed kernelspec, local
+kernel: gpu
+"""
+
+
+def test_the_places_are_read_as_they_stand() -> None:
+    limits = config.parse(EXAMPLE, "config.yaml")
+    assert limits.kernel == "gpu" and list(limits.kernels) == ["gpu", "mine", "hub", "box", "r"]
+    gpu, mine, hub, box, r = (place.where for place in limits.kernels.values())
+    assert gpu == kernels.Slurm(
+        "gpu", time="4:00:00", mem="32G", cpus=8, gres="gpu:1", setup="module load cuda",
+        python="/shared/venv/bin/python", extra=("--account=x",),
+    )  # fmt: skip
+    assert mine == kernels.Slurm(jobid=1234)
+    assert hub == kernels.Jupyter("https://hub.example.org/user/me/", "python3", token_env="HUB_TOKEN")
+    assert box == kernels.Ssh("box", "/opt/venv/bin/python") and r == kernels.Kernelspec("ir")
+    assert [place.kind for place in limits.kernels.values()] == ["slurm", "slurm", "jupyter", "ssh", "kernelspec"]
+    assert "partition gpu" in kernels.about(limits.kernels["gpu"]) and "ir" in kernels.about(limits.kernels["r"])
+    assert config.parse("cell_timeout_seconds: 3\n", "config.yaml").kernels == {}
+    assert Limits().kernel == "local"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said", "hint"),
+    [
+        ("kernels: 3", 1, "`kernels` must be a mapping", ""),
+        ("kernels:\n  a: ssh", 2, "`kernels.a` must hold one kind of place: slurm, jupyter, ssh, kernelspec", ""),
+        ("kernels:\n  a: {}", 2, "must hold one kind", ""),
+        ("kernels:\n  a: {ssh: {host: x}, slurm: {}}", 2, "must hold one kind", ""),
+        ("kernels:\n  a: {slrum: {}}", 2, "`kernels.a.slrum` is not known here", "the nearest is `slurm`"),
+        ("kernels:\n  local: {ssh: {host: x}}", 2, "take another name", ""),
+        ("kernels:\n  'a b': {ssh: {host: x}}", 2, "is no name for a place", ""),
+        ("kernels:\n  a:\n    slurm:\n      partitoin: gpu", 4, "`kernels.a.slurm.partitoin`", "`partition`"),
+        ("kernels:\n  a:\n    slurm:\n      time: 4:00:00", 4, "a walltime in quotes", ""),
+        ("kernels:\n  a:\n    slurm:\n      time: soon", 4, "not 'soon'", ""),
+        ("kernels:\n  a:\n    slurm:\n      mem: lots", 4, "an amount of memory such as 32G", ""),
+        ("kernels:\n  a:\n    slurm:\n      cpus: 0", 4, "a whole number above 0, not 0", ""),
+        ("kernels:\n  a:\n    slurm:\n      extra: --account=x", 4, "a list of flags", ""),
+        ("kernels:\n  a:\n    slurm:\n      extra: ['--requeue']", 4, "`--requeue` is stepper's own to say", ""),
+        ("kernels:\n  a:\n    slurm:\n      extra: ['-J=x']", 4, "stepper's own", ""),
+        ("kernels:\n  a: {slurm: {jobid: 5, mem: 3G}}", 2, "job 5 has its mem already", ""),
+        ("kernels:\n  a: {slurm: {folder: tmp}}", 2, "an absolute path", ""),
+        ("kernels:\n  a: {slurm: {via: http}}", 2, "must be `ssh`", ""),
+        ("kernels:\n  a:\n    jupyter: {kernel: x}", 3, "`kernels.a.jupyter` lacks `url`", ""),
+        ("kernels:\n  a:\n    jupyter:\n      url: hub.org", 4, "a URL that begins with http:// or https://", ""),
+        ("kernels:\n  a:\n    jupyter:\n      url: 'http://x:99999/'", 4, "a URL", ""),
+        ("kernels:\n  a:\n    jupyter:\n      url: 'http://me:pw@x/'", 4, "does not belong in a file", "token_env"),
+        ("kernels:\n  a:\n    jupyter:\n      url: 'http://x/?token=1'", 4, "does not belong in a file", "token_env"),
+        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', token: s3cret}", 3, "does not belong", "token_env"),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', token_env: A, token_file: /b}}", 2, "`token_env` says already", ""),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', ca_file: ca.pem}}", 2, "an absolute path", ""),
+        ("kernels:\n  a: {ssh: {}}", 2, "lacks `host`", ""),
+        ("kernels:\n  a: {ssh: {host: '-oProxyCommand=x'}}", 2, "a host as ssh takes it", ""),
+        ("kernels:\n  a: {kernelspec: ../x}", 2, "the name of a kernelspec", ""),
+        ("kernels:\n  r: {kernelspec: ir}\nkernel: gpu", 3, "`kernel: gpu` is none of `kernels:` (r, local)", ""),
+        ("kernel: ", 1, "the name of one of `kernels:`", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str, hint: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        config.parse(text, "config.yaml")
+    assert wrong.value.message.startswith(f"config.yaml, line {line}: ") and said in wrong.value.message
+    assert hint in wrong.value.hint and "s3cret" not in str(wrong.value) and "pw" not in str(wrong.value)
+
+
+def test_a_plan_keeps_the_name_of_its_kernel() -> None:
+    made = Plan("p", (plan.step(1, "Load"),), "gpu")
+    assert plan.from_json(plan.to_json(made)) == made
+    assert "kernel" not in plan.to_json(Plan("p"))
+    assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project with bash's kernel installed for its user, and one daemon for all tests."""
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "jupyter/kernels/bash").mkdir(parents=True)
+    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(BASH))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+        yield from scratch(folder / "repo")
+
+
+@pytest.fixture
+def shell(project: Project) -> Notebook:
+    """A notebook in bash, whose place is accepted."""
+    project.config("kernels:\n  sh: {kernelspec: bash}\n  box: {ssh: {host: box}}\n")
+    trust.trust(project.paths)
+    made = project.json("new", "Count the files", "--step", "List :: 1 == 2", "--step", "Count", "--kernel", "sh")
+    return Notebook(project, project.folder / made["notebook"])
+
+
+def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(project: Project) -> None:
+    project.config("kernels: {sh: {kernelspec: bash}}\n")
+    made = project.json("new", "A strangers", "--kernel", "sh")
+    notebook = Notebook(project, project.folder / made["notebook"])
+    ran = project.folder / "notebooks" / "ran"
+    cell, answer = notebook.insert("touch ran")
+    assert "was not accepted by you" in answer.text and "stepper trust" in answer.text and not ran.exists()
+    listed = {place["name"]: place for place in project.json("kernels")}
+    assert listed["local"]["reachable"] and not listed["sh"]["accepted"] and listed["sh"]["reachable"] is None
+    said = project.stepper("trust").stdout
+    assert 'kernels.sh: {"kernelspec": "bash"}' in said
+    assert "ran ok" in notebook.replace(cell, "touch ran; ls").text and ran.exists()
+    listed = {place["name"]: place for place in project.json("kernels")}
+    assert listed["sh"]["reachable"] and listed["sh"]["offers"][0].startswith("Bash (bash): ")
+    # What was accepted is what stands there now, and nothing else by that name.
+    project.config("kernels: {sh: {kernelspec: evil}}\n")
+    assert not {place["name"]: place for place in project.json("kernels")}["sh"]["accepted"]
+    project.stepper("restart", notebook.path.stem, check=1)
+
+
+def test_a_notebook_keeps_its_kernel_and_says_its_language(project: Project, shell: Notebook) -> None:
+    metadata = shell.raw["metadata"]
+    assert metadata["stepper"]["kernel"] == "sh" and metadata["language_info"] == {"name": "bash"}
+    assert metadata["kernelspec"] == {"name": "bash", "display_name": "Bash", "language": "bash"}
+    project.stepper("plan", "add", "One more")
+    assert shell.raw["metadata"]["stepper"]["kernel"] == "sh"
+    used = project.json("use", shell.path.stem, "--kernel", "local")
+    assert used == {"notebook": f"notebooks/{shell.path.name}", "kernel": "local"}
+    assert shell.raw["metadata"]["kernelspec"]["name"] == "python3" and "kernel" not in shell.raw["metadata"]["stepper"]
+    wrong = project.stepper("use", shell.path.stem, "--kernel", "gpu", check=2).stderr
+    assert "no kernel 'gpu'" in wrong and "(sh, box, local)" in wrong
+    assert "no kernel 'gpu'" in project.stepper("new", "x", "--kernel", "gpu", check=2).stderr
+    assert "is the current notebook; its next kernel runs in sh." in project.stepper(
+        "use", shell.path.stem, "--kernel", "sh"
+    ).stdout  # fmt: skip
+
+
+def test_cells_in_bash_are_steps_with_outputs_attempts_and_a_stop(project: Project, shell: Notebook) -> None:
+    cell, answer = shell.insert("x=3; echo three $x")
+    assert 'Step 1 of 2 "List": done; criterion: 1 == 2.' in answer.text  # Python's false; bash has no such line
+    assert "ran ok" in answer.text and "| three 3" in answer.text and "is false" not in answer.text
+    assert shell.raw["cells"][-1]["outputs"][0]["text"] == ["three 3\n"]
+    cell, failed = shell.insert("echo $x; ls /nowhere")
+    assert "failed" in failed.text and "| 3" in failed.text and "No such file" in failed.text
+    for number in range(3):
+        failed = shell.replace(cell, f"ls /nowhere/{number}")
+    assert "Error Type: Error" in failed.stop and "Error Message: 2" in failed.stop
+    found = project.json("status")
+    assert found["stop"] and found["steps"][1]["attempts"] == 3 and found["kernel"]["state"] == "idle"
+    assert [run["outcome"] for run in project.json("history")] == ["ok", *["error"] * 4]
+    assert project.json("context")["variables"] == {}
+
+
+def test_a_cell_in_bash_has_a_deadline_and_may_die(project: Project, shell: Notebook) -> None:
+    cell, answer = shell.insert("# stepper: timeout=1\necho begun; sleep 60")
+    assert "Timeout" in answer.text and "| begun" in answer.text and "kernel's state is kept" in answer.text
+    answer = shell.replace(cell, "kill -9 $PPID; sleep 60")
+    assert "KernelDied" in answer.stop and "SIGKILL" in answer.stop
+
+
+def test_a_killed_daemon_finds_what_bash_ran(project: Project, shell: Notebook) -> None:
+    shell.insert("x=4")
+    project.kill_daemon()
+    assert "| 4" in shell.insert("echo $x")[1].text
+
+
+def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) -> None:
+    project.config("kernels: {sh: {kernelspec: bash}}\n")
+    trust.trust(project.paths)
+    notebook = project.notebook("made-elsewhere.ipynb", [code("echo hi", "a")], language_info={"name": "bash"})
+    said = project.stepper("run", "made-elsewhere", check=1).stderr
+    assert "a notebook of the language 'bash'" in said and "stepper use notebooks/made-elsewhere.ipynb --kernel" in said
+    project.stepper("use", "made-elsewhere", "--kernel", "sh")
+    assert project.json("run", "made-elsewhere")["ok"] and notebook.cell("a")["outputs"][0]["text"] == ["hi\n"]
+
+
+@pytest.mark.nightly
+def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
+    if why := lacks("r"):
+        pytest.skip(why)
+    project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
+    trust.trust(project.paths)
+    made = project.json("new", "Plot the wet days")
+    notebook = Notebook(project, project.folder / made["notebook"])
+    assert notebook.raw["metadata"]["kernelspec"]["language"] == "r"
+    assert "kernel" not in notebook.raw["metadata"]["stepper"]  # it is the project's
+    _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
+    assert "ran ok" in answer.text and ".png" in answer.text, answer.text
+    cell, answer = notebook.insert("mean(nothing)")
+    assert "FAILED" in answer.text and "object 'nothing' not found" in answer.text, answer.text
+    answer = notebook.replace(cell, "mean(days)")
+    assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
+
+
+def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(project: Project, shell: Notebook) -> None:
+    shell.insert("x=5")
+    project.config("")
+    assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
+    said = project.stepper("restart", shell.path.stem, check=1).stderr
+    assert "'sh', which is none of `kernels:`" in said
+
+
+def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:
+    script = "import sys, stepper.daemon.server, stepper.kernel.local.kernels, stepper.kernel.live; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.split()
+    assert "stepper.kernel.live" in loaded
+    assert not {"stepper.policy.kernels", "stepper.kernel.local.specs", "stepper.daemon.kernels"} & {*loaded}
