@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from stepper.daemon import config
@@ -179,6 +182,21 @@ def test_a_killed_daemon_finds_what_bash_ran(project: Project, shell: Notebook) 
     shell.insert("x=4")
     project.kill_daemon()
     assert "| 4" in shell.insert("echo $x")[1].text
+
+
+def test_a_cell_whose_end_nobody_heard_is_not_run_again(project: Project, shell: Notebook) -> None:
+    cell, _ = shell.insert("x=6")
+    payload = shell.edited("insert", "echo begun; sleep 2; echo x >> ran-once; echo over", cell)
+    running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+    running.start()
+    time.sleep(1)
+    psutil.Process(project.json("status")["daemon"]["pid"]).kill()
+    time.sleep(2)  # the hook's process starts the next daemon; the cell ends before it asks, or while it does
+    running.join()
+    ran, said = project.folder / "notebooks" / "ran-once", project.json("report")["text"]
+    assert ran.read_text() == "x\n" and "lost its daemon" in said, said
+    ended = project.json("history")[-1]["outcome"]
+    assert ended == "ok" or "whether it ended well is not known" in said, said
 
 
 def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) -> None:

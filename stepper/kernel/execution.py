@@ -51,6 +51,10 @@ class Before:
             self.error = bounded(message["content"])
 
 
+class LineCutError(Exception):
+    """The line to the kernel was cut while a request ran, and is back: what came of it is not known here."""
+
+
 class Running:
     """One execution, which has that many seconds. Without limits it is code of stepper's own, silent and unguarded."""
 
@@ -85,6 +89,7 @@ class Running:
         lasting = self.kernel.lasting
         known = {"stepper_known": lasting and lasting.mark, **given}  # what it need not tell again
         channels, process = self.kernel.channels, self.kernel.process
+        cuts = process.cuts
         self.msg_id = channels.send("execute_request", asked, known, request)
         if self.limits:
             # It looks while the kernel takes the request in.
@@ -104,6 +109,8 @@ class Running:
                     self.take_all(shell)
                 if await self.over(looked, quiet):
                     break
+                if process.cuts != cuts:
+                    raise LineCutError
         return await self.ended()
 
     async def again(self, request: str, told: dict[str, Any]) -> Execution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import Connection
-from stepper.kernel.execution import Before, Running, recorded
+from stepper.kernel.execution import Before, LineCutError, Running, recorded
 from stepper.kernel.place import GRACE_SECONDS
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -74,7 +75,15 @@ class LiveKernel(Connection):
         self.coming = running.area
         try:
             given = {"stepper_criterion": criterion} if criterion else {}
-            return await self._run(running, code, history=not scratch, request=request, given=given)
+            while True:
+                try:
+                    return await self._run(running, code, history=not scratch, request=request, given=given)
+                except LineCutError:
+                    left = running.deadline - time.monotonic()
+                    if (found := await self.recall(running.msg_id, left, limits, wake)) is not None:
+                        return found
+                    running = Running(self, left, limits, wake)  # it never came there
+                    self.coming = running.area
         finally:
             self.coming = None
             self.process.rest()
@@ -88,7 +97,9 @@ class LiveKernel(Connection):
 
     async def _housekeeping(self, code: str, seconds: float, given: Mapping[str, Any] = {}) -> Execution:
         """Run silent code of stepper's own, with a deadline."""
-        return await self._run(Running(self, seconds), code, silent=True, given=given)
+        while True:
+            with contextlib.suppress(LineCutError):
+                return await self._run(Running(self, seconds), code, silent=True, given=given)
 
     def listen(self) -> None:
         """Take what the kernel published while no cell ran."""
@@ -121,7 +132,7 @@ class LiveKernel(Connection):
         running.before = before = Before(request, area)
         self.coming = area
         try:
-            ended = await self._run(running, "", silent=True)  # it is served behind what runs
+            ended = await self._after(running)
         finally:
             self.coming = None
         if ended.death is not None:
@@ -139,6 +150,15 @@ class LiveKernel(Connection):
             return None
         self.interrupted, self.widgets.limits = why, limits
         return await running.again(request, told)
+
+    async def _after(self, running: Running) -> Execution:
+        """Return once the kernel serves a request behind what runs in it; its line may be cut meanwhile."""
+        while True:
+            try:
+                return await self._run(running, "", silent=True)
+            except LineCutError:
+                before, running = running.before, Running(self, running.deadline - time.monotonic(), running.limits)
+                running.before = before
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
         """Return what a request that is over published while no daemon was there, as far as the kernel remembers.

@@ -68,6 +68,10 @@ class Process(Protocol):
     log: str  # where what it writes is kept
     stack: str  # the file, on its machine, into which the helper is to write samples
 
+    @property
+    def cuts(self) -> int:
+        """How often the line to it was cut, and is back: what was said meanwhile is lost on the way."""
+
     def about(self) -> About:
         """Return what it is: its interpreter, and its process where that is of this machine."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     from stepper.kernel.local.specs import Spec
     from stepper.policy.kernels import Place
 
+
+def _ssh(*given: Any) -> KernelProvider:
+    from stepper.kernel.ssh.kernels import SshKernels
+
+    return SshKernels(*given)
+
+
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
 PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
+    "ssh": _ssh,
 }
 
 PYTHON = KernelMetadata("python3", "Python 3", "python")
@@ -39,6 +47,10 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
     if place.is_local:
         spec = _spec(place, environ, python)
         return [f"{spec.display_name} ({spec.language}): {spec.folder}"]
+    if place.kind == "ssh":
+        from stepper.kernel.ssh import kernels
+
+        return await kernels.look(place)
     raise unknown(place.kind)
 
 
@@ -58,8 +70,10 @@ def unknown(kind: str) -> KernelError:
 class AnyPlace:
     """One notebook's kernel, wherever it is to run; where the last one does, its record tells."""
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
-        self.record, self.given = record, (record, runtime, parts)
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str], accepts: Callable[[Any], bool] = bool
+    ) -> None:
+        self.record, self.given, self.accepts = record, (record, runtime, parts), accepts
 
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
@@ -70,12 +84,13 @@ class AnyPlace:
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        return await PLACES[self._recorded()](*self.given).attach()
-
-    def _recorded(self) -> str:
-        """Return the kind of place that the record tells of; `local` reads what can't be read, and says why."""
         try:
-            kind = json.loads(private.read(self.record)).get("kind", "local")
-            return kind if kind in PLACES else "local"
+            told = json.loads(private.read(self.record))
+            kind, definition = told.get("kind", "local"), told.get("definition")
         except (OSError, ValueError, AttributeError, TypeError):
-            return "local"
+            kind, definition = "local", None  # it says why
+        if kind not in PLACES:
+            return Death(f"the record {self.record} tells of a place of the kind {kind!r:.100}, unknown here")
+        if definition is not None and not self.accepts(definition):
+            return Death(f"the record {self.record} tells of a place that was not accepted by you")
+        return await PLACES[kind](*self.given).attach()

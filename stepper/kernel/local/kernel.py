@@ -51,6 +51,7 @@ class LocalProcess:
         self.channels = Channels(told["connection"])
         self.oom_kills = OomKills(identity.pid)
         self.ended: Death | None = None
+        self.cuts = 0
 
     def about(self) -> About:
         """Return what it is: its interpreter and its process."""

@@ -1,0 +1,1 @@
+"""Kernels that are processes of a host that `ssh` reaches."""

@@ -1,0 +1,118 @@
+"""What runs on the other host: it starts a kernel that outlives the line, looks whether it lives, ends it.
+
+This module is sent there as text and reads on standard input what it is to do: nothing secret stands in a list of
+processes, nothing need be installed there but ipykernel. Python 3.8 and the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+# ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
+START = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
+    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
+)
+TAIL = 8000  # bytes of what it wrote to stderr
+END_SECONDS = 5.0
+
+
+def places(kernel: str) -> list[str]:
+    """Return where a kernel's connection file, what it writes to stderr and its samples lie."""
+    folder = os.path.join(os.path.expanduser("~"), ".local", "state", "stepper", "kernels")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.chmod(folder, 0o700)
+    return [os.path.join(folder, kernel + ending) for ending in (".json", ".stderr", ".stack")]
+
+
+def private(path: str, text: str) -> None:
+    """Write a file that is the user's alone, and was not there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as stream:
+        stream.write(text)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this host that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:  # all are held until each has its own
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def start(told: dict[str, Any]) -> dict[str, Any]:
+    """Start a kernel that leads a session of its own: it lives on when the line is cut."""
+    try:
+        import ipykernel  # noqa: F401
+    except ImportError as error:
+        return {"lacks": str(error), "python": sys.executable}
+    file, stderr, stack = places(told["kernel"])
+    folder = os.path.expanduser(told["folder"] or "~")
+    if not os.path.isdir(folder):
+        return {"error": "there is no folder " + folder}
+    ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS))))  # noqa: B905
+    connection = dict(ports, transport="tcp", ip="127.0.0.1", key=told["key"], signature_scheme="hmac-sha256")
+    private(file, json.dumps(connection))
+    private(stderr, "")
+    private(stack, "")
+    with open(stderr, "ab") as stream:
+        child = subprocess.Popen(
+            [sys.executable, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", file],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder,
+            env=dict(os.environ, STEPPER_KERNEL=told["kernel"]), start_new_session=True,
+        )  # fmt: skip
+    return {"pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "host": socket.gethostname()}
+
+
+def lives(told: dict[str, Any]) -> bool:
+    """Whether the process is the kernel's still, by the connection file that its command names; ps is everywhere."""
+    shown = subprocess.run(
+        ["ps", "-ww", "-o", "stat=", "-o", "args=", "-p", str(told["pid"])], stdout=subprocess.PIPE, check=False
+    )
+    line = shown.stdout.decode("utf-8", "replace").strip()
+    return told["kernel"] + ".json" in line and not line.startswith("Z")
+
+
+def look(told: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the kernel lives, and what it wrote last where it does not."""
+    alive = lives(told)
+    said = ""
+    if not alive:
+        try:
+            with open(places(told["kernel"])[1], "rb") as stream:
+                said = stream.read()[-TAIL:].decode("utf-8", "replace")
+        except OSError:
+            said = ""
+    return {"alive": alive, "said": said}
+
+
+def end(told: dict[str, Any]) -> dict[str, Any]:
+    """Kill the kernel with what it started in its group; remove its files."""
+    until = time.monotonic() + END_SECONDS
+    while lives(told) and time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            os.killpg(told["pid"], signal.SIGKILL)
+        time.sleep(0.02)
+    gone = not lives(told)
+    for path in places(told["kernel"]):
+        if gone and os.path.exists(path):
+            os.unlink(path)
+    return {"gone": gone}
+
+
+def main(told: dict[str, Any]) -> None:
+    """Do what is asked, and say what came of it in one line."""
+    print("stepper:" + json.dumps({"start": start, "look": look, "end": end}[told["do"]](told)))

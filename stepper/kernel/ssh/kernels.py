@@ -1,0 +1,93 @@
+"""The kernel provider `ssh`: a kernel is started on a host, or found again by its record and reached anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from stepper.ground import private
+from stepper.ground.errors import KernelError
+from stepper.kernel.live import LiveKernel
+from stepper.kernel.ssh.far import CHANNELS
+from stepper.kernel.ssh.kernel import SshProcess
+from stepper.kernel.ssh.link import Link
+from stepper.policy import kernels
+from stepper.policy.kernels import Place, Ssh
+from stepper.policy.model import Death
+from stepper.session.ports import KernelPlace
+
+START_SECONDS = 60.0
+
+
+class SshKernels:
+    """One notebook's kernel, kept in `record` for the next daemon; the sockets to it lie in `runtime`."""
+
+    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
+        self.record, self.runtime, self.parts = record, runtime, parts
+
+    def _link(self, place: Place, kernel: str) -> Link:
+        assert isinstance(place.where, Ssh)  # whoever hands it in goes by its kind
+        sockets = os.path.join(self.runtime, f"k{kernel[:8]}")
+        return Link(place.where, f"{sockets}.ssh", sockets)
+
+    async def start(self, place: KernelPlace) -> LiveKernel:
+        """Start a kernel and return it when it is ready; raise KernelError."""
+        assert place.at is not None and isinstance(place.at.where, Ssh)
+        name, key = uuid.uuid4().hex, secrets.token_hex(32)
+        link = self._link(place.at, name)
+        said = await link.ask("start", {"kernel": name, "key": key, "folder": place.at.where.folder})
+        if "pid" not in said:
+            python, host = said.get("python", place.at.where.python), place.at.where.host
+            if "lacks" in said:
+                mend = f"ssh {host} {python} -m pip install ipykernel"
+                raise KernelError(f"{python} on {host} lacks ipykernel: {said['lacks']}", mend)
+            raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
+        connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
+        connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
+        told = {
+            "kind": "ssh", "name": place.at.name, "definition": dict(place.at.definition), "kernel": name,
+            "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
+            "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
+        }  # fmt: skip
+        private.replace(self.record, json.dumps(told).encode())  # before anybody waits for it
+        kernel = LiveKernel(SshProcess(told, link, self.record), self.parts)
+        try:
+            await link.open(told["ports"])
+            await kernel.connect(START_SECONDS)
+        except BaseException:
+            await kernel.shutdown()
+            raise
+        return kernel
+
+    async def attach(self) -> LiveKernel | Death | None:
+        """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
+        try:
+            told = json.loads(private.read(self.record))
+            place = kernels.read({told["name"]: told["definition"]})[told["name"]]
+            told["kernel"] = uuid.UUID(told["kernel"]).hex
+            link = self._link(place, told["kernel"])
+            if told["connection"]["ip"] != link.sockets:
+                raise ValueError("it names sockets that are not in this project's folder")
+            process = SshProcess(told, link, self.record)
+            link.ports = [int(port) for port in told["ports"]]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return Death(f"the record {self.record} can't be read: {error}")
+        process.looked_at = 0.0
+        kernel = LiveKernel(process, self.parts)
+        death = await kernel.death()
+        if death is not None:
+            await kernel.shutdown()
+        return death or kernel
+
+
+async def look(place: Place) -> list[str]:
+    """Return what the host offers; raise KernelError where it can't be reached."""
+    assert isinstance(place.where, Ssh)
+    said = await Link(place.where, "none", "").ask("look", {"kernel": "none", "pid": 0})
+    return [f"{place.where.host} answers"] if said else []
