@@ -21,6 +21,7 @@ from jupyter_client.session import DELIM
 from stepper.kernel.messages import Message, in_pieces, read
 
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
+BEAT_SECONDS = 3.0  # a heart that is silent for longer does not beat
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
 log = logging.getLogger("stepper")
 context = zmq.Context()  # of all kernels: each has threads and descriptors of its own
@@ -99,6 +100,8 @@ class Channels:
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.is_open = False
+        self.beat: zmq.Socket[bytes] | None = None
+        self.beat_at = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
@@ -117,11 +120,27 @@ class Channels:
             self.iopub.leave()
             self.shell.leave()
             self.client.stop_channels()
+            if self.beat is not None:
+                self.beat.close(linger=0)
+                self.beat = None
 
-    def interrupt(self) -> None:
-        """Ask the kernel, by a message of its own channel, to interrupt what runs."""
+    def ask(self, kind: str, content: Message | None = None) -> None:
+        """Ask the kernel on the channel that is served while a cell runs: to interrupt that, to end."""
         if self.is_open:
-            self.client.control_channel.send(self.client.session.msg("interrupt_request", {}))
+            self.client.control_channel.send(self.client.session.msg(kind, content or {}))
+
+    def beats(self) -> bool:
+        """Whether the kernel's heart beats, as far as is known by now: each call looks for an echo and sends anew."""
+        if self.beat is None:
+            self.beat, self.beat_at = self.client.connect_hb(), time.monotonic()
+            self.beat.send(b"ping", zmq.NOBLOCK)
+        try:
+            self.beat.recv(zmq.NOBLOCK)
+            self.beat_at = time.monotonic()
+            self.beat.send(b"ping", zmq.NOBLOCK)
+        except zmq.ZMQError:  # none came yet
+            pass
+        return time.monotonic() < self.beat_at + BEAT_SECONDS
 
     def send(
         self,

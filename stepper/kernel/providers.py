@@ -23,12 +23,19 @@ def _ssh(*given: Any) -> KernelProvider:
     return SshKernels(*given)
 
 
+def _slurm(*given: Any) -> KernelProvider:
+    from stepper.kernel.slurm.kernels import SlurmKernels
+
+    return SlurmKernels(*given)
+
+
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
 PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
     "ssh": _ssh,
+    "slurm": _slurm,
 }
 
 PYTHON = KernelMetadata("python3", "Python 3", "python")
@@ -51,6 +58,10 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
         from stepper.kernel.ssh import kernels
 
         return await kernels.look(place)
+    if place.kind == "slurm":
+        from stepper.kernel.slurm import queue
+
+        return await queue.Queue(environ).partitions()
     raise unknown(place.kind)
 
 
@@ -80,17 +91,29 @@ class AnyPlace:
         kind = place.at.kind if place.at else "local"
         if kind not in PLACES:
             raise unknown(kind)
+        if self._recorded()[0] != kind:
+            await self.withdraw()  # a job may wait for it elsewhere
         return await PLACES[kind](*self.given).start(place)
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        try:
-            told = json.loads(private.read(self.record))
-            kind, definition = told.get("kind", "local"), told.get("definition")
-        except (OSError, ValueError, AttributeError, TypeError):
-            kind, definition = "local", None  # it says why
+        kind, definition = self._recorded()
         if kind not in PLACES:
             return Death(f"the record {self.record} tells of a place of the kind {kind!r:.100}, unknown here")
         if definition is not None and not self.accepts(definition):
             return Death(f"the record {self.record} tells of a place that was not accepted by you")
         return await PLACES[kind](*self.given).attach()
+
+    async def withdraw(self) -> None:
+        """End what was asked for and is no kernel yet; raise KernelError."""
+        kind, definition = self._recorded()
+        if kind in PLACES and definition is not None and self.accepts(definition):
+            await PLACES[kind](*self.given).withdraw()
+
+    def _recorded(self) -> tuple[str, Any]:
+        """Return the kind and the definition of the place that the record tells of; what can't be read is local."""
+        try:
+            told = json.loads(private.read(self.record))
+            return told.get("kind", "local"), told.get("definition")
+        except (OSError, ValueError, AttributeError, TypeError):
+            return "local", None

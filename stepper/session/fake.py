@@ -300,6 +300,9 @@ class FakeKernels:
         kernel.forget = lambda: self.left.pop(self.record, None)
         return kernel
 
+    async def withdraw(self) -> None:
+        pass
+
     async def attach(self) -> FakeKernel | Death | None:
         kernel = self.left.get(self.record)
         if kernel is not None and kernel.ended:

@@ -98,6 +98,8 @@ class Keeper:
         if kernel is not None:
             await kernel.shutdown()
             self.lost(why)
+        else:
+            await self.provider.withdraw()
         return kernel is not None
 
     def lost(self, why: str) -> None:

@@ -189,6 +189,9 @@ class KernelProvider(Protocol):
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
 
+    async def withdraw(self) -> None:
+        """End what was asked for and is no kernel yet, such as a job that waits; raise KernelError."""
+
 
 class Notebook(Protocol):
     """One state of a notebook file, as read."""

@@ -60,7 +60,7 @@ class LocalProcess:
     async def interrupt(self) -> None:
         """Interrupt it with its process group; never a pid or a group that others have taken."""
         if self.by_message:
-            self.channels.interrupt()
+            self.channels.ask("interrupt_request")
         elif self.identity.alive():
             with contextlib.suppress(ProcessLookupError):
                 # It leads a group of its own, which is there as long as it is.

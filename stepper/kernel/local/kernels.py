@@ -110,6 +110,9 @@ class LocalKernels:
         launch.clear_files(self.runtime, kernel)
         self.files.forget()
 
+    async def withdraw(self) -> None:
+        """Nothing: a kernel here is there, or none was asked for."""
+
     def _is_ours(self, kernel: str, connection: Mapping[str, Any], identity: Identity) -> bool:
         """Whether what a record names is a kernel's of this project: by its sockets, or its process, which has ports.
 

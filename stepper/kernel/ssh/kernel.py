@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from stepper.session.ports import About
 
 LOOK_SECONDS = 3.0  # between two looks at the process: each is a command on the host
 STDERR_CHARACTERS = 2000
+log = logging.getLogger("stepper")
 
 
 class SshProcess:
@@ -30,6 +32,7 @@ class SshProcess:
         self.log, self.stack = f"{self.host}: ~/.local/state/stepper/kernels/{self.id}.stderr", str(told["stack"])
         self.channels = Channels(told["connection"])
         self.ended: Death | None = None
+        self.left = False  # whether it may live on
         self.said, self.looked_at = "", time.monotonic()
 
     @property
@@ -43,16 +46,16 @@ class SshProcess:
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
-        self.channels.interrupt()
+        self.channels.ask("interrupt_request")
 
     async def kill(self) -> None:
-        """Kill it with what it started in its group."""
+        """Kill it with what it started in its group; where the host can't be reached it stays on record."""
         try:
-            gone = (await self.link.ask("end", self.far)).get("gone")
-            self.ended = self.ended or (Death("SIGKILL", self.said) if gone else None)
+            self.left = not (await self.link.ask("end", self.far)).get("gone")
         except KernelError as error:
-            if self.ended is None:
-                raise KernelError(f"the kernel can't be ended: {error.message}", error.hint) from error
+            log.warning("the kernel on %s may live on: %s", self.host, error.message)
+            self.left = self.ended is None
+        self.ended = self.ended or Death("SIGKILL", self.said)
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""
@@ -95,8 +98,9 @@ class SshProcess:
         """What it writes to stderr is kept on the host until its end."""
 
     def forget(self) -> None:
-        """Remove what is on record of it."""
-        private.remove(self.record)
+        """Remove what is on record of it, where it is gone for certain."""
+        if not self.left:
+            private.remove(self.record)
         for number in range(1, 6):
             Path(f"{self.link.sockets}-{number}").unlink(missing_ok=True)
         if self.link.master is not None and self.link.is_up:

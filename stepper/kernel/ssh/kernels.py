@@ -37,6 +37,7 @@ class SshKernels:
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Ssh)
+        await self.withdraw()
         name, key = uuid.uuid4().hex, secrets.token_hex(32)
         link = self._link(place.at, name)
         said = await link.ask("start", {"kernel": name, "key": key, "folder": place.at.where.folder})
@@ -62,6 +63,17 @@ class SshKernels:
             await kernel.shutdown()
             raise
         return kernel
+
+    async def withdraw(self) -> None:
+        """End the kernel on record, which could not be reached when it was to end; raise KernelError."""
+        try:
+            told = json.loads(private.read(self.record))
+            place = kernels.read({told["name"]: told["definition"]})[told["name"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        kernel = uuid.UUID(told["kernel"]).hex
+        await self._link(place, kernel).ask("end", {"kernel": kernel, "pid": int(told["pid"])})
+        private.remove(self.record)
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""

@@ -1,0 +1,1 @@
+"""Kernels that are batch jobs of SLURM's."""

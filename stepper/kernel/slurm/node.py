@@ -1,0 +1,72 @@
+"""What becomes the kernel on the compute node: `python node.py FILE ADDRESS COMMAND…`, the job's last process.
+
+It picks ports there, takes the keys from a file that is the user's alone, writes the connection file beside it by
+rename, and executes the kernel in its own place: what the job's end, a signal or the walltime do to the job they do to
+the kernel. Python 3.8 and the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+def address(named: str) -> str:
+    """Return by which address this node is reached: its host name's, or an interface's."""
+    if named in ("auto", "hostname"):
+        try:
+            return socket.gethostbyname(socket.gethostname())
+        except OSError:
+            return "127.0.0.1"
+    shown = subprocess.run(["ip", "-4", "-o", "addr", "show", "dev", named], stdout=subprocess.PIPE, check=True)
+    return shown.stdout.decode().split()[3].partition("/")[0]
+
+
+def free_ports(count: int, ip: str) -> list[int]:
+    """Return ports of that address that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:  # all are held until each has its own
+            each.bind((ip, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def encrypts() -> bool:
+    """Whether ipykernel here knows of CurveZMQ: one that does not would listen without it."""
+    found = importlib.util.find_spec("ipykernel")
+    if found is None or not found.origin:
+        sys.exit("No module named 'ipykernel' in " + sys.executable)
+    with open(os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8") as stream:
+        return "curve_secretkey" in stream.read()
+
+
+def main(file: str, named: str, command: list[str]) -> None:
+    """Write the connection file, and become the kernel."""
+    with open(file + ".key") as stream:
+        told = json.load(stream)
+    if not encrypts():
+        told = {name: value for name, value in told.items() if not name.startswith("curve_")}
+    ip = address(named)
+    ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS), ip)))  # noqa: B905
+    connection = dict(told, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256")
+    new = file + ".new"
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as written:
+        json.dump(connection, written)
+        written.flush()
+        os.fsync(written.fileno())
+    os.rename(new, file)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
