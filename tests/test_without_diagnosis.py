@@ -32,7 +32,7 @@ def test_cells_run_and_fail_without_it(tmp_path: Path) -> None:
     kernels = LocalKernels(str(tmp_path / "kernel.json"), str(tmp_path))
     session = Session(
         "n.ipynb", file := IpynbFile(str(path)), Late(file), JsonLines(str(tmp_path / "journal.jsonl")), kernels,
-        Limits, lambda environ: place, Without(), settle,
+        Limits, lambda environ, kernel: place, Without(), settle,
     )  # fmt: skip
 
     async def play() -> list[Report | None]:

@@ -14,6 +14,7 @@ import yaml
 
 from stepper.ground.errors import UsageError
 from stepper.ground.paths import Paths
+from stepper.ground.text import one_line
 from stepper.policy import covered
 from stepper.policy.model import Limits
 
@@ -125,11 +126,14 @@ def _put_kernels(values: dict[str, Any], node: yaml.Node | None, name: str, line
         values["kernels"] = kernels.read(values.get("kernels", {}))
     except kernels.WrongPlaceError as wrong:
         path = ("kernels", *wrong.path)
-        raise UsageError(f"{name}, line {_line(node, path)}: `{'.'.join(path)}` {wrong.why}", wrong.hint) from None
+        raise UsageError(
+            f"{name}, line {_line(node, path)}: `{one_line('.'.join(path), 300)}` {wrong.why}", wrong.hint
+        ) from None
     named = values.get("kernel")
     if named is not None and named != kernels.LOCAL and named not in values["kernels"]:
-        known = ", ".join([*values["kernels"], kernels.LOCAL])
-        raise UsageError(f"{name}, line {lines['kernel']}: `kernel: {named}` is none of `kernels:` ({known})")
+        known = one_line(", ".join([*values["kernels"], kernels.LOCAL]), 500)
+        which = one_line(named, 100)
+        raise UsageError(f"{name}, line {lines['kernel']}: `kernel: {which}` is none of `kernels:` ({known})")
 
 
 def _line(node: yaml.Node | None, path: Sequence[str]) -> int:

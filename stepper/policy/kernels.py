@@ -227,7 +227,7 @@ def _place(name: Any, told: Any) -> Place:
             raise WrongPlaceError((*path, kind), f"must be {SPEC_NAME[0]}, not {reprlib.repr(given)}")
         return Place(name, Kernelspec(given), told)
     if kind not in RULES:
-        raise _unknown((*path, str(kind)), KINDS)
+        raise _unknown((*path, str(kind)[:100]), KINDS)
     return Place(name, _where(str(kind), given, (*path, str(kind))), told)
 
 

@@ -40,6 +40,7 @@ class Keeper:
         self.starting = False
         self.news = ""
         self.lacked = False  # ipykernel, which was said
+        self.told = set[str]()  # what places can't do, which was said
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
@@ -79,6 +80,9 @@ class Keeper:
             self.lacked = True
             said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
             self.news = ". ".join(filter(None, (self.news, f"{said}; what adds it: {about.lacks}")))
+        if about.without and about.without not in self.told:
+            self.told.add(about.without)
+            self.news = ". ".join(filter(None, (self.news, about.without)))
         self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
         return kernel
 

@@ -89,12 +89,14 @@ class KernelMetadata:
 class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
-    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy.
+    `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
+    `without` is what its place can't do, as a sentence.
     """
 
     python: str
     pid: int | None = None
     lacks: str = ""
+    without: str = ""
 
 
 class Coming(Protocol):

@@ -144,6 +144,9 @@ class Kept:
             self.kernel.execute = watched
         return self.kernel
 
+    async def withdraw(self) -> None:
+        pass
+
     async def attach(self) -> None:
         return None
 
@@ -178,7 +181,7 @@ class Bench:
         place = replace(self.place, cwd=str(folder))
         session = Session(
             "notebooks/fault.ipynb", file := IpynbFile(str(notebook)), Late(file), JsonLines(str(project / ".stepper" / "journal.jsonl")), self.provider,
-            lambda: limits, lambda environ: place,
+            lambda: limits, lambda environ, kernel: place,
             Adviser(str(notebook), Surroundings(str(project)), Figures(str(project / ".stepper" / "figures")), ipython.transformer()), settle,
         )  # fmt: skip
         cells: list[dict[str, Any]] = []

@@ -44,7 +44,8 @@ class SlurmProcess:
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
         where = f"job {self.job}" + (f" on {self.seen.node}, {self.seen.left} left" if self.seen else "")
-        return About(f"{self.python} ({where})")
+        why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
+        return About(f"{self.python} ({where})", without=why)
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""

@@ -42,7 +42,8 @@ class SshProcess:
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the host's name."""
-        return About(f"{self.host}:{self.python}")
+        why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"
+        return About(f"{self.host}:{self.python}", without=why)
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
