@@ -601,7 +601,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
 
 
 def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepper.daemon.verbs.TICK_SECONDS", 0.02)
+    monkeypatch.setattr("stepper.daemon.requests.TICK_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
     runs = [each["running"] for each in agent.told]

@@ -39,8 +39,13 @@ class Came(Report):
 Work = Coroutine[Any, Any, Report | None]
 
 
-async def waited(session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work]) -> CellRan:
-    """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
+async def waited(
+    session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work], tells: bool = True
+) -> CellRan:
+    """Do work that runs cells; return what came of it, or that it goes on after so many seconds.
+
+    With `tells` what reached nobody before is told first.
+    """
     caller.call = caller.call or uuid.uuid4().hex
     call = session.calls.get(caller.call) or calls.begin(session, caller.call, caller, work())
     await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
@@ -55,7 +60,7 @@ async def waited(session: Session, owner: str, caller: Caller, seconds: float, w
     if caller.left.is_set():
         unseen.missed(session, found.text)
         return found
-    missed = unseen.take_missed(session)
+    missed = unseen.take_missed(session) if tells else ""
     return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
 
 
@@ -80,6 +85,8 @@ async def over(session: Session, owner: str, caller: Caller, seconds: float) -> 
             call.wakers.remove(waker)
     told = waker.said.result()[0] if waker.said.done() else None
     waker.said.cancel()
+    if told is not None:
+        told.telling = False
     if told is None or not told.work.done():
         return goes_on(session, told or mine[0])
     found = of_call(session, told)

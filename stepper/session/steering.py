@@ -30,9 +30,11 @@ async def create(session: Session, made: Plan) -> None:
 
 
 async def run(session: Session, which: str, caller: Caller, progress: answers.Progress) -> answers.Ran:
-    """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, or those that are
-    `stale`; stop at the first failure.
+    """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
+    to the first failure; or `restore` those that had ended well.
     """
+    if which == "restore":
+        return await restore(session, caller, progress)
     async with session.turn(caller=caller):
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
