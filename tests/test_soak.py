@@ -40,7 +40,7 @@ def test_two_minutes_of_faults_lose_nothing(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_hours_of_a_megabyte_a_second_take_no_memory(project: Project) -> None:
-    """1.5 GB in messages as a kernel sends them; a second of it takes 100 ms."""
+    """1.5 GB in messages as a kernel sends them; a second of it takes some 110 ms (+ 6.4 MB, when it was measured)."""
     project.config(SOON)
     notebook = project.new("Train")
     notebook.insert("print('warm')")
@@ -70,9 +70,6 @@ def test_hours_of_a_megabyte_a_second_take_no_memory(project: Project) -> None:
     took = time.monotonic() - began
     said = edit.woken
     text = text_of(notebook.cell(edit.cell_id))
-    print(
-        f"{took:.0f} s, daemon + {max(held) / MB:.1f} MB (in the end {held[-1] / MB:.1f}), file {max(sizes) / MB:.2f} MB, {lefts}"
-    )
     assert "ran ok" in said and "left out of the notebook: " in said and text.rstrip().endswith("1500/1500")
     assert max(sizes) < 2 * MB, f"the file had {max(sizes) / MB:.2f} MB"
     assert max(held) < 10 * MB, f"{took:.0f} s: + {max(held) / MB:.1f} MB at most, + {held[-1] / MB:.1f} in the end"
