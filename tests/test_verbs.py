@@ -21,11 +21,11 @@ DOCUMENTS = {
     "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook",
-    "run": "notebook ok ran cells skipped report results call",
-    "restore": "notebook ok ran cells skipped report results call gone",
+    "run": "notebook ok ran cells skipped report results",
+    "restore": "notebook ok ran cells skipped report results gone",
     "history": "notebook run cell_id step started_at duration_s outcome by",
     "report": "run cell_id step outcome fault text",
-    "eval": "notebook source outcome duration_s fault text output",
+    "eval": "notebook source outcome duration_s fault text output figures",
     "output": "notebook cell_id page pages text ended",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
@@ -42,7 +42,7 @@ WITHIN = {
     answers.Stop: "error cell_id question ways text",
     answers.HowFar: "done of what",
     answers.CellResult: "cell cell_id step run outcome duration_s fault output",
-    answers.PlannedStep: "id title criterion kind status reason",
+    answers.PlannedStep: "id title criterion kind status reason long",
 }
 
 
