@@ -179,7 +179,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     return await agents.of_cells(request, session, told)
 
 
-async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> answers.Ran:
+async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:
     which, wait = "restore", None
     if isinstance(told, commands.Run):
         which, wait = "all" if told.all else told.which, told.wait_seconds
@@ -208,4 +208,4 @@ async def _eval(request: Request, session: Session, source: str) -> answers.Eval
     if why:
         raise StepperError(f"nothing ran: {why}")
     async with telling(request, session):
-        return await steering.evaluate(session, source, request.caller)
+        return await steering.evaluate(session, source, request.caller, starts=request.caller.by == "mcp")
