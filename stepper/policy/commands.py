@@ -20,6 +20,7 @@ NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
     "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
 )  # fmt: skip
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
+CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
 }  # fmt: skip
@@ -299,6 +300,20 @@ class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
 
 class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
     """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+
+
+class Mcp(
+    Arguments, name="mcp", daemon=False, group=SETUP,
+    examples=("mcp", "mcp --config cursor", "mcp --config codex --install", "mcp --http 8777"),
+):  # fmt: skip
+    """Serve other agents (Cursor, Codex, Gemini, VS Code …) by MCP, on standard input and output.
+
+    Their clients start it: `--config CLIENT` prints the lines that have them do it, `--install` puts them there.
+    """
+
+    http: int | None = option("Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed.")
+    config: str | None = option("Print the lines for a client, and the file they belong in.", choice=CLIENTS)
+    install: bool = option("With --config: put them there; all else there is kept.", default=False)
 
 
 class Completion(
