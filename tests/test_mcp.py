@@ -752,7 +752,7 @@ def test_uninstall_takes_the_lines_out(shop: Project, capsys: pytest.CaptureFixt
     assert "our lines from .mcp.json, .cursor/mcp.json" in capsys.readouterr().out
     left = {str(path.relative_to(shop.folder)) for path in shop.folder.rglob("*") if path.is_file()}
     assert not left & {client.file for client in clients.CLIENTS.values()}
-    assert not (shop.folder / ".cursor").exists()
+    assert not (shop.folder / ".gemini").exists()
 
 
 def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -> None:
