@@ -292,6 +292,23 @@ def test_a_cancelled_call_interrupts_its_cell(project: Project, era: str) -> Non
     play(project, story, era)
 
 
+def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: str) -> None:
+    async def story(client: Client) -> None:
+        await made(client, "long")
+        assert "| 2" in text(await client.call_tool("execute_code", {"code": "1 + 1"}))  # before there is a cell
+        source = "import time\ntime.sleep(3)\nprint('through')"
+        for name, given in (("run_cell", {"source": source}), ("run_notebook", {"which": "all"})):
+            ran = await client.call_tool(name, {**given, "wait_seconds": 1})
+            assert "still running after 1" in text(ran), text(ran)
+            assert "`notebook_status` with `wait_seconds`" in text(ran)
+            assert not ran.is_error
+            ended = await client.call_tool("notebook_status", {"wait_seconds": 60})
+            assert "ran ok" in text(ended).splitlines()[0]
+            assert ended.structured_content["ended"]["state"] == "ok"
+
+    play(project, story, era)
+
+
 def test_fifty_calls_at_once(project: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "fifty")
