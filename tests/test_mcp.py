@@ -297,8 +297,8 @@ def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: 
         await made(client, "long")
         assert "| 2" in text(await client.call_tool("execute_code", {"code": "1 + 1"}))  # before there is a cell
         source = "import time\ntime.sleep(3)\nprint('through')"
-        for name, given in (("run_cell", {"source": source}), ("run_notebook", {"which": "all"})):
-            ran = await client.call_tool(name, {**given, "wait_seconds": 1})
+        for name, told in (("run_cell", {"source": source}), ("run_notebook", {"which": "all"})):
+            ran = await client.call_tool(name, {**told, "wait_seconds": 1})
             assert "still running after 1" in text(ran), text(ran)
             assert "`notebook_status` with `wait_seconds`" in text(ran)
             assert not ran.is_error
@@ -560,7 +560,8 @@ def test_over_stdio_the_kernel_gets_the_environment_without_the_agents_keys(proj
             ran = await client.call_tool(
                 "run_cell",
                 {
-                    "source": "import os\nprint({k: os.environ.get(k) for k in ('ANTHROPIC_API_KEY', 'CLAUDE_CODE_SESSION_ID', 'MINE')})"
+                    "source": "import os\nprint({k: os.environ.get(k) for k in ('ANTHROPIC_API_KEY', "
+                    "'CLAUDE_CODE_SESSION_ID', 'MINE')})"
                 },
             )
             assert "{'ANTHROPIC_API_KEY': None, 'CLAUDE_CODE_SESSION_ID': None, 'MINE': 'mine'}" in text(ran)
@@ -770,6 +771,19 @@ def test_uninstall_takes_the_lines_out(shop: Project, capsys: pytest.CaptureFixt
     left = {str(path.relative_to(shop.folder)) for path in shop.folder.rglob("*") if path.is_file()}
     assert not left & {client.file for client in clients.CLIENTS.values()}
     assert not (shop.folder / ".gemini").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"), [([], "Never make a new one unless"), (["--lang", "ja"], "新しいノートブックを作らないこと")]
+)
+def test_the_system_text_for_agents_without_mcp_or_skills(project: Project, more: list[str], words: str) -> None:
+    notebook = project.new(problem="system text")
+    notebook.insert("import math\ndef area(r):\n    return r\nwide = [1, 2]")
+    said = project.stepper("context", "--for", "Cohere", *more).stdout
+    for part in ("Cohere", words, notebook.path.name, "math", "area", "wide (list", "stepper run", "stepper eval"):
+        assert part in said, part
+    assert said != project.stepper("context").stdout
+    assert "text" not in project.json("context", "--for", "Cohere")
 
 
 def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -> None:
