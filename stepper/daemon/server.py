@@ -20,7 +20,8 @@ import psutil
 from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
-from stepper.daemon.verbs import Request, answer
+from stepper.daemon.requests import Request
+from stepper.daemon.verbs import answer
 from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser

@@ -96,7 +96,7 @@ async def _ran(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallTo
 
 
 async def _run_notebook(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    return results.text(texts.ran(await _asked(daemon, ctx, *tool.verb(given))))
+    return results.ran(await _asked(daemon, ctx, *tool.verb(given)))  # not asked again: that would run them again
 
 
 async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:

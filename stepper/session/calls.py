@@ -288,18 +288,18 @@ def taken_over(session: Session, owner: str) -> None:
 
 async def stopped(session: Session, seconds: float) -> str:
     """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
-    claims = [(call, Waker(Caller())) for call in session.calls.values() if call.handed]
-    for call, waker in claims:
-        call.wakers.insert(0, waker)
-    if not await session.interrupt():
-        return ""
-    if claims:
-        await asyncio.wait([waker.said for _, waker in claims], timeout=seconds)
+    mine = [call for call in session.calls.values() if call.handed and not (call.said or call.telling)]
+    for call in mine:
+        call.telling = True
+    interrupted = await session.interrupt()
+    if interrupted and mine:
+        await asyncio.wait([call.work for call in mine], timeout=seconds)
     texts = []
-    for call, waker in claims:
-        if waker.said.done():
-            texts.append(waker.said.result()[1].text)
+    for call in mine:
+        call.telling = False
+        if interrupted and call.work.done():
+            texts.append(came_of(call).text)
             forget(session, call)
-        elif waker in call.wakers:
-            call.wakers.remove(waker)
-    return "\n".join(texts) or handed.interrupted(session.name)
+        else:
+            _tell(session, call)
+    return "\n".join(texts) or (handed.interrupted(session.name) if interrupted else "")
