@@ -79,6 +79,15 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     return "\n".join(parts)
 
 
+def held_short(told: Told) -> dict[str, Any]:
+    """Return a status with as many rows and names as its text has."""
+    context = {
+        kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
+        for kind, held in (told.get("context") or {}).items()
+    }
+    return {**told, "steps": told["steps"][:MOST], "cells": told["cells"][:MOST], "context": context or None}
+
+
 def _of(step: Told) -> str:
     return f"{step['status']}, retries: {step['attempts']}" if step["attempts"] else str(step["status"])
 
