@@ -39,13 +39,8 @@ class Came(Report):
 Work = Coroutine[Any, Any, Report | None]
 
 
-async def waited(
-    session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work], tells: bool = True
-) -> CellRan:
-    """Do work that runs cells; return what came of it, or that it goes on after so many seconds.
-
-    With `tells` what reached nobody before is told first.
-    """
+async def waited(session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work]) -> CellRan:
+    """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
     caller.call = caller.call or uuid.uuid4().hex
     call = session.calls.get(caller.call) or calls.begin(session, caller.call, caller, work())
     await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
@@ -60,7 +55,7 @@ async def waited(
     if caller.left.is_set():
         unseen.missed(session, found.text)
         return found
-    missed = unseen.take_missed(session) if tells else ""
+    missed = unseen.take_missed(session)
     return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
 
 
