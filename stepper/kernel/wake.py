@@ -40,7 +40,7 @@ class Watch:
             now = time.monotonic()
             first = first or now
             if now - first > allowed:
-                self.unseen += at - begin
+                self.unseen += min(at, len(text)) - begin
                 break
             if self._holds(line) and self.sought.pattern.search(line):
                 self.matched = line
