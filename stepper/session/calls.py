@@ -133,7 +133,7 @@ def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
         (session, call)
         for session in sessions
         for call in session.calls.values()
-        if (told := session.state.handed.get(call.id)) and told.session == owner
+        if not call.said and (told := session.state.handed.get(call.id)) and told.session == owner
         and not any(waker.waits for waker in call.wakers)
     ]  # fmt: skip
 
@@ -165,7 +165,10 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
         told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
         told.matched = told.matched and over
-    _tell(session, told)
+    if told.said:
+        _let_go(told)
+    else:
+        _tell(session, told)
 
 
 def _tell(session: Session, call: Call) -> None:
