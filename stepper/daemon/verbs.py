@@ -85,7 +85,7 @@ async def _of_project(request: Request, told: Any) -> object:
             return await _new(request, told)
         case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
             if isinstance(told, commands.Context):
-                return answers.Context()
+                return _system(told, answers.Context())
             return replace(await _status(request, None, told), daemon=request.about)
         case commands.List():
             return await _listed(request)
@@ -137,7 +137,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
-            return await standing.context(session)
+            return _system(told, await standing.context(session))
         case commands.Restore() | commands.Run():
             return await _run(request, session, told)
         case commands.History():
@@ -199,6 +199,16 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
 
         return await agents.status(request, session, told)
     return await standing.status(session) if session else answers.Status()
+
+
+def _system(told: commands.Context, found: answers.Context) -> answers.Context:
+    """Return a context, as the system text of the agent that it is for."""
+    if told.agent is None:
+        return found
+    from stepper.words import system
+
+    held = {"modules": found.imported_modules, "functions": found.defined_functions, "variables": found.variables}
+    return replace(found, text=system.told(told.agent, told.lang, found.current_notebook, held))
 
 
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:
