@@ -814,3 +814,19 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     real.ask("shutdown", notebook=notebook.path.name)  # the life cycle of a session: ended, begun again, restored
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
+
+
+def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
+    notebook = real.project.new("Train", "Look")
+    runs = real.run(
+        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
+    )
+    assert runs["state"] == "running" and "Last lines:\n| round" in runs["text"] and "| round" in runs["line"]
+    lines = [each["running"]["line"] for each in real.told]
+    assert len(lines) >= 1 and lines[-1].startswith("round ")
+    assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
+    assert real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"  # its agent went away each time
+    assert real.ask("interrupt")["interrupted"]
+    ended = real.ask("status", wait_seconds=30)["ended"]
+    assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
+    assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))

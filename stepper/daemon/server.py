@@ -119,6 +119,8 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
+            calls.parting(session)
+        self.workspace.mark()
         self._show([])
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")

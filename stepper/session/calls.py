@@ -286,6 +286,13 @@ def taken_over(session: Session, owner: str) -> None:
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 
 
+def parting(session: Session) -> None:
+    """The daemon ends: what clients that live have taken, they tell."""
+    for call in list(session.calls.values()):
+        if call.said and call.teller and call.teller.lives():
+            forget(session, call)
+
+
 async def stopped(session: Session, seconds: float) -> str:
     """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
     mine = [call for call in session.calls.values() if call.handed and not (call.said or call.telling)]
