@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 from jsonschema import Draft202012Validator
 from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import ElicitResult
+from mcp_types import ElicitResult, Implementation
 from PIL import Image
 
 from stepper.ground.errors import StepperError
@@ -169,6 +169,28 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, mon
     one()
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("claude-code", 86_400), ("codex-mcp-client", None)])
+def test_a_client_that_goes_on_beside_a_call_gets_its_end(
+    name: str, seconds: int | None, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def ask(self: Daemon, verb: str, told: Any, *_: Any, **__: Any) -> Any:
+        asked.append(told.get("wait_seconds"))
+        return {"state": "ok", "text": "ran ok"}
+
+    monkeypatch.setattr(Daemon, "ask", ask)
+
+    async def main() -> None:
+        about = Implementation(name=name, version="1")
+        async with Client(Face("/nowhere").server(), mode=era, client_info=about) as client:
+            await client.call_tool("run_cell", {"source": "1"})
+            await client.call_tool("run_cell", {"source": "1", "wait_seconds": 5})
+
+    asyncio.run(main())
+    assert asked == [seconds, 5]
+
+
 def test_a_peers_name_is_answered_with_the_tool_to_use(lasting: Project) -> None:
     async def story(client: Client) -> None:
         for peer, use in (
@@ -217,9 +239,10 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert read["cells"][0]["step"] == 1
         moved = await client.call_tool("change_cells", {"action": "move", "cell_ids": [-1], "after": "top"})
         assert "1 cell moved" in text(moved)
-        assert "nothing to run" in text(await client.call_tool("run_notebook", {}))
+        assert "nothing ran" in text(await client.call_tool("run_notebook", {}))
         ran = await client.call_tool("run_notebook", {"which": "all"})
-        assert "3 of 3 cells ran ok" in text(ran)
+        assert text(ran).count(") ran ok in ") == 3
+        assert [block.type for block in ran.content] == ["text", "image"]
         assert "| 2" in text(await client.call_tool("execute_code", {"code": "x"}))
         planned = await client.call_tool("plan", {"action": "add", "title": "Check"})
         assert [step["title"] for step in planned.structured_content["steps"]] == ["Load", "Plot", "Check"]
