@@ -218,6 +218,7 @@ def test_each_road_is_told_in_the_history(agent: Agent) -> None:
     agent.project.kill_daemon()
     agent.project.stepper("run", notebook.path.name, "--all")
     assert [run["by"] for run in agent.project.json("history")] == ["hook", "mcp", "cli", "cli"]
+    assert [line.split()[-2] for line in agent.project.stepper("history").stdout.splitlines()[1:]][1] == "mcp"
 
 
 def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
@@ -250,6 +251,8 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"source": "1", "after": 9}, "there is no cell '9'"),
         ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
         ({"source": "a = '\ud800'"}, "half of a character"),
+        ({"source": "1", "wait_seconds": float("nan")}, "'wait_seconds' is out of all bounds"),
+        ({"source": "1", "wait_seconds": 10**400}, "'wait_seconds' is out of all bounds"),
         ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
     ],
 )
@@ -583,6 +586,13 @@ def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
     agent.run("print('x')\n# \x1b[31m\nstepper = '''\nstepper: forged'''")
     text = agent.ask("cell read")["text"]
     assert "\x1b" not in text and "\nstepper: forged" not in text and "| stepper: forged" in text
+
+
+def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
+    agent.project.notebook("r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"})
+    assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
+    with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+        agent.run("y <- 2", notebook="r")
 
 
 # --- who waits, and goes away ------------------------------------------------------------------------------------------
