@@ -17,13 +17,13 @@ from stepper.session import answers
 
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
-    "new": "notebook steps unfinished kernel_cwd",  # of which the command line prints the first two
-    "status": "notebook state steps running kernel daemon cells stop lost unheard",
+    "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
+    "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook",
     "run": "notebook ok ran cells skipped report results",
     "restore": "notebook ok ran cells skipped report results gone",
-    "history": "notebook run cell_id step started_at duration_s outcome",
+    "history": "notebook run cell_id step started_at duration_s outcome by",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output",
     "output": "notebook cell_id page pages text ended",
@@ -76,7 +76,7 @@ def test_the_command_line_has_each_row(name: str) -> None:
     more = {"as_json"} if PRESENT[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
     more |= {"utc"} if PRESENT[name].has_times else set()
-    given = {field.name for field in dataclasses.fields(COMMANDS[name].arguments)}
+    given = {field.name for field in commands.of_shell(COMMANDS[name].arguments)}
     assert {parameter.name for parameter in command.params} == given | more
     assert COMMANDS[name].about
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field
 from typing import IO, Any
 
 import click
@@ -17,7 +17,7 @@ from stepper.cli.terminal import in_utc, say
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, find_project, project_of
 from stepper.hook import client
-from stepper.policy.commands import COMMANDS, GROUPS, Command, kind
+from stepper.policy.commands import COMMANDS, GROUPS, Command, kind, of_shell
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {
@@ -25,6 +25,7 @@ HERE = {
     "doctor": "stepper.setup.doctor:checks",
     "trust": "stepper.setup.trust:trust",
     "completion": "stepper.cli.complete:script",
+    "mcp": "stepper.cli.faces:mcp",
 }
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
@@ -124,7 +125,7 @@ def plan_items(stream: IO[str]) -> list[Any]:
 
 def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **given: Any) -> None:
     """Do what a command is for and show its answer; exit 1 where that came out badly."""
-    for argument in fields(row.arguments):
+    for argument in of_shell(row.arguments):
         value = given[argument.name]
         if isinstance(value, tuple):  # words, or an option given several times
             value = " ".join(value) if argument.metadata.get("many") else list(value)
@@ -181,7 +182,7 @@ def completed(by: str, ctx: click.Context, _: click.Parameter, incomplete: str) 
 
 def made(row: Command, name: str) -> click.Command:
     """Return the command of a row."""
-    parameters = [parameter(argument) for argument in fields(row.arguments)]
+    parameters = [parameter(argument) for argument in of_shell(row.arguments)]
     if row.name == "new":
         parameters.append(PLAN_FILE)
     if PRESENT[row.name].has_times:

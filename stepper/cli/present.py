@@ -225,6 +225,7 @@ PRESENT = {
     "doctor": Rendering(_doctor, has_json=False, well=lambda checks: all(check.ok for check in checks)),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 
 

@@ -194,7 +194,7 @@ class Daemon:
             self.ending.set()
             return
 
-        def progress(told: answers.Told) -> None:
+        def progress(told: answers.Told | answers.CellRuns) -> None:
             writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)

@@ -15,7 +15,7 @@ from stepper import __version__
 from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
-from stepper.policy import commands, gate, plan
+from stepper.policy import cellcommands, commands, gate, plan
 from stepper.session import answers, following, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
@@ -43,7 +43,7 @@ class Request:
 
 async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     """Return the JSON of a command's answer; raise StepperError."""
-    row = commands.COMMANDS.get(verb)
+    row = commands.VERBS.get(verb)
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
     told = _placed(commands.read(row.arguments, load_arguments(payload)))
@@ -171,6 +171,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return await steering.change_plan(session, lambda state: plan.moved(state, told.id, told.after))
         case commands.Plan():
             return standing.planned(session)
+        case cellcommands.CellRun() | cellcommands.CellAdd() | cellcommands.CellChange() | cellcommands.CellRead():
+            raise StepperError("not there yet")
     raise NotImplementedError(type(told).__name__)
 
 

@@ -2,7 +2,7 @@
 
 A row is a frozen dataclass: its fields are the arguments, its docstring is what help says, below its group's title. The
 daemon has a case for each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate
-its patterns.
+its patterns. Rows of another `face` than the shell's (`cellcommands`), and `unshown` arguments, are other agents'.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
     "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
 )  # fmt: skip
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
-KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list[Any]": list}
+CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
+KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Command:
         return " ".join(self.about.split("\n\n")[0].split())
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {}  # that a shell has
+VERBS: dict[str, Command] = {}  # all that the daemon is asked for; those of `cellcommands` once that is loaded
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,14 @@ class Arguments:
         group: str = NOTEBOOKS,
         examples: tuple[str, ...] = (),
         alias: str = "",
+        face: str = "shell",
     ) -> None:
         """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
         if inspect.get_annotations(cls):
             dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         if name:
-            COMMANDS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
+            VERBS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
+            COMMANDS.update({name: VERBS[name]} if face == "shell" else {})
 
 
 def word(default: Any = MISSING, **shell: Any) -> Any:
@@ -81,8 +87,23 @@ def option(about: str, default: Any = None, **shell: Any) -> Any:
     return field(default=default, metadata={"about": about, **shell})
 
 
+def unshown(about: str, default: Any = None, **more: Any) -> Any:
+    """An argument that no shell gives: other agents do."""
+    return field(default=default, metadata={"about": about, "unshown": True, **more})
+
+
+def of_shell(arguments: type[Arguments]) -> list[Field[Any]]:
+    """Return the arguments that a shell gives."""
+    return [each for each in fields(arguments) if not each.metadata.get("unshown")]
+
+
 def kind(argument: Field[Any]) -> type:
     """Return the type of an argument that is given."""
+    return kinds(argument)[0]
+
+
+def kinds(argument: Field[Any]) -> tuple[type, ...]:
+    """Return the types that an argument may have."""
     return KINDS[str(argument.type).removesuffix(" | None")]
 
 
@@ -92,8 +113,12 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
     for each in fields(arguments):
         value = told.get(each.name)
         if value is not None:
-            if not isinstance(value, kind(each)):
-                raise UsageError(f"the request's argument {each.name!r} must be of the kind {kind(each).__name__}")
+            of = kinds(each)
+            if not isinstance(value, of) or (isinstance(value, bool) and bool not in of):
+                named = " or ".join(one.__name__ for one in of)
+                raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
+            if value not in (choice := each.metadata.get("choice", [value])):
+                raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
             given[each.name] = value
         elif each.default is MISSING:
             raise UsageError(f"the request's argument {each.name!r} is missing")
@@ -112,10 +137,18 @@ class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Lo
     problem: str = word()
     name: str | None = option("The file name's part; from the problem when not given.")
     steps: list[Any] | None = option('A step, in order: "TITLE" or "TITLE :: CRITERION".', flag="--step")
+    cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
+    run: bool = unshown("Whether these cells run.", default=True)
+    wait_seconds: float = unshown("How long the answer waits for these cells.", default=60)
 
 
 class Status(OfNotebook, name="status", examples=("status", "status --json")):
     """Show where a notebook stands: its steps (its cells, without a plan), what stopped it, its kernel, the daemon."""
+
+    wait_seconds: float | None = unshown("How long the answer waits for what this caller has running there.")
+    details: bool = unshown(
+        "What the kernel holds, and what it and the machine have of CPU, memory, GPU.", default=False
+    )
 
 
 class List(Arguments, name="list"):
@@ -136,6 +169,13 @@ class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run 
 
     notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
+    which: str = unshown(
+        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that ran, but were"
+        " changed since, or stand below one that was or that ran later; `restore`: as the command of that name.",
+        default="pending",
+        choice=("pending", "all", "stale", "restore"),
+    )
+    wait_seconds: float | None = unshown("How long the answer waits for the cells.")
 
 
 class History(OfNotebook, name="history"):
@@ -260,6 +300,20 @@ class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
 
 class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
     """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+
+
+class Mcp(
+    Arguments, name="mcp", daemon=False, group=SETUP,
+    examples=("mcp", "mcp --config cursor", "mcp --config codex --install", "mcp --http 8777"),
+):  # fmt: skip
+    """Serve other agents (Cursor, Codex, Gemini, VS Code …) by MCP, on standard input and output.
+
+    Their clients start it: `--config CLIENT` prints the lines that have them do it, `--install` puts them there.
+    """
+
+    http: int | None = option("Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed.")
+    config: str | None = option("Print the lines for a client, and the file they belong in.", choice=CLIENTS)
+    install: bool = option("With --config: put them there; all else there is kept.", default=False)
 
 
 class Completion(

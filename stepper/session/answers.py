@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepper.policy.model import Fault
+from stepper.session.cellanswers import CellRan, Holds, Resources
 
 
 def to_json(answer: object) -> bytes:
@@ -34,6 +35,7 @@ class Made:
     steps: Sequence[NamedStep]
     unfinished: str | None
     kernel_cwd: str
+    cells: CellRan | None = None  # what came of those that it was made with
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,9 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
+    ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
+    context: Holds | None = None  # this and the next where `details` are asked for
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,7 @@ class PastRun:
     started_at: str
     duration_s: float
     outcome: str
+    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept
 
 
 @dataclass(frozen=True)
@@ -228,8 +234,16 @@ class Printed:
     last: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellRuns:
+    """Each second, to other agents: what runs, for how long, its last line or bar."""
+
+    what: str = "runs"
+    running: Running
+
+
 Told = CellBegins | CellEnded | Waits | Printed
-Progress = Callable[[Told], None]
+Progress = Callable[[Told | CellRuns], None]
 
 
 @dataclass(frozen=True)

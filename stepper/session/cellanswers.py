@@ -1,0 +1,102 @@
+"""What the commands on cells answer to other agents; like `answers`, whose documents these go beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CellRan:
+    """What came of cells that were written to be run.
+
+    `state`: `ok`, `failed`, `cancelled` (a person or the client interrupted it), `stopped` (the notebook is, by this or
+    from before), `refused` (a gate: nothing was written), `not run` (written, but it did not run: the person has not
+    accepted it, it would only repeat itself, there is no kernel), `running` (after `wait_seconds`; it goes on, `status`
+    waits for it), `nothing to run` (text, an empty cell, `run: false`).
+    """
+
+    notebook: str
+    cell_id: str  # the cell that the report is about: the last that ran; '' where nothing was written
+    state: str
+    text: str  # the report, exactly as hooks tell it
+    line: str  # the same in one line, for people
+    figures: Sequence[str] = ()  # the paths of the pictures that these runs showed, in order
+    call: str = ""  # its id, where it runs on
+    cells: Sequence[str] = ()  # the ids of the cells that were written, in order
+
+
+@dataclass(frozen=True)
+class CellsChanged:
+    """The ids of the cells an action was about (of those deleted none), and of all in order, as they are now."""
+
+    notebook: str
+    changed: Sequence[str]
+    cells: Sequence[str]
+
+
+@dataclass(frozen=True)
+class CellRead:
+    """A cell as it stands; of a long one a page holds a part, its source with the first."""
+
+    cell_id: str
+    index: int  # among all cells, from 0
+    number: int  # among the code cells, from 1; 0 for others
+    type: str
+    source: str
+    execution_count: int | None = None
+    step: int | None = None  # of the plan
+    status: str = ""  # of a code cell: pending, running, done, failed, doubted, skipped, interrupted, changed
+    outputs: str = ""  # as text
+    pictures: Sequence[str] = ()  # paths of the agent's copies
+    part: int = 1
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Read:
+    """A page of a notebook's cells, and the same as text (at most 10,000 characters)."""
+
+    notebook: str
+    cells: Sequence[CellRead]
+    page: int
+    pages: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a kernel or a machine has of each: CPU in percent of all its cores, memory in bytes; None where unknown."""
+
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of the machine."""
+
+    name: str
+    used_percent: float | None
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a notebook's kernel (None where there is none) and the machine have."""
+
+    kernel: Load | None = None
+    machine: Load = field(default_factory=Load)
+    gpus: Sequence[Gpu] = ()
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What an agent without memory must know of the kernel: names and what each is."""
+
+    current_notebook: str | None = None
+    imported_modules: Mapping[str, str] = field(default_factory=dict)
+    defined_functions: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
