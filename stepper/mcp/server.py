@@ -10,16 +10,29 @@ from typing import Any
 import anyio
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     CallToolRequestParams,
+    EmptyResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    SubscribeRequestParams,
     Tool,
     ToolAnnotations,
+    UnsubscribeRequestParams,
 )
 
 from stepper import __version__
-from stepper.mcp import calls
+from stepper.ground.errors import StepperError
+from stepper.mcp import calls, prompts, resources
 from stepper.mcp.daemon import Daemon
 from stepper.mcp.stops import Context
 from stepper.mcp.tools import INSTRUCTIONS, TOOLS
@@ -33,9 +46,9 @@ class Face:
     def __init__(self, project: str) -> None:
         self.project = project
         # In Claude Code the hooks know the session by this name: its current notebook is the same for both.
-        self.session = (
-            re.sub(r"[^a-zA-Z0-9-]", "", os.environ.get("CLAUDE_CODE_SESSION_ID", "")) or f"mcp-{token_hex(6)}"
-        )
+        given = re.sub(r"[^a-zA-Z0-9-]", "", os.environ.get("CLAUDE_CODE_SESSION_ID", ""))
+        self.session = given or f"mcp-{token_hex(6)}"
+        self.changes = resources.Changes(Daemon(project, self.session))
 
     def daemon(self, ctx: Context) -> Daemon:
         """Return the daemon as the request's session asks it."""
@@ -63,18 +76,66 @@ class Face:
 
     async def call_tool(self, ctx: Context, params: CallToolRequestParams) -> calls.Result:
         """Do a call."""
-        return await calls.call(self.daemon(ctx), ctx, params)
+        try:
+            return await calls.call(self.daemon(ctx), ctx, params)
+        finally:
+            self.changes.moved.set()
+
+    async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        """Return the resources there are now."""
+        try:
+            return ListResourcesResult(resources=await resources.every(self.daemon(ctx)))
+        except StepperError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from None
+
+    async def list_templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        """Return the patterns of URIs."""
+        return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
+
+    async def read_resource(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        """Return a resource's content."""
+        return await resources.read(self.daemon(ctx), params.uri, ctx.protocol_version)
+
+    async def subscribe(self, ctx: Context, params: SubscribeRequestParams) -> EmptyResult:
+        """Tell the session of a resource's changes."""
+        self.changes.tell(self.daemon(ctx).session, params.uri, ctx.session)
+        return EmptyResult()
+
+    async def unsubscribe(self, ctx: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+        """Tell it no more."""
+        self.changes.untell(self.daemon(ctx).session, params.uri)
+        return EmptyResult()
+
+    async def list_prompts(self, ctx: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+        """Return the prompts."""
+        return ListPromptsResult(prompts=prompts.every())
+
+    async def get_prompt(self, ctx: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        """Return a prompt."""
+        try:
+            return await prompts.get(self.daemon(ctx), params.name, params.arguments or {})
+        except StepperError as error:
+            raise MCPError(INTERNAL_ERROR, str(error)) from None
 
     def server(self) -> Server[Any]:
         """Return the SDK's server of it."""
-        return Server(
+        server: Server[Any] = Server(
             "stepper",
             version=__version__,
             title="stepper: Jupyter notebooks, one cell at a time",
             instructions=INSTRUCTIONS,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
+            on_list_resources=self.list_resources,
+            on_list_resource_templates=self.list_templates,
+            on_read_resource=self.read_resource,
+            on_subscribe_resource=self.subscribe,
+            on_unsubscribe_resource=self.unsubscribe,
+            on_subscriptions_listen=self.changes.listen,
+            on_list_prompts=self.list_prompts,
+            on_get_prompt=self.get_prompt,
         )
+        return server
 
 
 def serve(project: str) -> None:
@@ -84,6 +145,7 @@ def serve(project: str) -> None:
     async def main() -> None:
         server = Face(project).server()
         async with stdio_server() as (reads, writes):
-            await server.run(reads, writes, server.create_initialization_options(NotificationOptions()))
+            told = server.create_initialization_options(NotificationOptions(resources_changed=True))
+            await server.run(reads, writes, told)
 
     anyio.run(main)
