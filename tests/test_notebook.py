@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepper.ground.errors import NotebookError
-from stepper.notebook import afterwards, plainjson
+from stepper.notebook import afterwards, creation, plainjson
 from stepper.notebook import file as notebook
 from stepper.policy.model import Outcome, Plan, Step
 from stepper.session.ports import Execution, Models, Target
@@ -342,7 +342,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "new.ipynb"
-    notebook.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
+    creation.create(str(path), Plan("Pröblem", (Step(1, "one"),)))
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     assert made.cells[0].source == "# Pröblem"
@@ -350,7 +350,7 @@ def test_a_new_notebook_is_valid_and_never_overwrites(tmp_path: Path) -> None:
     assert made.metadata["stepper"]["steps"][0]["title"] == "one"
     assert made.nbformat_minor == 5
     with pytest.raises(FileExistsError):
-        notebook.create(str(path), Plan("other"))
+        creation.create(str(path), Plan("other"))
 
 
 @pytest.mark.parametrize("value", ["NaN", '"\\ud800"', "123456789012345678901234567890"])

@@ -195,10 +195,13 @@ class Daemon:
             return
 
         def progress(told: answers.Told | answers.CellRuns) -> None:
-            writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
+            if not writer.is_closing():
+                writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)
-        caller = Caller(wire.unpack_environ(environ))
+        told_environ = wire.unpack_environ(environ)
+        face = "hook" if verb.startswith(b"hook ") else "mcp" if told_environ.get("STEPPER_FACE") == "mcp" else "cli"
+        caller = Caller(told_environ, by=face)
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         gone = asyncio.create_task(reader.read(1))

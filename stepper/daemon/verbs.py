@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from stepper import __version__
+from stepper.daemon import resources
 from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import cellcommands, commands, gate, plan
-from stepper.session import answers, following, standing, steering, unseen
+from stepper.policy.model import Consent
+from stepper.session import answers, cellanswers, cells, following, reading, standing, steering, unseen
 from stepper.session.session import Caller, Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
-WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
+CELLS = (cellcommands.CellRun, cellcommands.CellAdd, cellcommands.CellChange)
+WORK = (*CELLS, commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
+CURRENT = (*CELLS, commands.Run, commands.Restore, commands.Use)  # what makes a notebook the current one
+TICK_SECONDS = 1.0  # between two words to another agent on the cell that it waits for
 SHUTDOWN = "it was ended by `stepper shutdown`"
 
 
@@ -40,6 +46,11 @@ class Request:
         """The session of Claude Code in whose shell the command was given; '' elsewhere."""
         return self.caller.environ.get("STEPPER_SESSION", "")
 
+    @property
+    def consent(self) -> Consent:
+        """Whether the person has accepted what other agents do: as far as their client tells its mode."""
+        return Consent.WITHHELD if self.caller.environ.get("STEPPER_MODE") == "plan" else Consent.ASKED
+
 
 async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     """Return the JSON of a command's answer; raise StepperError."""
@@ -47,6 +58,8 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     if row is None or not row.daemon:
         raise StepperError(f"this daemon ({__version__}) does not know {verb[:100]!r}", "stepper shutdown")
     told = _placed(commands.read(row.arguments, load_arguments(payload)))
+    if request.caller.by == "mcp" and not isinstance(told, CELLS):  # the person's own commands ask nobody
+        _accepted(request, row)
     if not isinstance(told, WORK):
         return answers.to_json(await _of_project(request, told))
     workspace = request.workspace
@@ -56,6 +69,14 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
     if name := getattr(done, "notebook", None):
         workspace.elsewhere.wrote(os.path.join(workspace.paths.project, name), waiting)
     return answers.to_json(done)
+
+
+def _accepted(request: Request, row: commands.Command) -> None:
+    """Raise StepperError where another agent gives a command that is not its to give by itself now."""
+    if row.name == "new" and request.consent is Consent.WITHHELD:
+        raise StepperError(gate.PLAN_FIRST)
+    if row.runs_code and (why := gate.unaccepted(request.consent, request.workspace.config.limits())):
+        raise StepperError(f"nothing ran: {why}", f"stepper {row.name}  # the person's to give")
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:
@@ -115,28 +136,66 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
     slug = plan.slug(told.name or told.problem)
     session, before = await request.workspace.new(made, slug, date.today(), request.owner)
     steps = [answers.NamedStep(step.id, step.title) for step in made.steps]
-    return answers.Made(session.name, steps, before, request.workspace.config.limits().kernel_cwd)
+    ran = None
+    if told.cells:
+        added = commands.read(
+            cellcommands.CellAdd, {name: getattr(told, name) for name in ("cells", "run", "wait_seconds")}
+        )
+        ran = await _cells(request, session, added)
+    return answers.Made(session.name, steps, before, request.workspace.config.limits().kernel_cwd, ran)
+
+
+async def _cells(
+    request: Request, session: Session, told: cellcommands.CellRun | cellcommands.CellAdd
+) -> cellanswers.CellRan:
+    """Write cells for another agent, and run them."""
+    request.caller.call = told.call
+    async with _telling(request, session):
+        if isinstance(told, cellcommands.CellRun):
+            return await cells.run(session, told, request.caller, request.consent)
+        return await cells.add(session, told, request.caller, request.consent)
+
+
+@contextlib.asynccontextmanager
+async def _telling(request: Request, session: Session) -> AsyncIterator[None]:
+    """Tell another agent each second what runs, as long as it waits."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if running := standing.running(session):
+                request.progress(answers.CellRuns(running=running))
+
+    telling = asyncio.create_task(tell()) if request.caller.by == "mcp" else None
+    try:
+        yield
+    finally:
+        if telling is not None:
+            telling.cancel()
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
-    if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
+    if isinstance(told, CURRENT):
         request.workspace.make_current(session.name, request.owner)
     waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
     if waits:
         request.progress(answers.Waits(line=waits))
     match told:
         case commands.Status():
-            found = replace(await standing.status(session), daemon=request.about)
-            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
-            return replace(found, unheard=missed)
+            return await _status(request, session, told)
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
             return await standing.context(session)
+        case commands.Restore() | commands.Run(which="restore"):
+            if request.caller.by == "mcp" and (why := gate.stopped(session.state)):  # it would lift the stop
+                raise StepperError(f"nothing ran: {why}")
+            async with _telling(request, session):
+                return await steering.restore(session, request.caller, request.progress)
         case commands.Run():
-            return await steering.run(session, told.all, request.caller, request.progress)
-        case commands.Restore():
-            return await steering.restore(session, request.caller, request.progress)
+            async with _telling(request, session):
+                which = "all" if told.all else told.which
+                return await steering.run(session, which, request.caller, request.progress)
         case commands.History():
             return standing.history(session)
         case commands.Report():
@@ -171,9 +230,22 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return await steering.change_plan(session, lambda state: plan.moved(state, told.id, told.after))
         case commands.Plan():
             return standing.planned(session)
-        case cellcommands.CellRun() | cellcommands.CellAdd() | cellcommands.CellChange() | cellcommands.CellRead():
-            raise StepperError("not there yet")
+        case cellcommands.CellRun() | cellcommands.CellAdd():
+            return await _cells(request, session, told)
+        case cellcommands.CellChange():
+            return cells.change(session, told, request.consent)
+        case cellcommands.CellRead():
+            return reading.read(session, told)
     raise NotImplementedError(type(told).__name__)
+
+
+async def _status(request: Request, session: Session, told: commands.Status) -> answers.Status:
+    found = replace(await standing.status(session), daemon=request.about)
+    missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
+    if told.details:
+        machine = await asyncio.to_thread(resources.look, found.kernel)
+        found = replace(found, context=await standing.holds(session), resources=machine)
+    return replace(found, unheard=missed)
 
 
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:
@@ -182,4 +254,5 @@ async def _eval(request: Request, session: Session, source: str) -> answers.Eval
     why = gate.stopped(session.state) if request.owner else None  # the person may look
     if why:
         raise StepperError(f"nothing ran: {why}")
-    return await steering.evaluate(session, source, request.caller)
+    async with _telling(request, session):
+        return await steering.evaluate(session, source, request.caller)

@@ -19,7 +19,7 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.paths import Paths, copy_of_ipykernel
 from stepper.ground.text import quoted
-from stepper.notebook.file import create
+from stepper.notebook.creation import create
 from stepper.policy import plan as plans
 from stepper.policy.model import Plan, Step
 from stepper.session import steering

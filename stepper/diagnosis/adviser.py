@@ -155,6 +155,11 @@ class Adviser:
         saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
         return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
 
+    @harmless(lambda run: [])
+    def saved(self, run: int) -> list[str]:
+        """Return the paths of a run's pictures."""
+        return self.pictures.of(run)
+
 
 def sentences(look: Look, notebook: Notebook) -> list[str]:
     """Return the findings as sentences, each with the place where its subject was bound last."""

@@ -56,6 +56,11 @@ class Figures:
                 self._prune()
         return [saved.get(mark) or Saved(why=MANY, key=mark) for mark in map(key, texts)]
 
+    def of(self, run: int) -> list[str]:
+        """Return the paths of the pictures that are kept of a run, in order; raise OSError."""
+        names = [f"{run:04d}-{number}.png" for number in range(1, LOOKED_AT + 1)]
+        return [path for path in (os.path.join(self.folder, name) for name in names) if os.path.exists(path)]
+
     def _one(self, text: str, mark: int, name: str) -> Saved:
         try:
             width, height, single, content = looked_at(text)

@@ -15,11 +15,11 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
-from stepper.notebook import jupyter
+from stepper.notebook import arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap
 from stepper.notebook.plainjson import Changes, load_json, rewrite
-from stepper.notebook.rawcells import renamed, tagged, with_late, with_models, with_outputs
+from stepper.notebook.rawcells import cleared, renamed, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
 from stepper.session.ports import Execution, Models, Outputs, Target
@@ -214,19 +214,51 @@ class IpynbFile:
         told = plans.to_json(plan)
         self._change(lambda document: {"metadata": lambda metadata: {**metadata, "stepper": told}})
 
+    def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
+        """Write the cells in another order, with others among them; return all as they are then, and those others.
+
+        `order` is called again where somebody else wrote meanwhile; what it raises is raised. The time is kept.
+        """
+        others: list[int] = []
+
+        def arranged(document: Document) -> bytes | None:
+            cells = order(document.cells)
+            others[:] = [place for place, cell in enumerate(cells) if cell not in document.cells]
+            return arrangement.written(document, cells)
+
+        self._rewrite(arranged)
+        after = self.read().cells
+        return after, [after[place] for place in others]
+
+    def clear(self, cells: Sequence[Cell]) -> None:
+        """Take the outputs of code cells away; raise NotebookError."""
+        targets = [Target.of(cell) for cell in cells if cell.is_code]
+        self._late = {late: told for late, told in self._late.items() if late not in targets}
+        self._change(lambda document: {
+            index: cleared for target in targets if (index := document.find(target)) is not None
+        })  # fmt: skip
+
     def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
-        """Write what is to be changed of a fresh read, anew where somebody else wrote meanwhile; return what it was."""
+        """Write what is to be changed of a fresh read; return what it was."""
+
+        def changed(document: Document) -> bytes | None:
+            made = changes(document)
+            return rewrite(document.data, document.raw, made) if made else None
+
+        return self._rewrite(changed, keep_time)
+
+    def _rewrite(self, change: Callable[[Document], bytes | None], keep_time: bool = True) -> Document:
+        """Write what a fresh read becomes, anew where somebody else wrote meanwhile; return what it was."""
         for _ in range(ATTEMPTS):
             document = self.read()
-            made = changes(document)
-            if not made or self._write(document, keep_time, made):
+            data = change(document)
+            if data is None or self._write(document, keep_time, data):
                 return document
         raise NotebookError("the notebook kept changing while stepper wrote to it", f"lsof {self.path}")
 
-    def _write(self, document: Document, keep_time: bool, changes: Changes) -> bool:
+    def _write(self, document: Document, keep_time: bool, data: bytes) -> bool:
         """Replace the file atomically; return False, with nothing done, where somebody else wrote meanwhile."""
         self._last = None  # not kept: an idle daemon holds no notebook
-        data = rewrite(document.data, document.raw, changes)
         try:
             with private.place(self.path) as (folder, name):
                 return self._exchange(folder, name, document, keep_time, data)
@@ -277,23 +309,3 @@ def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
     """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
     metadata = raw.get("metadata", {})
     return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")
-
-
-def create(path: str, plan: Plan) -> None:
-    """Write a new notebook, the problem as its first cell; raise OSError, FileExistsError where there is one."""
-    import nbformat  # it validates what it makes, and takes long to load: no step needs it
-
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_markdown_cell(f"# {plan.problem}")],
-        metadata={
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "language_info": {"name": "python"},
-            "stepper": plans.to_json(plan),
-        },
-    )
-    nbformat.validate(notebook)
-    text = nbformat.writes(notebook)
-    with private.place(path) as (folder, name):
-        handle = os.open(name, NEW, 0o666, dir_fd=folder)
-    with open(handle, "w", encoding="utf-8") as stream:
-        stream.write(text if text.endswith("\n") else text + "\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
 SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
 TEXTUAL = ("application/javascript", "image/svg+xml")  # besides text/*: kept as lists of lines
+CELLS = "cells"
 BOM = b"\xef\xbb\xbf"
 DECODER = json.JSONDecoder()
 
@@ -144,6 +145,25 @@ def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     return made if made.endswith(b"\n") else made + b"\n"
 
 
+def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
+    """Return a notebook's bytes with other cells: those of the indices given as they stand, and new ones."""
+    try:
+        text = data.removeprefix(BOM).decode()
+        places = _places(text)
+        stood = [places[index] for index in range(len(places)) if index in places]
+        begin, end = places[CELLS]
+    except (ValueError, KeyError):  # another encoding than UTF-8
+        whole = _by_python(data)
+        whole["cells"] = [whole["cells"][cell] if isinstance(cell, int) else cell for cell in cells]
+        return dump_json(whole) + b"\n"
+    lead, tail = (text[begin + 1 : stood[0][0]], text[stood[-1][1] : end - 1]) if stood else ("\n  ", "\n ")
+    made = f",{lead}".join(
+        text[slice(*stood[cell])] if isinstance(cell, int) else dump_json(cell, 2).decode() for cell in cells
+    )
+    done = text[: begin + 1] + (f"{lead}{made}{tail}" if cells else "") + text[end - 1 :]
+    return (BOM if data.startswith(BOM) else b"") + done.encode() + b"\n" * (not done.endswith("\n"))
+
+
 def _spliced(data: bytes, old: dict[str, Any], change: Change) -> bytes | None:
     """Return the bytes with one cell changed; None where it is not found at a glance.
 
@@ -164,20 +184,7 @@ def _spliced(data: bytes, old: dict[str, Any], change: Change) -> bytes | None:
 def _pieced(data: bytes, changes: Changes) -> bytes:
     """Return the bytes with parts changed, however they are laid out; raise ValueError or KeyError."""
     text = data.removeprefix(BOM).decode()
-    places: dict[int | str, tuple[int, int]] = {}
-    at = _next(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = DECODER.raw_decode(text, at)
-        at = _next(text, at)
-        if name == "cells":
-            at, index = _next(text, at + 1), 0
-            while text[at] != "]":
-                places[index] = at, DECODER.raw_decode(text, at)[1]
-                at, index = _next(text, places[index][1]), index + 1
-            at = _next(text, at + 1)
-        else:
-            places[name] = at, DECODER.raw_decode(text, at)[1]
-            at = _next(text, places[name][1])
+    places = _places(text)
     pieces, last = [BOM] if data.startswith(BOM) else [], 0
     for where in sorted(changes, key=places.__getitem__):
         start, end = places[where]
@@ -185,6 +192,26 @@ def _pieced(data: bytes, changes: Changes) -> bytes:
         pieces += [text[last:start].encode(), dump_json(changes[where](value), 2 if isinstance(where, int) else 1)]
         last = end
     return b"".join((*pieces, text[last:].encode()))
+
+
+def _places(text: str) -> dict[int | str, tuple[int, int]]:
+    """Return where what stands at the top of a notebook begins and ends, by name, and each cell, by index."""
+    places: dict[int | str, tuple[int, int]] = {}
+    at = _next(text, text.index("{") + 1)
+    while text[at] != "}":
+        name, at = DECODER.raw_decode(text, at)
+        begin = at = _next(text, at)
+        if name == CELLS:
+            at, index = _next(text, at + 1), 0
+            while text[at] != "]":
+                places[index] = at, DECODER.raw_decode(text, at)[1]
+                at, index = _next(text, places[index][1]), index + 1
+            at += 1
+        else:
+            at = DECODER.raw_decode(text, at)[1]
+        places[name] = begin, at
+        at = _next(text, at)
+    return places
 
 
 def _next(text: str, at: int) -> int:

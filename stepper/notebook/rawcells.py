@@ -10,6 +10,8 @@ from stepper.notebook import widgetstate
 from stepper.notebook.plainjson import Changes, as_written
 from stepper.session.ports import Execution, Models
 
+NOT_RUN: dict[str, Any] = {"execution_count": None, "outputs": []}
+
 
 def with_outputs(raw: dict[str, Any], execution: Execution, step: int | None) -> dict[str, Any]:
     """Return the raw cell with what came of its run; without timings it has none, as in JupyterLab."""
@@ -36,6 +38,26 @@ def with_models(cells: Sequence[dict[str, Any]], changes: Changes, models: Model
 def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the raw cell under another id."""
     return as_written({**raw, "id": name})
+
+
+def new_cell(kind: str, source: str, name: str) -> dict[str, Any]:
+    """Return a raw cell as nbformat makes them; one without a name has no id, as before nbformat 4.5."""
+    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
+    return as_written({"cell_type": kind, "metadata": {}, "source": source, **ran, **({"id": name} if name else {})})
+
+
+def with_source(raw: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
+    """Return the raw cell with another source: what came of the former one is no longer its own, as in NotebookEdit."""
+    kept = {name: value for name, value in raw.items() if name not in ("execution_count", "outputs")}
+    kept = {name: value for name, value in kept.items() if name != "attachments" or kind != "code"}
+    ran: dict[str, Any] = dict(NOT_RUN) if kind == "code" else {}
+    return as_written({**kept, "cell_type": kind, "source": source, **ran})
+
+
+def cleared(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the raw cell without outputs, as Jupyter clears them."""
+    metadata = {name: value for name, value in raw.get("metadata", {}).items() if name != "execution"}
+    return as_written({**raw, "metadata": metadata, **NOT_RUN})
 
 
 def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:

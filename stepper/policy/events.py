@@ -54,13 +54,14 @@ class Planned(Event, kind="plan"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(Event, kind="start"):
+class Started(Event, kind="start", optional=("by",)):
     """A run is to begin: all that a daemon needs which finds it unfinished."""
 
     run: int
     key: Key
     at: Moment
     tool_use_id: str | None = None
+    by: str = ""
     request: str = ""  # by which the kernel knows it
     timeout: float = 0.0  # seconds
     cell_id: str
@@ -86,6 +87,7 @@ class Started(Event, kind="start"):
             fault=fault,
             kernel=self.kernel,
             tool_use_id=self.tool_use_id,
+            by=self.by,
             key=self.key,
         )
 
@@ -99,7 +101,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("displays", "left_out", "unmet")):
+class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet")):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -111,7 +113,7 @@ class Ran(Run, Event, kind="run", optional=("displays", "left_out", "unmet")):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Run, Event, kind="held"):
+class Held(Run, Event, kind="held", optional=("by",)):
     """A fault was found before a cell ran: it did not run."""
 
     at: Moment = ""

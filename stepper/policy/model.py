@@ -191,6 +191,7 @@ class Run:
     fault: Fault | None = None
     kernel: str = ""
     tool_use_id: str | None = None
+    by: str = ""  # who asked for it: hook, mcp, cli
     key: Key
 
     @property

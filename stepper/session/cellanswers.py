@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stepper.words.cells import CellRead
+
 
 @dataclass(frozen=True)
 class CellRan:
@@ -33,24 +35,6 @@ class CellsChanged:
     notebook: str
     changed: Sequence[str]
     cells: Sequence[str]
-
-
-@dataclass(frozen=True)
-class CellRead:
-    """A cell as it stands; of a long one a page holds a part, its source with the first."""
-
-    cell_id: str
-    index: int  # among all cells, from 0
-    number: int  # among the code cells, from 1; 0 for others
-    type: str
-    source: str
-    execution_count: int | None = None
-    step: int | None = None  # of the plan
-    status: str = ""  # of a code cell: pending, running, done, failed, doubted, skipped, interrupted, changed
-    outputs: str = ""  # as text
-    pictures: Sequence[str] = ()  # paths of the agent's copies
-    part: int = 1
-    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,6 +73,7 @@ class Resources:
 
     kernel: Load | None = None
     machine: Load = field(default_factory=Load)
+    cores: int = 1
     gpus: Sequence[Gpu] = ()
 
 

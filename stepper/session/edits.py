@@ -34,9 +34,8 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
-        untold(session, [cell])  # whatever comes of it is reported
-        found = await _attempt(session, cells, cell, edit.consent, edit.mode == "insert", caller, alone=True)
-        return session.kept(report.of_run(found), found) if isinstance(found, Ended) else found
+        new = [cell] if edit.mode == "insert" else []
+        return (await attempt(session, cells, [cell], new, edit.consent, caller, alone=True))[0]
 
 
 async def written(session: Session, write: FileWrite, caller: Caller, again: bool = False) -> Report | None:
@@ -53,28 +52,42 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
         if plan.from_json(document.plan) is None and session.state.plan.steps:
             session.file.set_plan(session.state.plan)  # the Write dropped it
             document = session.read()
-        found = await _new_and_changed(session, document.cells, write.consent, caller)
+        ran_ever, cells = session.state.ran_ever, document.cells
+        to_run = changes.not_run_yet(cells, ran_ever)
+        new = [cell for cell in to_run if cell.id not in ran_ever]
+        found, _ = await attempt(session, cells, to_run, new, write.consent, caller)
         return report.joined([before, found]) if before and found else before or found
 
 
-async def _new_and_changed(session: Session, cells: Sequence[Cell], consent: Consent, caller: Caller) -> Report | None:
-    ran_ever = session.state.ran_ever
-    to_run = changes.not_run_yet(cells, ran_ever)
+async def attempt(
+    session: Session,
+    cells: Sequence[Cell],
+    to_run: Sequence[Cell],
+    new: Sequence[Cell],
+    consent: Consent,
+    caller: Caller,
+    alone: bool = False,
+) -> tuple[Report | None, list[Ended]]:
+    """Run cells that were just written (some of them `new`) to the first that does not end well.
+
+    Return the report, None where there is nothing to run or to say, and those that ran.
+    """
     untold(session, to_run)  # whatever comes of them is reported
     ended: list[Ended] = []
     for cell in to_run:
         try:
-            found = await _attempt(session, cells, cell, consent, cell.id not in ran_ever, caller)
+            found = await _attempt(session, cells, cell, consent, cell in new, caller, alone)
         except StepperError as error:
             if not ended:
                 raise
             found = report.not_run(error.message, error.hint)
         if not isinstance(found, Ended):
-            return report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
+            told = report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
+            return told, ended
         ended.append(found)
         if found.run.verdict is not Verdict.FINE:
             break
-    return session.kept(report.of_runs(ended, len(to_run)), ended[-1]) if ended else None
+    return session.kept(report.of_runs(ended, len(to_run)), ended[-1]) if ended else None, ended
 
 
 async def _attempt(
@@ -84,7 +97,7 @@ async def _attempt(
     consent: Consent,
     new: bool,
     caller: Caller,
-    alone: bool = False,
+    alone: bool,
 ) -> Ended | Report | None:
     """Run a cell, or say why not; None where there is nothing to run or to say."""
     decided = turn.before(session.state, cells, cell, consent, session.limits, new, alone)

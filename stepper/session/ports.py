@@ -210,6 +210,15 @@ class NotebookFile(Protocol):
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
 
+    def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
+        """Write the cells as `order` arranges them (`policy/arrange`), the modification time kept.
+
+        Return all as they are then, and the new and changed ones. Raise NotebookError.
+        """
+
+    def clear(self, cells: Sequence[Cell]) -> None:
+        """Take the outputs of code cells away; raise NotebookError."""
+
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into the metadata, the modification time kept; raise NotebookError."""
 
@@ -293,6 +302,10 @@ class Diagnosis(Protocol):
 
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save what there is to see of a run; return the lines on it."""
+        return []
+
+    def saved(self, run: int) -> list[str]:
+        """Return the paths of the pictures that were saved of a run, in order."""
         return []
 
 

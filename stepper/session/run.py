@@ -42,6 +42,7 @@ class Work:
             key=self.key,
             at=now(),
             tool_use_id=caller.call,
+            by=caller.by,
             request=uuid.uuid4().hex,
             timeout=self.timeout,
             cell_id=cell.id,

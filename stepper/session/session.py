@@ -41,6 +41,7 @@ class Caller:
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
     left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
     call: str | None = None  # the tool's call that it asks for
+    by: str = "cli"  # by what it asks: hook, mcp, cli
 
 
 class Session:

@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 
 from stepper.ground.errors import NotebookError, UsageError
 from stepper.ground.text import clean, counted, one_line
-from stepper.policy import changes, ledger, plan
+from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
+from stepper.session.cellanswers import Holds
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
@@ -97,7 +98,7 @@ def _stands(session: Session) -> tuple[list[answers.StepStatus], list[answers.Ce
     document, _ = unseen.compare(session)
     told = plan.from_json(document.plan)  # which the journal does not know yet
     steps = [_step(session, step) for step in told.steps] if told else []
-    return steps, [] if steps else [_cell(session, cell) for cell in document.cells if cell.is_code]
+    return steps, [] if steps else [cell_status(session, cell) for cell in document.cells if cell.is_code]
 
 
 def _compare(session: Session) -> None:
@@ -106,7 +107,8 @@ def _compare(session: Session) -> None:
         unseen.compare(session)
 
 
-def _cell(session: Session, cell: Cell) -> answers.CellStatus:
+def cell_status(session: Session, cell: Cell) -> answers.CellStatus:
+    """Return where a code cell stands."""
     state, status, source = session.state, StepStatus.PENDING, changes.source_hash(cell.source)
     key = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
     if state.running is not None and state.running.cell_id == cell.id:
@@ -143,7 +145,9 @@ def planned(session: Session) -> answers.Planned:
 def history(session: Session) -> list[answers.PastRun]:
     """Return every run, oldest first."""
     return [
-        answers.PastRun(session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value)
+        answers.PastRun(
+            session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value, run.by
+        )
         for run in session.state.runs
     ]
 
@@ -164,10 +168,10 @@ def report(session: Session, number: int | None) -> answers.Report:
 
 def named(session: Session, name: str) -> Cell:
     """Return the code cell of that id or number; raise UsageError."""
-    fits = [cell for cell in session.file.read().cells if cell.is_code and name in (cell.id, str(cell.number))]
-    if not fits:
-        raise UsageError(f"{session.name} has no code cell {name!r}", "give its number among the code cells, or its id")
-    return fits[0]
+    found = arrange.find(session.file.read().cells, name)
+    if found is None or not found.is_code:
+        raise UsageError(f"{session.name} has no code cell {name!r}", arrange.HOW)
+    return found
 
 
 def output(session: Session, name: str, page: int) -> answers.Page:
@@ -183,14 +187,18 @@ async def context(session: Session) -> answers.Context:
     """Return what another agent needs to go on, and the same as text."""
     known, alive = await namespace(session)
     steps = planned(session).steps
-    return answers.Context(
-        session.name,
-        known.modules,
-        known.functions,
-        {name: brief.describe(variable) for name, variable in known.variables.items()},
-        steps,
-        brief.context(session.name, session.state, known, alive),
-    )
+    text = brief.context(session.name, session.state, known, alive)
+    return answers.Context(**vars(_holds(session, known)), plan=steps, text=text)
+
+
+async def holds(session: Session) -> Holds:
+    """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
+    return _holds(session, (await namespace(session))[0])
+
+
+def _holds(session: Session, known: Namespace) -> Holds:
+    variables = {name: brief.describe(variable) for name, variable in known.variables.items()}
+    return Holds(session.name, known.modules, known.functions, variables)
 
 
 async def namespace(session: Session) -> tuple[Namespace, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import NotebookError, StepperError, UsageError
-from stepper.policy import changes, events, firstline, gate, plan
+from stepper.policy import arrange, changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
@@ -28,16 +28,20 @@ async def create(session: Session, made: Plan) -> None:
         session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
-async def run(session: Session, everything: bool, caller: Caller, progress: answers.Progress) -> answers.Ran:
-    """Run the cells that have not run in the present kernel, or all in a fresh one; stop at the first failure."""
+async def run(session: Session, which: str, caller: Caller, progress: answers.Progress) -> answers.Ran:
+    """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, or those that are
+    `stale`; stop at the first failure.
+    """
     async with session.turn(caller=caller):
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
-        notebook = session.mended().cells
-        if everything:
+        notebook, state = session.mended().cells, session.state
+        if which == "all":
             await _fresh(session, "it was restarted for a run of all cells")
-        ran = {} if everything else session.state.ran
-        return await _run(session, notebook, changes.not_run_yet(notebook, ran), caller, progress)
+        cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
+        if which == "stale":
+            cells = arrange.stale(notebook, state.runs, state.ran, state.ran_ever)
+        return await _run(session, notebook, cells, caller, progress)
 
 
 async def restore(session: Session, caller: Caller, progress: answers.Progress) -> answers.Restored:

@@ -1,0 +1,194 @@
+"""What other agents do to cells: write and run them, change them. Asked of the gate before anything is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from stepper.ground.errors import StepperError, UsageError
+from stepper.policy import arrange, cellcommands, changes, gate
+from stepper.policy.model import Cell, Consent, Outcome, Verdict
+from stepper.session import edits, unseen
+from stepper.session.cellanswers import CellRan, CellsChanged
+from stepper.session.session import Caller, Session
+from stepper.words import cells as words
+from stepper.words import report
+from stepper.words.report import Ended, Report
+
+Order = Callable[[Sequence[Cell]], Sequence[Cell]]
+
+
+async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> CellRan:
+    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError."""
+    if told.source is None and told.old_string is None:
+        if told.cell_id is None:
+            raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
+        return await _written(session, lambda cells: cells, caller, consent, [told.cell_id])
+    if told.source is not None and (told.old_string, told.new_string) != (None, None):
+        raise UsageError(
+            "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
+        )
+    if told.source is None and told.new_string is None:
+        raise UsageError("`new_string` is missing: what takes the place of `old_string`")
+
+    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        if told.old_string is not None:
+            cell, source = arrange.edited(cells, told.cell_id, told.old_string, told.new_string or "")
+            return arrange.replaced(cells, cell, source, told.cell_type)
+        source = told.source or ""
+        if told.cell_id is not None:
+            return arrange.replaced(cells, arrange.named(cells, told.cell_id), source, told.cell_type)
+        new = Cell("", arrange.NEW, 0, told.cell_type or "code", source)
+        return arrange.put_in(cells, arrange.place(cells, told.after), [new])
+
+    again = [] if told.cell_id is None else [told.cell_id]  # where its source stays as it was
+    return await _written(session, order, caller, consent, again)
+
+
+async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> CellRan:
+    """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
+    new = [_new(cell) for cell in told.cells]
+    if not new:
+        raise UsageError("`cells` is empty: there is nothing to add")
+    order = lambda cells: arrange.put_in(cells, arrange.place(cells, told.after), new)  # noqa: E731
+    return await _written(session, order, caller, consent, [], runs=told.run)
+
+
+def _new(told: object) -> Cell:
+    if not isinstance(told, dict) or not isinstance(told.get("source"), str):
+        raise UsageError("each of `cells` must be an object with a text `source`")
+    kind = told.get("cell_type") or "code"
+    if kind not in cellcommands.TYPES:
+        raise UsageError(f"a cell's `cell_type` must be one of {', '.join(cellcommands.TYPES)}")
+    return Cell("", arrange.NEW, 0, kind, told["source"])
+
+
+async def _written(
+    session: Session, order: Order, caller: Caller, consent: Consent, again: Sequence[str | int], runs: bool = True
+) -> CellRan:
+    """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
+
+    Text, and what is not to run, waits for no cell that runs.
+    """
+    if caller.call and session.seen(caller.call):
+        async with session.turn(caller=caller):
+            return _before(session, caller.call)
+    try:
+        waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
+        async with session.turn(caller=caller) if waits else contextlib.nullcontext():
+            cells = session.mended().cells
+            after, others = _others(cells, order, again)
+            if why := _refused(session, cells, after, others, consent):
+                state = "stopped" if session.state.stop and consent is not Consent.WITHHELD else "refused"
+                found = words.refused(why)
+                return CellRan(session.name, "", state, found.text, found.line)
+            if after != cells:
+                cells, others = session.file.arrange(order)
+            return await _ran(session, cells, others, [] if again else others, caller, consent, runs)
+    except arrange.NamingError as error:
+        raise UsageError(f"{error} in {session.name}; nothing was written", arrange.HOW) from None
+
+
+def _others(cells: Sequence[Cell], order: Order, again: Sequence[str | int]) -> tuple[Sequence[Cell], list[Cell]]:
+    """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
+    after = order(cells)
+    return after, [cell for cell in after if cell not in cells] or [arrange.named(cells, name) for name in again]
+
+
+async def _ran(
+    session: Session,
+    cells: Sequence[Cell],
+    written: Sequence[Cell],
+    new: Sequence[Cell],
+    caller: Caller,
+    consent: Consent,
+    runs: bool,
+) -> CellRan:
+    """Run what is to run of the cells that were written; return what came of it."""
+    to_run, ended = changes.runnable(written) if runs else [], list[Ended]()
+    try:
+        alone = len(written) == 1
+        found, ended = await edits.attempt(session, cells, to_run, new, consent, caller, alone)
+    except StepperError as error:
+        found = report.not_run(error.message, error.hint)
+    if not to_run:
+        unseen.untold(session, changes.runnable(written))
+        found = words.written(written)
+    assert found is not None  # each of those to run is told of
+    state = _state(session, found, ended, to_run)
+    text = "\n".join(filter(None, [found.text, found.stop]))
+    if caller.left.is_set():
+        unseen.missed(session, text)
+    elif missed := unseen.take_missed(session):
+        text = report.bounded(f"{missed}\n{text}")
+    about = ended[-1].cell if ended else (to_run or written)[0]
+    figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
+    return CellRan(session.name, about.id, state, text, found.line, figures, cells=[cell.id for cell in written])
+
+
+def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]) -> str:
+    """Return what came of cells in a word."""
+    last = ended[-1].run if ended else None
+    if not to_run:
+        return "nothing to run"
+    if session.state.stop is not None:
+        return "stopped"
+    if last is None or (last.verdict is Verdict.FINE and not found.ok):
+        return "not run"
+    return "ok" if last.verdict is Verdict.FINE else "cancelled" if last.outcome is Outcome.CANCELLED else "failed"
+
+
+def _before(session: Session, call: str) -> CellRan:
+    """Return what became of a call that is asked for again."""
+    last = next((run for run in reversed(session.state.runs) if run.tool_use_id == call), None)
+    found = session.answered(call) or report.not_run("this call was handled before; nothing is known of its run")
+    fine = last is not None and last.verdict is Verdict.FINE
+    state = "ok" if fine else "stopped" if session.state.stop else "failed" if last else "not run"
+    cells = [last.cell_id] if last else []
+    figures = session.adviser.saved(last.run) if last else []
+    text = "\n".join(filter(None, [found.text, found.stop]))
+    return CellRan(session.name, "".join(cells), state, text, found.line, figures, cells=cells)
+
+
+def _refused(
+    session: Session, cells: Sequence[Cell], after: Sequence[Cell], others: Sequence[Cell], consent: Consent
+) -> str | None:
+    """Return why cells may not be written, or run again; raise UsageError where no kernel could take one."""
+    if consent is Consent.WITHHELD:
+        return gate.PLAN_MODE
+    code, state = [cell for cell in others if cell.is_code], session.state
+    for cell in code:
+        if why := changes.halved(cell.source):
+            raise UsageError(f"{why}; nothing was written")
+    if not code:
+        return None
+    new = [place for place, cell in enumerate(after) if cell in code and cell.index == arrange.NEW]
+    crowded = new and (gate.waiting(state, cells, new[0]) or gate.too_many(after, session.limits()))
+    return gate.stopped(state) or crowded or None
+
+
+def change(session: Session, told: cellcommands.CellChange, consent: Consent) -> CellsChanged:
+    """Delete, move or clear cells, whatever runs; raise UsageError."""
+    if not told.cell_ids or told.action not in cellcommands.ACTIONS:
+        raise UsageError("`action` and `cell_ids` are needed: what is to be done to which cells")
+    if told.action == "move" and told.after is None:
+        raise UsageError("`after` is missing: the cell below which they are moved ('top' for above all)")
+    if consent is Consent.WITHHELD:
+        raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
+
+    def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        some = list(dict.fromkeys(arrange.named(cells, name) for name in told.cell_ids))
+        return arrange.without(cells, some) if told.action == "delete" else arrange.moved(cells, some, told.after)
+
+    try:
+        before = session.mended().cells
+        some = list(dict.fromkeys(arrange.named(before, name) for name in told.cell_ids))
+        if told.action == "clear_output":
+            session.file.clear(some)
+        else:
+            session.file.arrange(order)
+        places = [*map(order(before).index, some)] if told.action == "move" else [cell.index for cell in some]
+    except arrange.NamingError as error:
+        raise UsageError(f"{error} in {session.name}; nothing was changed", arrange.HOW) from None
+    after = [cell.id for cell in session.file.glance().cells]
+    return CellsChanged(session.name, [after[place] for place in places if told.action != "delete"], after)

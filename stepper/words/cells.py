@@ -1,0 +1,101 @@
+"""What other agents read of cells: that they were written, or not; how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from stepper.ground.text import clean, counted, one_line
+from stepper.policy.model import Cell
+from stepper.words.quotes import words
+from stepper.words.report import Report, bounded
+
+PAGE = 10_000  # characters
+PART = 8_000  # … of one cell on it
+
+
+@dataclass(frozen=True)
+class CellRead:
+    """A cell as it stands; of a long one a page holds a part, its source with the first."""
+
+    cell_id: str
+    index: int  # among all cells, from 0
+    number: int  # among the code cells, from 1; 0 for others
+    type: str
+    source: str
+    execution_count: int | None = None
+    step: int | None = None  # of the plan
+    status: str = ""  # of a code cell: pending, running, done, failed, doubted, skipped, interrupted, changed
+    outputs: str = ""  # as text, behind `| `
+    pictures: Sequence[str] = ()  # paths of the agent's copies
+    part: int = 1
+    parts: int = 1
+
+
+def refused(why: str) -> Report:
+    """Return the report on cells that may not be written or run now."""
+    text = bounded(f"stepper: nothing was written and nothing ran: {words(why)}")
+    return Report(text, f"✗ refused: {one_line(why, 160)}", ok=False)
+
+
+def written(cells: Sequence[Cell]) -> Report:
+    """Return the report on cells of which nothing was to run."""
+    names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (len(cells) > 20)
+    text = f"stepper: {counted(len(cells), 'cell')} written, nothing to run: {names}."
+    return Report(text, f"✓ {counted(len(cells), 'cell')} written")
+
+
+def named(cell: Cell) -> str:
+    """Return how a cell is named to who may ask for it again."""
+    what = f"cell {cell.number}" if cell.is_code else f"a {one_line(cell.type, 20)} cell"
+    return f"{what} (id {one_line(cell.id, 100)})"
+
+
+def parts(cell: CellRead) -> Iterator[CellRead]:
+    """Yield a cell in parts that fit on a page, each with some of its source, of its outputs or of both."""
+    lines = [(True, line[at : at + PART]) for line in cell.source.splitlines(keepends=True)
+             for at in range(0, len(line), PART)]  # fmt: skip
+    lines += [(False, line) for line in cell.outputs.splitlines(keepends=True)]
+    groups, room = list[list[tuple[bool, str]]]([[]]), PART
+    for is_source, line in lines:
+        if len(line) + 2 > room and groups[-1]:
+            groups.append([])
+            room = PART
+        groups[-1].append((is_source, line))
+        room -= len(line) + 2
+    for number, group in enumerate(groups, 1):
+        source, outputs = ("".join(line for of, line in group if of is which) for which in (True, False))
+        pictures = cell.pictures if number == len(groups) else ()
+        yield replace(cell, source=source, outputs=outputs, pictures=pictures, part=number, parts=len(groups))
+
+
+def paged(cells: Sequence[CellRead]) -> list[list[CellRead]]:
+    """Return parts of cells on pages, at least one."""
+    pages, room = list[list[CellRead]]([[]]), PAGE - 200
+    for cell in cells:
+        size = len(shown(cell)) + 1
+        if size > room and pages[-1]:
+            pages.append([])
+            room = PAGE - 200
+        pages[-1].append(cell)
+        room -= size
+    return pages
+
+
+def read(name: str, cells: Sequence[CellRead], page: int, pages: int) -> str:
+    """Return a page as text."""
+    head = f"stepper: {one_line(name)}" + (f", page {page} of {pages}" if pages > 1 else "")
+    return bounded("\n".join([head + (":" if cells else ": no cells."), *map(shown, cells)]), PAGE)
+
+
+def shown(cell: CellRead) -> str:
+    """Return a part of a cell as text: what it is, its source, its outputs."""
+    about = [f"cell-{cell.index}", f"cell {cell.number}" if cell.number else one_line(cell.type, 20)]
+    about += [f"id {one_line(cell.cell_id, 100)}"] if cell.cell_id != about[0] else []
+    about += [f"step {cell.step}"] if cell.step is not None else []
+    about += [cell.status] if cell.status else []
+    about += [f"[{cell.execution_count}]"] if cell.execution_count is not None else []
+    about += [f"part {cell.part} of {cell.parts}"] if cell.parts > 1 else []
+    lines = [f"| {line}" for line in clean(cell.source).splitlines()]
+    lines += ["Output:", cell.outputs.rstrip("\n")] if cell.outputs else []
+    return "\n".join([" · ".join(about), *lines, *(f"Figure: {one_line(path)}" for path in cell.pictures)])

@@ -1,0 +1,606 @@
+"""What other agents do to cells: written, run, changed, read; asked of the gate first, one run for one edit.
+
+On a kernel without a process, but for the last tests; the socket, the daemon's table of verbs and the files are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepper.daemon import resources
+from stepper.ground.errors import StepperError
+from stepper.hook import client
+from stepper.notebook import plainjson
+from stepper.policy import arrange
+from stepper.policy.changes import source_hash
+from stepper.policy.model import Cell, Outcome, Run, Verdict
+from stepper.session import answers
+from stepper.session.cellanswers import Gpu, Load
+from tests.conftest import Project, code, text_of
+from tests.test_main_path import wait_until
+from tests.test_session import Quick
+from tests.test_session import project as quick
+
+FACE = {"STEPPER_FACE": "mcp", "STEPPER_SESSION": "mcp-1"}
+project = quick
+
+
+class Agent:
+    """Another agent: it asks the daemon as the MCP server does."""
+
+    def __init__(self, project: Project, launch: bool = False, **environ: str) -> None:
+        self.project, self.launch = project, launch
+        self.environ = {
+            os.fsencode(name): os.fsencode(value) for name, value in {**os.environ, **FACE, **environ}.items()
+        }
+        self.told: list[dict[str, Any]] = []
+
+    def ask(self, verb: str, **given: Any) -> dict[str, Any]:
+        def heard(body: bytes) -> None:
+            self.told += [json.loads(body)] if body else []
+
+        data = json.dumps(given).encode()
+        body = client.ask(self.project.paths, verb.encode(), data, heard, self.launch, self.environ)
+        found: dict[str, Any] = json.loads(body or b"null")
+        return found
+
+    def run(self, source: str | None = None, **given: Any) -> dict[str, Any]:
+        return self.ask("cell run", source=source, **given)
+
+    def add(self, *cells: str | dict[str, str], **given: Any) -> dict[str, Any]:
+        return self.ask(
+            "cell add", cells=[cell if isinstance(cell, dict) else {"source": cell} for cell in cells], **given
+        )
+
+    def cells(self, **given: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("cell read", **given)["cells"]
+        return found
+
+
+@pytest.fixture
+def agent(project: Quick) -> Agent:
+    return Agent(project)
+
+
+def sources(agent: Agent) -> list[str]:
+    return [cell["source"] for cell in agent.cells(outputs="none")]
+
+
+# --- what a name means, and what becomes of cells: pure ---------------------------------------------------------------
+
+CELLS = [Cell("a", 0, 0, "markdown", "# A"), Cell("b", 1, 1, "code", "x = 1"), Cell("3", 2, 2, "code", "y = 2"),
+         Cell("c", 3, 3, "code", "z = x")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("a", "a"), ("cell-0", "a"), ("cell-3", "c"), (1, "b"), ("1", "b"), ("2", "3"), ("3", "3"), (3, "3"), (-1, "c"),
+     ("-4", "a"), (" b ", "b"), (-5, None), (0, None), (4, None), ("cell-4", None), ("", None), ("-0", None)],
+)  # fmt: skip
+def test_what_a_name_means(name: str | int, found: str | None) -> None:
+    cell = arrange.find(CELLS, name)
+    assert (cell and cell.id) == found
+
+
+def test_a_name_is_no_other_json() -> None:
+    for odd in (True, None, 1.0, ["a"]):
+        with pytest.raises(arrange.NamingError):
+            arrange.named(CELLS, odd)
+
+
+@pytest.mark.parametrize(("after", "order"), [(None, "bca3"), ("top", "3bca"), ("b", "b3ca"), (-1, "bca3")])
+def test_where_cells_are_moved(after: str | None, order: str) -> None:
+    cells = [Cell(name, place, place + 1, "code", name) for place, name in enumerate("b3ca")]
+    assert "".join(cell.id for cell in arrange.moved(cells, [cells[1]], after)) == order
+
+
+def test_an_edit_needs_the_old_text_exactly_once() -> None:
+    assert arrange.edited(CELLS, "b", "1", "2") == (CELLS[1], "x = 2")
+    assert arrange.edited(CELLS, None, "y = ", "w = ")[0] is CELLS[2]
+    for name, old, told in [
+        (None, "x", "2 times (1 in cell-1, 1 in cell-3)"),
+        ("a", "x", "nowhere"),
+        ("b", "", "empty"),
+    ]:
+        with pytest.raises(arrange.NamingError, match=told.replace("(", r"\(").replace(")", r"\)")):
+            arrange.edited(CELLS, name, old, "")
+
+
+def test_which_cells_are_stale() -> None:
+    def ran(number: int, cell: Cell) -> Run:
+        return Run(run=number, cell_id=cell.id, index=cell.index, step=None, source_hash=source_hash(cell.source), key="",
+                   started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=Outcome.OK, verdict=Verdict.FINE)  # fmt: skip
+
+    def stale(*order: int, here: str = "b3c", changed: str = "") -> str:
+        runs = [ran(number, CELLS[place]) for number, place in enumerate(order, 1)]
+        hashes = {
+            cell.id: "other" if cell.id in changed else source_hash(cell.source) for cell in CELLS if cell.id in here
+        }
+        return "".join(cell.id for cell in arrange.stale(CELLS, runs, hashes, {CELLS[place].id for place in order}))
+
+    assert stale(1, 2, 3) == ""
+    assert stale(1, 2, 3, 1) == "3c"  # the first ran again
+    assert stale(1, 2, 3, 2) == "c"
+    assert stale(1, 2, 3, changed="3") == "3c"
+    assert stale(1, 2, 3, here="") == "b3c"  # another kernel
+    assert stale(1, 3, changed="b") == "bc"  # what never ran is pending, not stale
+
+
+# --- the bytes ---------------------------------------------------------------------------------------------------------
+
+TEXT = st.text('ab\né\u2028\\" {}[],:', max_size=12)
+
+
+@settings(deadline=None)
+@given(st.lists(TEXT, max_size=4), st.sampled_from([None, 1, 2]), st.booleans(), st.data())
+def test_cells_that_stay_do_so_byte_for_byte(
+    texts: list[str], indent: int | None, bom: bool, data: st.DataObject
+) -> None:
+    cells = [{"cell_type": "markdown", "id": f"i{n}", "metadata": {}, "source": text} for n, text in enumerate(texts)]
+    raw = {"cells": cells, "metadata": {"cells": [1, "]"]}, "nbformat": 4, "nbformat_minor": 5}
+    text = json.dumps(raw, indent=indent, ensure_ascii=False)
+    before = (b"\xef\xbb\xbf" if bom else b"") + text.encode()
+    new = {"cell_type": "markdown", "id": "new", "metadata": {}, "source": ["n\n", "]}"]}
+    order = data.draw(st.permutations([*range(len(cells)), new]))
+    order = order[: data.draw(st.integers(0, len(order)))]
+    after = plainjson.reordered(before, order)
+    assert plainjson.load_json(after.removeprefix(b"\xef\xbb\xbf")) == {
+        **raw, "cells": [cells[cell] if isinstance(cell, int) else new for cell in order]
+    }  # fmt: skip
+    for cell in order:
+        if isinstance(cell, int):
+            piece = json.dumps(cells[cell], indent=indent, ensure_ascii=False)
+            piece = piece.replace("\n", "\n" + " " * 2 * indent) if indent else piece
+            assert piece.encode() in after
+
+
+def test_an_inserted_cell_changes_no_other_line(agent: Agent) -> None:
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)])
+    notebook = agent.project.notebook("a.ipynb")
+    nbformat.write(made, notebook.path)
+    before, at = notebook.path.read_text().splitlines(), os.stat(notebook.path).st_mtime_ns
+    agent.add({"cell_type": "markdown", "source": "# A\ntext"}, notebook="a", after="cell-0")
+    after = notebook.path.read_text().splitlines()
+    new = [line for line in after if line not in before]
+    assert len(after) - len(before) == 9 and len(new) <= 9
+    assert [line for line in after if line in before][: len(before) - 1]
+    assert os.stat(notebook.path).st_mtime_ns == at  # Claude Code's next NotebookEdit is not refused
+    nbformat.validate(nbformat.read(notebook.path, 4))
+    fresh = notebook.raw["cells"][1]
+    assert len(fresh["id"]) == 8 and fresh["source"] == ["# A\n", "text"] and "outputs" not in fresh
+
+
+def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
+    notebook = agent.project.notebook("old.ipynb", [code("x = 1")], minor=4)
+    ran = agent.run("print(x)", notebook="old", after="cell-0")
+    assert ran["cell_id"] == "cell-1" and "NameError" in ran["text"]
+    assert agent.run(notebook="old", cell_id=1)["state"] == "ok"
+    assert agent.run(notebook="old", cell_id=-1)["state"] == "ok"
+    assert all("id" not in cell for cell in notebook.raw["cells"]) and text_of(notebook.raw["cells"][1]) == "1\n"
+    nbformat.validate(nbformat.read(notebook.path, 4))
+    assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
+        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"]
+    }  # fmt: skip
+
+
+# --- written and run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_cell_runs_as_an_edit_does(agent: Agent) -> None:
+    notebook = agent.project.new("Load", "Plot")
+    ran = agent.run("x = 5\nprint(x)")
+    assert ran["state"] == "ok" and ran["text"].startswith("stepper: Cell 1 (id ") and "| 5" in ran["text"]
+    assert ran["line"].startswith('✓ step 1 of 2 "Load" · ok') and ran["cells"] == [ran["cell_id"]]
+    assert text_of(notebook.cell(ran["cell_id"])) == "5\n"
+    assert agent.ask("status")["steps"][0]["status"] == "done"
+    assert [run["by"] for run in agent.project.json("history")] == ["mcp"]
+
+
+def test_each_road_is_told_in_the_history(agent: Agent) -> None:
+    notebook = agent.project.new("Load", "Plot")
+    notebook.insert("x = 5")
+    agent.run("y = 5")
+    agent.project.kill_daemon()
+    agent.project.stepper("run", notebook.path.name, "--all")
+    assert [run["by"] for run in agent.project.json("history")] == ["hook", "mcp", "cli", "cli"]
+
+
+def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
+    notebook = agent.project.new()
+    first = agent.run("n = 0")["cell_id"]
+    agent.run("print('at end')")
+    assert "| 1" in agent.run("n = 1\nprint(n)", cell_id=first)["text"]
+    edited = agent.run(old_string="n = 1", new_string="n = 2")
+    assert edited["cell_id"] == first and "| 2" in edited["text"]
+    assert "| 3" in agent.run(cell_id=1, old_string="= 2", new_string="= 3")["text"]
+    again = agent.run(cell_id=first)
+    assert again["state"] == "ok" and "| 3" in again["text"] and again["cells"] == [first]
+    assert agent.run("n = 3\nprint(n)", cell_id="cell-1")["state"] == "ok"  # as it stands
+    assert notebook.cell(first)["source"] == ["n = 3\n", "print(n)"]
+    assert len(agent.project.json("history")) == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "nothing to run"),
+        ({"source": "1", "old_string": "1", "new_string": "2"}, "give one of both"),
+        ({"old_string": "x = 1"}, "`new_string` is missing"),
+        (
+            {"old_string": "x", "new_string": "y"},
+            "`old_string` stands 2 times (1 in cell-0, 1 in cell-1): it must be there",
+        ),
+        ({"old_string": "q", "new_string": "y"}, "stands nowhere"),
+        ({"cell_id": "gone", "source": "1"}, "there is no cell 'gone' in notebooks/a.ipynb; nothing was written"),
+        ({"source": "1", "after": 9}, "there is no cell '9'"),
+        ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
+        ({"source": "a = '\ud800'"}, "half of a character"),
+        ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
+    ],
+)
+def test_wrong_usage_writes_nothing(agent: Agent, given: dict[str, Any], told: str) -> None:
+    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("x", "b")])
+    before = notebook.path.read_bytes()
+    with pytest.raises(StepperError) as error:
+        agent.ask("cell run", notebook="a", **given)
+    assert told in error.value.message and notebook.path.read_bytes() == before
+
+
+def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
+    notebook = agent.project.new("Load")
+    made = agent.run("# Title", cell_type="markdown")
+    assert made["state"] == "nothing to run" and made["line"] == "✓ 1 cell written"
+    assert f"a markdown cell (id {made['cell_id']})" in made["text"]
+    agent.run("## Title", cell_id=made["cell_id"])  # it keeps its type
+    assert notebook.cell(made["cell_id"])["cell_type"] == "markdown"
+    agent.run("x = 1", cell_id=made["cell_id"], cell_type="code")
+    assert notebook.cell(made["cell_id"])["execution_count"] == 1
+    agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
+    assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
+def test_text_waits_for_no_cell_that_runs(agent: Agent, project: Quick) -> None:
+    notebook = project.new("Load")
+    thread = threading.Thread(target=agent.run, args=["import time\nfor _ in range(3000): time.sleep(0.01)"])
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    other = Agent(project)
+    assert other.run("# meanwhile", cell_type="markdown", after="top")["state"] == "nothing to run"
+    assert other.ask("cell change", action="delete", cell_ids=[0 - 2])["changed"] == []
+    assert other.cells()[-1]["status"] == "running"
+    project.stepper("interrupt")
+    thread.join()
+    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == ["markdown", "code"]
+
+
+def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
+    agent.project.new("One", "Two", "Three")
+    added = agent.add("x = 1", {"cell_type": "markdown", "source": "then"}, "1 / 0", "print(x)")
+    assert added["state"] == "failed" and len(added["cells"]) == 4 and added["cell_id"] == added["cells"][2]
+    assert (
+        "ZeroDivisionError" in added["text"] and "Not run: the 1 new or changed code cells below it." in added["text"]
+    )
+    told = agent.ask("status")
+    assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
+    mended = agent.run("y = 2", cell_id=added["cell_id"])
+    assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
+    assert agent.ask("run", notebook=told["notebook"], which="pending")["ran"] == 1
+    assert agent.ask("status")["state"] == "complete"
+
+
+def test_cells_can_be_written_without_a_run(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    added = agent.add("x = 1", "y = 2", run=False, after="top")
+    assert added["state"] == "nothing to run" and "2 cells written" in added["text"]
+    assert [cell["cell_type"] for cell in notebook.raw["cells"]] == ["code", "code", "markdown"]
+    assert agent.project.json("history") == []
+    assert agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[])).text == ""
+
+
+def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
+    made = agent.ask("new", problem="p", steps=["One", "Two"], cells=[{"source": "x = 2"}, {"source": "print(x)"}])
+    assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
+    assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
+    assert agent.ask("new", problem="p")["cells"] is None
+
+
+def test_one_call_is_one_run(agent: Agent) -> None:
+    agent.project.new("One")
+    ran = agent.run("print('once')", call="call-1")
+    again = agent.run("print('once')", call="call-1")
+    assert again["text"] == ran["text"] and again["state"] == "ok" and again["cell_id"] == ran["cell_id"]
+    assert len(agent.project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    found: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        while not any(found):  # none listens while one daemon follows the other
+            with contextlib.suppress(client.GoneError):
+                found.append(agent.run("import time\ntime.sleep(0.6)\nprint('over')", call="call-2"))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    thread.join()
+    assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
+    assert len(project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+# --- the gates ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_may_not_run_is_not_written(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    failed = agent.run("1 / 0")["cell_id"]
+    before = notebook.path.read_bytes()
+    refused = agent.run("x = 1")
+    assert refused["state"] == "refused" and refused["cells"] == []
+    assert (
+        refused["text"].startswith("stepper: nothing was written and nothing ran: cell 1") and failed in refused["text"]
+    )
+    assert agent.add("x = 1", "y = 1")["state"] == "refused"
+    assert notebook.path.read_bytes() == before
+    assert agent.run("x = 1", after="cell-0")["state"] == "ok"  # a helper above it
+    agent.project.config("max_cells: 3\n")
+    assert agent.add("x = 1", "y = 1", after="cell-0")["state"] == "refused"
+    assert "4 code cells are more than the limit of 3" in agent.add("x = 1", "y = 1", after="cell-0")["text"]
+
+
+def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    first = agent.run("x = 1")["cell_id"]
+    stopped = agent.run("die('SIGSEGV')")
+    assert stopped["state"] == "stopped" and "❌ Execution stopped at cell 2" in stopped["text"]
+    before = notebook.path.read_bytes()
+    for how in ({"source": "1"}, {"source": "1", "cell_id": first}, {"cell_id": first}):
+        refused = agent.ask("cell run", **how)
+        assert refused["state"] == "stopped" and "/continue, /fix or /skip" in refused["text"]
+    for verb, more in [
+        ("run", {"which": "pending"}),
+        ("run", {"which": "restore"}),
+        ("restore", {}),
+        ("eval", {"source": "1"}),
+    ]:
+        with pytest.raises(StepperError, match="nothing ran: execution of this notebook is stopped"):
+            agent.ask(verb, notebook=str(notebook.path), **more)
+    assert notebook.path.read_bytes() == before
+    assert agent.run("# why", cell_type="markdown")["state"] == "nothing to run"
+    agent.project.stepper("continue")
+    assert agent.run("x = 2", cell_id=first)["state"] == "ok"
+
+
+def test_three_retries_stop_it(agent: Agent) -> None:
+    agent.project.new("One")
+    cell = agent.run("d = {}\nd['a']")["cell_id"]
+    states = [agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"]
+    assert states == ["failed", "failed", "stopped"]
+
+
+def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
+    agent.project.new("One")
+    cell = agent.run("d = {}\nd['a']")["cell_id"]
+    again = agent.run(cell_id=cell)
+    assert again["state"] == "not run" and "no file of the project changed" in again["text"]
+    assert len(agent.project.json("history")) == 1
+
+
+def test_what_fails_for_certain_is_found_before_it_runs(agent: Agent) -> None:
+    agent.project.new("One")
+    agent.run("x = 1")
+    held = agent.run("print(nowhere_bound)")
+    assert held["state"] == "failed" and "FAILED before it ran" in held["text"] and held["figures"] == []
+
+
+def test_nothing_runs_without_consent(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    agent.run("x = 1")
+    agent.project.config("auto_run: ask\n")
+    waits = agent.run("y = 1")
+    assert (
+        waits["state"] == "not run"
+        and f"stepper run {agent.project.paths.relative(str(notebook.path))}" in waits["text"]
+    )
+    for verb, how in [("run", {"notebook": notebook.path.name}), ("eval", {"source": "x"}), ("restart", {})]:
+        with pytest.raises(StepperError, match="nothing ran: `auto_run` is `ask`") as error:
+            agent.ask(verb, **how)
+        assert f"stepper {verb}" in error.value.hint
+    assert agent.project.json("run", notebook.path.name)["ran"] == 1  # the person's
+    assert [run["by"] for run in agent.project.json("history")] == ["mcp", "cli"]
+
+
+def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    before, planning = notebook.path.read_bytes(), Agent(agent.project, STEPPER_MODE="plan")
+    assert planning.run("1")["state"] == planning.run("# A", cell_type="markdown")["state"] == "refused"
+    for verb, how in [("cell change", {"action": "delete", "cell_ids": [-1]}), ("new", {"problem": "p"}),
+                        ("eval", {"source": "1"})]:  # fmt: skip
+        with pytest.raises(StepperError, match="plan mode"):
+            planning.ask(verb, **how)
+    assert notebook.path.read_bytes() == before and planning.cells()
+
+
+# --- both roads at once ------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_is_told_once_by_whichever_road(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two", "Three")
+    notebook.insert("x = 1")
+    looked = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[]))
+    time.sleep(0.02)  # the time of the file is another one from here on
+    ran = agent.run("y = 2")
+    agent.run("y = 3", cell_id=ran["cell_id"])
+    agent.run("# text", cell_type="markdown")
+    agent.ask("cell change", action="move", cell_ids=[-1], after="top")
+    calls = [{"tool_name": "mcp__stepper__run_cell", "tool_input": {}}]
+    looked = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+    assert looked.text == "" and len(agent.project.json("history")) == 3
+    _, answer = notebook.insert("print(x + y)")
+    assert "| 4" in answer.text
+    assert "| 4" in agent.cells(cells=[-1])[0]["outputs"]
+
+
+def test_a_script_that_wrote_meanwhile_is_told(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    cell = agent.run("x = 1")["cell_id"]
+    agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=[]))
+    raw = notebook.raw
+    raw["cells"][-1]["source"] = "x = 7"
+    notebook.path.write_text(json.dumps(raw, indent=1))
+    assert agent.cells(cells=[cell])[0]["status"] == "changed"
+    agent.run("# text", cell_type="markdown")
+    calls = [{"tool_name": "Bash", "tool_input": {}}]
+    told = agent.project.hook("PostToolBatch", notebook.payload("PostToolBatch", "", {}, tool_calls=calls))
+    assert "cell 1" in told.text
+
+
+def test_the_file_keeps_its_time(agent: Agent) -> None:
+    notebook = agent.project.new("One")
+    os.utime(notebook.path, ns=(10**18, 10**18))
+    cell = agent.run("print(1)")["cell_id"]
+    agent.run("print(2)", cell_id=cell)
+    agent.ask("cell change", action="clear_output", cell_ids=[cell])
+    agent.ask("cell change", action="delete", cell_ids=[cell])
+    assert os.stat(notebook.path).st_mtime_ns == 10**18
+
+
+# --- changed and read --------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
+    agent.project.new()
+    a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
+    head = agent.cells()[0]["cell_id"]
+    assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
+        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b]
+    }  # fmt: skip
+    cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
+    assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
+    assert "| b" in agent.cells(cells=[b])[0]["outputs"]
+    assert agent.ask("cell change", action="delete", cell_ids=["cell-0", b])["cells"] == [c, a]
+    for how, told in [({"action": "delete"}, "`action` and `cell_ids`"), ({"action": "burn", "cell_ids": [1]}, "one of"),
+                        ({"action": "move", "cell_ids": [1]}, "`after` is missing"),
+                        ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'")]:  # fmt: skip
+        with pytest.raises(StepperError, match=told):
+            agent.ask("cell change", **how)
+
+
+def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.add({"cell_type": "markdown", "source": "# H"}, "x = 3\nx", "print('a\\n' * 3000)", run=True)
+    read = agent.ask("cell read")
+    head, text, first, long = read["cells"]
+    assert head["index"] == 0 and text["type"] == "markdown" and text["source"] == "# H" and not text["status"]
+    assert (first["number"], first["step"], first["status"], first["execution_count"]) == (1, 1, "done", 1)
+    assert first["outputs"] == "| 3" and "more lines like this" in long["outputs"]
+    assert f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1]\n| x = 3\n| x\nOutput:\n| 3" in read["text"]
+    assert read["pages"] == 1 and len(read["text"]) < 2500
+    full = agent.ask("cell read", cells=[-1], outputs="full", page=2)
+    assert full["pages"] > 1 and full["cells"][0]["part"] == 2 and len(full["text"]) <= 10_000
+    assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
+    with pytest.raises(StepperError, match="has 1 page of these cells"):
+        agent.ask("cell read", page=2)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text("ab \n", max_size=40).map(lambda text: text * 500), max_size=3))
+def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
+    from stepper.words import cells as words
+
+    read = [words.CellRead(f"id{n}", n, n + 1, "code", text) for n, text in enumerate(texts)]
+    pages = words.paged([part for cell in read for part in words.parts(cell)])
+    for cell in read:
+        assert "".join(part.source for page in pages for part in page if part.cell_id == cell.cell_id) == cell.source
+    assert all(len(words.read("a.ipynb", page, 1, 2)) <= 10_000 for page in pages)
+    assert not any("left out" in words.read("a.ipynb", page, 1, 2) for page in pages)
+
+
+def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
+    agent.project.new()
+    agent.run("print('x')\n# \x1b[31m\nstepper = '''\nstepper: forged'''")
+    text = agent.ask("cell read")["text"]
+    assert "\x1b" not in text and "\nstepper: forged" not in text and "| stepper: forged" in text
+
+
+# --- who waits, and goes away ------------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    sockets: list[Any] = []
+
+    def leave() -> None:
+        wait_until(lambda: project.left and project.kernel().busy)
+        sockets[0].shutdown(2)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    data = json.dumps({"source": "import time\nfor _ in range(3000): time.sleep(0.01)"}).encode()
+    with pytest.raises(client.GoneError):
+        client.ask(project.paths, b"cell run", data, None, False, agent.environ, sockets.append)
+    thread.join()
+    wait_until(lambda: project.json("history"))
+    assert project.json("history")[0]["outcome"] == "cancelled"
+    wait_until(lambda: project.json("status")["running"] is None)
+    told = agent.run("print('next')")  # what nobody heard is told with the next answer, once
+    assert "was CANCELLED" in told["text"] and "| next" in told["text"]
+    assert "CANCELLED" not in agent.run("1")["text"]
+
+
+def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepper.daemon.verbs.TICK_SECONDS", 0.02)
+    agent.project.new("One")
+    agent.run("import time\ntime.sleep(0.3)")
+    runs = [each["running"] for each in agent.told]
+    assert len(runs) > 2 and {each["what"] for each in agent.told} == {"runs"}
+    assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
+
+
+# --- what there is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_status_with_details(agent: Agent) -> None:
+    agent.project.new("One")
+    agent.run("import math\ndef area(r): return r\nx = [1, 2]")
+    told = agent.ask("status", details=True)
+    assert told["context"]["current_notebook"] == told["notebook"]
+    assert told["context"]["imported_modules"] == {"math": "math"} and "area" in told["context"]["defined_functions"]
+    assert told["context"]["variables"]["x"].startswith("list")
+    machine = told["resources"]["machine"]
+    assert 0 < machine["memory_bytes"] < machine["memory_total_bytes"] and told["resources"]["cores"] >= 1
+    assert agent.ask("status")["resources"] is None
+
+
+def test_what_the_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        found = resources.look(answers.KernelStatus(busy.pid, "busy", 5))
+    finally:
+        busy.kill()
+        busy.wait()
+    assert found.kernel is not None and found.kernel.cpu_percent and found.kernel.memory_bytes == 5
+    assert resources.look(answers.KernelStatus(busy.pid)).kernel == Load(None, None, None)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA A100, 80GB, 37, 1024, 81920'\necho 'Old, [N/A], [N/A], 512'\necho odd\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert resources.gpus() == [Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30), Gpu("Old", None, None, 512 << 20)]
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert resources.gpus() == []
