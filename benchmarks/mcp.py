@@ -31,7 +31,7 @@ from typing import IO
 import psutil
 from common import MB, BrokenStepError, Project, Row, machine, options, played, said, take
 from mcp_client import Server
-from mcp_faces import Call, Datalayer, Face, Jupymcp, Stepper, Unstreamed, bare, jupyter
+from mcp_faces import JUPYMCP, Call, Datalayer, Face, Jupymcp, Stepper, Unstreamed, bare, jupyter
 from peer_ways import install
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
