@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,16 @@ import pytest
 from stepper.ground.paths import Paths
 from stepper.setup import install, refuse
 from tests.conftest import make_env
+from tests.realclient.conftest import InteractiveFactory, claude_binary, home, interactive_claude, scripted_model
+from tests.realclient.model import ScriptedModel
 
 from . import story
+from .claude import results_in, turns
 from .clients import Client, Codex
 from .conftest import Start
 from .models import Call
 
+__all__ = ["claude_binary", "home", "interactive_claude", "scripted_model"]  # the fixtures of the client's harness
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
 
 
@@ -53,3 +58,39 @@ def test_the_seven_steps(kind: type[Client], start: Start, project: Path) -> Non
     assert (ended.returncode, client.model.errors) == (0, []), ended
     assert client.model.unsaid == 0
     story.check(project, client.model.results)
+
+
+def test_the_seven_steps_in_claude_code_without_hooks(
+    project: Path,
+    tmp_path: Path,
+    scripted_model: Callable[..., ScriptedModel],
+    interactive_claude: InteractiveFactory,
+) -> None:
+    (project / ".claude/settings.json").unlink()  # the hooks
+    known = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+    server = {"command": str(project / ".stepper/env/bin/stepper"), "args": ["mcp"], "alwaysLoad": True, "env": known}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"stepper": server}}))
+    model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
+    client = interactive_claude(model, "--mcp-config", str(config))
+
+    client.send("Work in a notebook.")
+    asked = client.wait_for("requests your input", timeout=40)
+    assert "STOP: which year is it?" in asked
+    assert model.unsaid == 6  # the call waits for the person
+    client.keys("Right")
+    client.wait_for("◯ fix")
+    client.keys("Down", "Enter")
+    client.wait_for("Type something")
+    client.type("It is 2024.")
+    client.keys("Enter")
+    while "requests your input" in client.wait_for("❯ Accept" if model.unsaid == 6 else ""):
+        client.keys("Enter")
+        time.sleep(1)  # a key that follows the last one at once is lost
+    client.wait_for("That is all.")
+
+    assert model.unsaid == 0
+    results = results_in(model.requests[-1])
+    (lifted,) = (result.text for result in results if result.text.startswith("The person decided: fix."))
+    assert "It is 2024." in lifted
+    story.check(project, results)
