@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from secrets import token_hex
@@ -23,6 +24,7 @@ LAST_RUNS = 5  # of a notebook, in its status
 Given = Mapping[str, Any]
 Result = CallToolResult | InputRequiredResult
 stops = Stops()
+log = logging.getLogger("stepper")
 
 
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
@@ -41,6 +43,9 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
         return await ANSWERS.get(tool.name, _ran)(daemon, ctx, tool, given)
     except StepperError as error:
         return results.failed(error)
+    except Exception as error:  # the SDK would say "internal server error" alone
+        log.exception("%s failed", tool.name)
+        return results.text(f"stepper itself failed: {type(error).__name__}: {error}", error=True)
 
 
 def problems(tool: Tool, given: Given) -> list[str]:
@@ -90,8 +95,7 @@ async def _ran(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallTo
 
 
 async def _run_notebook(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    answer = await _asked(daemon, ctx, *tool.verb(given))
-    return results.ran(answer)
+    return results.text(texts.ran(await _asked(daemon, ctx, *tool.verb(given))))
 
 
 async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
