@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Outcome, Run, Verdict
 from stepper.session import answers
 from stepper.session.cellanswers import Gpu, Load
-from tests.conftest import Project, code, text_of
+from tests.conftest import Project, code, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_session import Quick
 from tests.test_session import project as quick
@@ -573,6 +575,23 @@ def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyP
     assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
 
 
+def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
+    notebook = agent.project.new()
+    agents = [Agent(agent.project) for _ in range(20)]
+    threads = [threading.Thread(target=each.run, args=[f"x_{number} = {number}"]) for number, each in enumerate(agents)]
+    for thread in threads:
+        thread.start()
+    agent.run("# between", cell_type="markdown")
+    for thread in threads:
+        thread.join()
+    history = agent.project.json("history")
+    assert len(history) == 20 and {run["outcome"] for run in history} == {"ok"}
+    assert sorted(sources(agent)) == sorted(
+        ["# a problem", "# between", *(f"x_{number} = {number}" for number in range(20))]
+    )
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
 # --- what there is -----------------------------------------------------------------------------------------------------
 
 
@@ -604,3 +623,60 @@ def test_what_the_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert resources.gpus() == [Gpu("NVIDIA A100, 80GB", 37, 1 << 30, 80 << 30), Gpu("Old", None, None, 512 << 20)]
     smi.write_text("#!/bin/sh\nexit 9\n")
     assert resources.gpus() == []
+
+
+# --- with real kernels -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(lasting: Project) -> Iterator[Agent]:
+    for each in reused(lasting):
+        yield Agent(each, launch=True, STEPPER_SESSION=uuid.uuid4().hex)
+
+
+PICTURE = """
+import base64, io
+from IPython.display import Image, display
+from PIL import Image as Made
+def shown(colour):
+    Made.new("RGB", (8, 4), colour).save(file := io.BytesIO(), "PNG")
+    display(Image(file.getvalue()))
+"""
+
+
+def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
+    real.project.new("Plot", "Look")
+    assert real.run(PICTURE)["figures"] == []
+    drawn = real.add("shown('red')\nshown('blue')", "shown('green')")
+    assert drawn["state"] == "ok" and len(drawn["figures"]) == 3
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in drawn["figures"])
+    assert drawn["figures"][2] in drawn["text"]
+    first, second = real.cells(cells=drawn["cells"])
+    assert first["pictures"] + second["pictures"] == drawn["figures"]
+    assert f"Figure: {drawn['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+    real.run("shown('red')", cell_id=-1)
+    assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
+
+
+def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
+    real.project.new("Look")
+    ran = real.run("import os\nprint([name for name in os.environ if name in ('STEPPER_FACE', 'STEPPER_MODE')])")
+    assert "| []" in ran["text"]
+    assert real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"] > 1 << 20
+
+
+def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) -> None:
+    notebook = real.project.new("Load", "Sum")
+    real.run("values = [1, 2, 3]")
+    failed = real.run("total = sum(value)\nprint(total)")
+    assert failed["state"] == "failed" and "`values`" in failed["text"]  # what it might have meant
+    mended = real.run(cell_id=failed["cell_id"], old_string="(value)", new_string="(values)")
+    assert mended["state"] == "ok" and "| 6" in mended["text"]
+    real.run("values = [4]", cell_id=1)
+    stale = real.ask("run", notebook=notebook.path.name, which="stale")
+    assert stale["ran"] == 1 and real.cells(cells=[-1])[0]["outputs"] == "| 4"
+    assert real.ask("run", notebook=notebook.path.name, which="stale")["cells"] == 0
+    assert real.ask("run", notebook=notebook.path.name, which="all")["ran"] == 2
+    real.ask("shutdown", notebook=notebook.path.name)  # the life cycle of a session: ended, begun again, restored
+    assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
+    assert "| 4" in real.ask("eval", source="print(total)")["text"]

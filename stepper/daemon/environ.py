@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-# What a kernel must not inherit: the agent's keys and settings are not the notebook's business.
-HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT")
+# What a kernel must not inherit: the agent's keys and settings, and who asked for it, are not the notebook's business.
+HIDDEN_ENVIRON = ("ANTHROPIC_", "CLAUDE", "AI_AGENT", "STEPPER_FACE", "STEPPER_MODE")
 
 
 def kernel_environ(environ: Mapping[str, str], python: str, own: str, hidden: Sequence[str] = ()) -> dict[str, str]:

@@ -107,7 +107,10 @@ async def _of_project(request: Request, told: Any) -> object:
         case commands.New():
             return await _new(request, told)
         case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
-            return answers.Context() if isinstance(told, commands.Context) else answers.Status(daemon=request.about)
+            if isinstance(told, commands.Context):
+                return answers.Context()
+            machine = await asyncio.to_thread(resources.look, answers.KernelStatus()) if told.details else None
+            return answers.Status(daemon=request.about, resources=machine)
         case commands.List():
             return await _listed(request)
         case commands.Shutdown() if not named:
