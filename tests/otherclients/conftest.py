@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.conftest import make_env
 from tests.npm import Unavailable, unavailable
 
 from .clients import Client, Codex, Gemini
@@ -40,3 +45,14 @@ def start(kind: type[Client], tmp_path: Path) -> Iterator[Start]:
 
         yield make
     assert not [error for model in models for error in model.errors]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Path]:
+    """A repository in which stepper is set up, without what Claude Code needs of it."""
+    folder = tmp_path / "a répo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable]))
+    yield folder
+    subprocess.run([folder / ".stepper/env/bin/stepper", "shutdown"], cwd=folder, check=True, capture_output=True)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
-from tests.conftest import make_env
 from tests.realclient.conftest import InteractiveFactory, claude_binary, home, interactive_claude, scripted_model
 from tests.realclient.model import ScriptedModel
 
@@ -28,47 +23,36 @@ __all__ = ["claude_binary", "home", "interactive_claude", "scripted_model"]  # t
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
-    """A repository in which stepper is set up, without what Claude Code needs of it."""
-    folder = tmp_path / "a répo"
-    folder.mkdir()
-    make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable]))
-    yield folder
-    subprocess.run([folder / ".stepper/env/bin/stepper", "shutdown"], cwd=folder, check=True, capture_output=True)
-
-
-def servers(kind: type[Client], project: Path) -> str:
+def servers(kind: type[Client], installed: Path) -> str:
     """Our server, as the client's settings name it."""
-    command = str(project / ".stepper/env/bin/stepper")
+    command = str(installed / ".stepper/env/bin/stepper")
     if kind is Codex:
         known = f'env = {{ XDG_STATE_HOME = "{os.environ["XDG_STATE_HOME"]}" }}'  # it hands few variables on
         return f'[mcp_servers.stepper]\ncommand = "{command}"\nargs = ["mcp"]\nrequired = true\n{known}\n'
     return json.dumps({"mcpServers": {"stepper": {"command": command, "args": ["mcp"]}}})
 
 
-def test_the_seven_steps(kind: type[Client], start: Start, project: Path) -> None:
+def test_the_seven_steps(kind: type[Client], start: Start, installed: Path) -> None:
     told: list[str] = []
-    lift = story.by_terminal(project, told.append)
-    client = start(project, servers(kind, project), *story.script(Call("lift_stop", {}), lift))
+    lift = story.by_terminal(installed, told.append)
+    client = start(installed, servers(kind, installed), *story.script(Call("lift_stop", {}), lift))
 
     ended = client.prompt("Work in a notebook.")
 
     assert (ended.returncode, client.model.errors) == (0, []), ended
     assert client.model.unsaid == 0
-    story.check(project, client.model.results)
+    story.check(installed, client.model.results)
 
 
 def test_the_seven_steps_in_claude_code_without_hooks(
-    project: Path,
+    installed: Path,
     tmp_path: Path,
     scripted_model: Callable[..., ScriptedModel],
     interactive_claude: InteractiveFactory,
 ) -> None:
-    (project / ".claude/settings.json").unlink()  # the hooks
+    (installed / ".claude/settings.json").unlink()  # the hooks
     known = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
-    server = {"command": str(project / ".stepper/env/bin/stepper"), "args": ["mcp"], "alwaysLoad": True, "env": known}
+    server = {"command": str(installed / ".stepper/env/bin/stepper"), "args": ["mcp"], "alwaysLoad": True, "env": known}
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"stepper": server}}))
     model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
@@ -93,4 +77,4 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     results = results_in(model.requests[-1])
     (lifted,) = (result.text for result in results if result.text.startswith("The person decided: fix."))
     assert "It is 2024." in lifted
-    story.check(project, results)
+    story.check(installed, results)
