@@ -19,11 +19,11 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepper.daemon import resources
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import DaemonError, StepperError
 from stepper.hook import client
 from stepper.notebook import plainjson
 from stepper.policy import arrange
@@ -439,6 +439,40 @@ def test_nothing_is_written_in_plan_mode(agent: Agent) -> None:
     assert notebook.path.read_bytes() == before and planning.cells()
 
 
+NAMES = st.sampled_from(
+    ["a", "cell-1", "-1", -1, 1, "top", "gone", "", 0, None, True, 1.5, [], {}, "\ud800", "a" * 500]
+)
+WORDS = st.none() | st.sampled_from(
+    ["x = 1", "", "1 / 0", "x", "\ud800", "\x00", "'" * 3, 5, [], {"a": 1}, "# stepper: step=9"]
+)
+LISTS = st.none() | st.lists(
+    NAMES | st.fixed_dictionaries({"source": WORDS}, optional={"cell_type": WORDS}), max_size=3
+)
+ASKED = st.fixed_dictionaries({}, optional={
+    **dict.fromkeys(("source", "old_string", "new_string", "cell_type", "action", "outputs", "call"), WORDS),
+    **dict.fromkeys(("cell_id", "after", "page", "wait_seconds", "run"), NAMES),
+    **dict.fromkeys(("cells", "cell_ids"), LISTS),
+})  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    verb=st.sampled_from(["cell run", "cell add", "cell change", "cell read"]),
+    asked=ASKED,
+    minor=st.sampled_from([4, 5]),
+)
+def test_odd_arguments_are_refused_and_spoil_nothing(
+    agent: Agent, verb: str, asked: dict[str, Any], minor: int
+) -> None:
+    cells = [code("x = 1"), code("x")] if minor == 4 else [code("x = 1", "a"), code("x", "b")]
+    notebook = agent.project.notebook("odd.ipynb", cells, minor=minor)
+    try:
+        agent.ask(verb, **{**asked, "notebook": "odd"})
+    except StepperError as error:
+        assert error.exit_code != DaemonError.exit_code, error
+    nbformat.validate(nbformat.read(notebook.path, 4))
+
+
 # --- both roads at once ------------------------------------------------------------------------------------------------
 
 
@@ -573,6 +607,86 @@ def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyP
     runs = [each["running"] for each in agent.told]
     assert len(runs) > 2 and {each["what"] for each in agent.told} == {"runs"}
     assert runs[0]["name"] == "step 1" and runs[-1]["timeout"] == 30
+
+
+SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(1.2)\nprint('over')"
+
+
+def test_what_lasts_longer_goes_on_and_is_waited_for(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    runs = agent.run(SLOW, wait_seconds=0.4, call="slow")
+    assert runs["state"] == "running" and runs["call"] == "slow" and "step 1" in runs["line"]
+    assert "is still running after 0." in runs["text"] and "`notebook_status` with `wait_seconds`" in runs["text"]
+    before = notebook.path.read_bytes()
+    refused = agent.run("x = 1")
+    assert (
+        refused["state"] == "refused" and "nothing was written" in refused["text"] and "queue: true" in refused["text"]
+    )
+    assert notebook.before("insert", "x = 1").denied and notebook.path.read_bytes() == before
+    assert agent.run("# text", cell_type="markdown", after="top")["state"] == "nothing to run"
+    told = agent.ask("status", wait_seconds=0.1)
+    assert told["ended"]["state"] == "running" and told["running"]["handed_on"]
+    told = agent.ask("status", wait_seconds=30)
+    assert told["ended"]["state"] == "ok" and "| over" in told["ended"]["text"] and told["unheard"] == ""
+    assert told["ended"]["cell_id"] == runs["cell_id"] and told["running"] is None
+    again = agent.ask("status", wait_seconds=30)  # at once: it is told once
+    assert again["ended"] is None and again["unheard"] == ""
+    assert agent.run("x = 1")["text"].startswith("stepper: Cell 2")
+    assert text_of(notebook.cell(runs["cell_id"])) == "begun\nover\n"
+
+
+def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    wait_until(lambda: agent.project.json("status")["running"] is None)
+    told = agent.run("x = 1")
+    assert "ended meanwhile" in told["text"] and "| over" in told["text"] and "ran ok" in told["text"]
+    assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
+
+
+def test_another_agents_cell_is_not_this_ones_to_wait_for(agent: Agent, project: Quick) -> None:
+    project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    assert Agent(project, STEPPER_SESSION="mcp-2").ask("status", wait_seconds=30)["ended"] is None
+    project.stepper("interrupt")
+    assert agent.ask("status", wait_seconds=30)["ended"]["state"] == "cancelled"
+
+
+def test_the_same_call_asked_again_waits_for_its_run(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    assert agent.run(SLOW, wait_seconds=0.4, call="again")["state"] == "running"
+    found = agent.run(SLOW, call="again")
+    assert found["state"] == "ok" and "| over" in found["text"] and len(project.json("history")) == 1
+    assert project.json("status")["unheard"] == "" and len(sources(agent)) == 2
+
+
+def test_what_goes_on_outlives_the_daemon(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    agent.run(SLOW, wait_seconds=0.4, call="lives")
+    project.kill_daemon()
+    told = agent.ask("status", wait_seconds=30)
+    said = told["ended"]["text"] if told["ended"] else told["unheard"]
+    assert "| over" in said and len(project.json("history")) == 1
+
+
+def test_cells_wait_in_line(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, wait_seconds=0.4)
+    waits = agent.run("print('second')", wait_seconds=0)
+    assert waits["state"] == "running" and "has NOT run yet: it waits in line behind step 1" in waits["text"]
+    told = [agent.ask("status", wait_seconds=30) for _ in range(2)]
+    assert told[0]["ended"]["state"] == "ok" and "| over" in told[0]["ended"]["text"]
+    assert json.dumps(told).count("| second") == 1  # it ends so soon that nobody may have waited for it yet
+
+
+def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
+    notebook = agent.project.new("One", "Two")
+    agent.add(SLOW, "print('two')", run=False)
+    runs = agent.ask("run", notebook=notebook.path.name, which="pending", wait_seconds=0.4)
+    assert runs["call"] and "is still running" in runs["report"]
+    ended = agent.ask("status", wait_seconds=30)["ended"]
+    assert ended["state"] == "ok" and "2 cells of" in ended["text"] and len(agent.project.json("history")) == 2
 
 
 def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:

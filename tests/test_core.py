@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from math import inf
 from typing import Any
 
 import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, events, firstline, gate, ledger, plan, progress
+from stepper.policy import changes, events, firstline, gate, ledger, patterns, plan, progress
 from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.words import brief, quotes, report
@@ -69,6 +70,13 @@ def test_slugs(problem: str, slug: str) -> None:
         ("# stepper: step=3, timeout=10m", firstline.Directive(step=3, timeout=600)),
         ("# stepper: timeout=1.5h", firstline.Directive(timeout=5400)),
         ("# stepper: timeout=45", firstline.Directive(timeout=45)),
+        ("# stepper: timeout=none wait=none", firstline.Directive(timeout=inf, wait=inf)),
+        ("# stepper: wait=45s, timeout=6h", firstline.Directive(timeout=21600, wait=45)),
+        ("# stepper: wait=0", firstline.Directive(wait=0)),
+        ('# stepper: wake="loss.*nan"', firstline.Directive(wake="loss.*nan")),
+        (r'# stepper: step=1 wake="a, \"b\"=(c|d)", scratch', firstline.Directive(1, True, wake=r"a, \"b\"=(c|d)")),
+        ("# stepper: wake='\"a\" b'", firstline.Directive(wake='"a" b')),
+        ("# stepper: wake=LOSS wait=1m", firstline.Directive(wake="LOSS", wait=60)),
         ("x = 1\n# stepper: step=3", firstline.Directive()),
     ],
 )
@@ -76,14 +84,34 @@ def test_directives(source: str, told: firstline.Directive) -> None:
     assert firstline.parse(source) == told
 
 
-@pytest.mark.parametrize("word", ["timeout=0", "timeout=x", "step=x", "stepp=1", "scratch=1"])
+@pytest.mark.parametrize("word", ["timeout=0", "timeout=x", "step=x", "stepp=1", "scratch=1", "wait=x", "wait=",
+                                  'wake="[a"', 'wake=""', 'wake="a', 'wake="a"b', 'wake="(a+)+b"'])  # fmt: skip
 def test_directives_that_are_none_are_told(word: str) -> None:
     found = firstline.parse(f"# stepper: {word}")
     assert word in found.problems[0]
     assert firstline.deadline(found, 30, 3600) == 30
 
 
+# Each would keep the daemon busy for longer than anybody waits, on a line that a cell may print.
+SLOW = ["(a+)+b", "(a|a)*b", "(a|ab)*c", "(a?){30}a{30}", "a?" * 40 + "a" * 40, "(aa?)*b", "((a{1,9}){1,9}){1,9}b",
+        "(a|b|ab)(a|b|ab)" * 12, ".*.*.*.*.*x", r"(\w*\s*)*$", "(?:){999999999}", r"(x+x+)+y", "(.*)(.*)(.*)(.*)(.*)z",
+        r"([a-zA-Z]+)*$", "(?:a{0,50}){0,50}b", "((a*)*)*", "(?=(a+))a*b\\1", "(a)(?(1)b|c)"]  # fmt: skip
+QUICK = ["loss.*nan", "(?i)nan|inf|diverged", r"epoch\s+\d+.*loss[=:]\s*nan", r"acc(uracy)?: 0\.\d{3,}", "^Traceback", "ERROR$",
+         r"loss=(\d+\.)?\d+e\+\d", "[Ww]arning", r"(?x) loss \s* = \s* nan  # or so", r"\bnan\b", "a{2000}", "(ab)*c"]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", SLOW)
+def test_a_pattern_that_may_take_long_is_not_taken(pattern: str) -> None:
+    assert patterns.problem(pattern)
+
+
+@pytest.mark.parametrize("pattern", QUICK)
+def test_a_pattern_that_is_quick_is_taken(pattern: str) -> None:
+    assert patterns.problem(pattern) == ""
+
+
 def test_a_deadline_is_bounded() -> None:
+    assert firstline.deadline(firstline.Directive(timeout=inf), 30, 3600) == 3600
     assert firstline.deadline(firstline.Directive(timeout=9999), 30, 3600) == 3600
 
 
@@ -100,6 +128,40 @@ def test_which_step_a_cell_belongs_to() -> None:
     assert plan.step_of(made, cells, cell(5, "# stepper: step=3")) == 3
     assert plan.step_of(made, cells, cell(5, "# stepper: step=9")) is None
     assert plan.step_of(made, cells, cell(1, "# stepper: scratch")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Train", Step(1, "Train")),
+        ("Train :: long", Step(1, "Train", long=True)),
+        ("Train :: score > 0.9 :: long", Step(1, "Train", "score > 0.9", long=True)),
+        ("Train::long", Step(1, "Train", long=True)),
+        ("Train :: x[::2] == y", Step(1, "Train", "x[::2] == y")),
+        ("Train :: x[::2] == y :: long", Step(1, "Train", "x[::2] == y", long=True)),
+        ("Train :: takes long", Step(1, "Train", "takes long")),
+    ],
+)
+def test_a_step_as_it_is_written(text: str, made: Step) -> None:
+    assert plan.step_from_text(1, text) == made
+    whole = Plan("", (made,))
+    assert plan.from_json(plan.to_json(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Fit", Step(1, "Fit", "old", long=True)),
+        ("Fit :: long", Step(1, "Fit", "old", long=True)),
+        ("Fit :: new", Step(1, "Fit", "new")),
+        ("Fit :: new :: long", Step(1, "Fit", "new", long=True)),
+        ("Fit ::", Step(1, "Fit")),
+    ],
+)
+def test_a_step_is_edited(text: str, made: Step) -> None:
+    there = State()
+    there.plan = Plan("", (Step(1, "Train", "old", long=True),))
+    assert plan.edited(there, 1, text).steps == (made,)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +26,11 @@ from stepper.daemon import config
 from stepper.daemon.verbs import load_arguments
 from stepper.ground import wire
 from stepper.ground.errors import NotebookError, UsageError
+from stepper.kernel.wake import Watch
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import commands, events, firstline, gate, ledger, plan
+from stepper.policy import commands, events, firstline, gate, ledger, patterns, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.namespace import Namespace
@@ -471,7 +473,23 @@ def test_settings_are_never_lost(data: Any, indent: Any) -> None:
 @given(
     rest=TEXTS
     | st.lists(
-        st.sampled_from(["step=1", "timeout=5m", "scratch", "timeout=1e9", "step=" + "9" * 99, "timeout=" + "9" * 999]),
+        st.sampled_from(
+            [
+                "step=1",
+                "timeout=5m",
+                "scratch",
+                "timeout=1e9",
+                "step=" + "9" * 99,
+                "timeout=" + "9" * 999,
+                "wait=none",
+                "timeout=none",
+                'wake="a b"',
+                "wake='",
+                'wake="',
+                "wake=(",
+                '"',
+            ]
+        ),
         max_size=4,
     ).map(" ".join)
 )
@@ -481,6 +499,44 @@ def test_directives(rest: str) -> None:
     assert all("\n" not in problem for problem in asked_for.problems)
     cells = [Cell("one", 0, 1, "code", f"# stepper: {rest}")]
     plan.step_of(State(), cells, cells[0])
+
+
+WAKES = [
+    "loss.*nan",
+    "(?i)NaN|iNF",
+    "^a",
+    "b$",
+    r"\d{2}",
+    "a|bb",
+    "(a|b)c",
+    "a{2,3}b?",
+    "(?i)[äk]x",
+    r"\bnan\b",
+    "(?:ab)+c",
+    "(?i:A)b",
+    "x.y|a.b",
+]
+
+
+@tries(200, 10000)
+@given(
+    pattern=st.sampled_from(WAKES) | st.text("ab.*+?|()[]{}1,^$\\dks\u212a", max_size=8),
+    pieces=st.lists(
+        st.text("abcknNiIfFxyloss äK\u212a\n\r12", max_size=12) | st.sampled_from(["loss", "nan", "\n", "\x1b[31m"]),
+        max_size=8,
+    ),
+)
+def test_wake_patterns(pattern: str, pieces: list[str]) -> None:
+    """However what is printed arrives, the line that is found is the first that Python's engine finds."""
+    assume(not patterns.problem(pattern))
+    watch = Watch(pattern)
+    for piece in pieces:
+        watch.take("stdout", piece)
+    lines = re.split("[\r\n]", "".join(pieces).replace("\x1b[31m", ""))
+    held = [line for line in lines if line and re.search(pattern, line)]
+    if watch.sought.grows or not held or held[0] in lines[:-1]:  # an end is looked at when it is there
+        assert bool(watch.matched) == bool(held) and (not held or held[0].startswith(watch.matched))
+    assert not watch.unseen
 
 
 @tries(100, 3000)
@@ -495,6 +551,6 @@ def test_plans(data: Any) -> None:
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    for row in commands.COMMANDS.values():
+    for row in commands.VERBS.values():
         with contextlib.suppress(UsageError):
             assert isinstance(commands.read(row.arguments, load_arguments(told)), row.arguments)

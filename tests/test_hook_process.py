@@ -373,9 +373,13 @@ def test_the_two_clients_and_the_script_have_the_same_constants() -> None:
     assert tuple(json.loads(f"[{roots}]")) == meeting.RUNTIME_ROOTS
     assert set(re.findall(r'"(STP\d)', compiled)) == {wire.MAGIC.decode()}
     kinds = set(re.findall(r'strcmp\(kind, "(\w+)"\)', compiled))
-    assert kinds == {kind.decode() for kind in (wire.OK, wire.PROGRESS, wire.FAILED)}  # all else is handed over
+    assert kinds == {
+        kind.decode() for kind in (wire.OK, wire.PROGRESS, wire.STALE, wire.FAILED)
+    }  # all else is handed over
     left = re.findall(r'strcmp\(event, "(\w+)"\)', compiled)
-    assert sorted(left) == sorted(process.ONLY_UNDER_WAY)
+    assert {*left} == {*process.ONLY_UNDER_WAY, "Wake", "Rearm"}
+    naps = re.findall(r"#define (?:NAP|COMES)_SECONDS ([\d.]+)", compiled)
+    assert [*map(float, naps)] == [process.NAP_SECONDS, process.COMES_SECONDS]
     constants = {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", compiled)}
     assert constants == {int(each, 16) for each in re.findall(r"0x[0-9A-F]{10,}", inspect.getsource(meeting.fnv1a))} - {
         (1 << 64) - 1

@@ -230,10 +230,13 @@ def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
     notebook.insert("x = 7")
     _, answer = notebook.insert("import time\ntime.sleep(60)")
     assert "Timeout" in answer.text.splitlines()[0]
-    assert "# stepper: timeout=10m" in answer.text
+    assert "More time: a first line `# stepper: timeout=10m` or `timeout=none`, 24 h at most." in answer.text
     assert "| 7" in notebook.insert("# stepper: timeout=5s\nimport time; time.sleep(1.5); print(x)")[1].text
     project.config("cell_timeout_seconds: 0.5")  # read again without a restart
     assert "after 0.5 s" in notebook.insert("import time; time.sleep(60)")[1].text
+    project.config("max_cell_timeout_seconds: 0.5")
+    answer = notebook.insert("# stepper: timeout=none scratch\nimport time; time.sleep(60)")[1]
+    assert "No cell gets more time: max_cell_timeout_seconds, the person's, is 0.5." in answer.text
 
 
 def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None:

@@ -219,6 +219,40 @@ def test_it_tells_what_it_is_and_what_it_holds(room: Room) -> None:
     assert room.kernel.models() is None
 
 
+PRINTS = r"""
+import sys, time
+print('epoch 1 loss 0.5', end='')
+sys.stdout.flush()
+time.sleep(0.5)
+print('0\repoch 2 loss 0.4\repoch 3 lo', end='', file=sys.stdout)
+print('loss is', file=sys.stderr)
+time.sleep(0.5)
+print('ss nan\nepoch 4 loss nan')
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [("loss.*nan", "epoch 3 loss nan"), ("^loss", "loss is"), ("nan$", "epoch 3 loss nan"), ("inf", "")],
+)
+def test_the_first_line_that_matches_its_wake_pattern_is_told_while_it_runs(
+    room: Room, pattern: str, line: str
+) -> None:
+    seen: list[str] = []
+
+    async def watched() -> Execution:
+        running = asyncio.create_task(room.kernel.execute(PRINTS, 30, LIMITS, wake=pattern))
+        while not running.done():
+            if room.kernel.coming and room.kernel.coming.matched not in seen:
+                seen.append(room.kernel.coming.matched)
+            await asyncio.sleep(0.02)
+        return await running
+
+    assert room.wait(watched()).outcome is Outcome.OK
+    assert seen == ["", *filter(None, [line])] and room.kernel.coming is None
+
+
 def test_what_comes_after_a_run_is_heard_as_late(room: Room) -> None:
     heard: list[tuple[str, str, bool]] = []
 

@@ -19,26 +19,33 @@ USERS = {
 def test_every_handler_is_in_exec_form_and_bound_to_notebooks():
     data = settings.add_hooks({})
     specs = [spec for groups in data["hooks"].values() for item in groups for spec in item["hooks"]]
-    assert len(specs) == len(settings.HANDLERS) == 11
+    assert len(specs) == len(settings.HANDLERS) == 15
     for spec in specs:
         assert spec["type"] == "command"
         assert spec["command"] == "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper"
     post = data["hooks"]["PostToolUse"]
-    assert [item["matcher"] for item in post] == ["NotebookEdit", "Write"]
+    assert [item["matcher"] for item in post] == ["NotebookEdit", "Write"] * 2
     assert post[0]["hooks"][0] == {
         "type": "command",
         "command": "${CLAUDE_PROJECT_DIR}/.claude/hooks/stepper",
         "args": ["PostToolUse"],
         "if": "NotebookEdit(**/*.ipynb)",
-        "timeout": 86400,
+        "timeout": 604800,
         "statusMessage": "Running cell…",
     }
     assert post[1]["hooks"][0]["if"] == "Write(**/*.ipynb)"
     gate = [(item["matcher"], item["hooks"][0]["if"]) for item in data["hooks"]["PreToolUse"]]
     assert gate[-1] == ("Bash", "Bash(*stepper *)")
-    assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [["SessionStart"], ["Watch"]]
+    assert [item["hooks"][0]["args"] for item in data["hooks"]["SessionStart"]] == [
+        ["SessionStart"],
+        ["Watch"],
+        ["Rearm"],
+    ]
+    wakers = [spec for spec in specs if spec.get("asyncRewake")]
+    assert [spec["args"] for spec in wakers] == [["Wake"], ["Wake"], ["Rearm"], ["Rearm"]]
+    assert all(spec["rewakeSummary"] and spec["timeout"] == 604800 for spec in wakers)
     for event in ("PostToolBatch", "FileChanged", "UserPromptSubmit", "Stop"):
-        (only,) = data["hooks"][event]
+        only = data["hooks"][event][0]
         assert "matcher" not in only
         assert "if" not in only["hooks"][0]
 
@@ -62,7 +69,7 @@ def test_the_handlers_of_an_older_version_are_replaced():
     new = settings.add_hooks(USERS)
     old = json.loads(json.dumps(new).replace("(**/*.ipynb)", "(notebooks/**/*.ipynb)"))
     edits = [f"{event} {tool}" for event in ("PreToolUse", "PostToolUse") for tool in ("NotebookEdit", "Write")]
-    assert settings.missing(old) == edits
+    assert settings.missing(old) == [*edits, "PostToolUse NotebookEdit Wake", "PostToolUse Write Wake"]
     assert settings.add_hooks(old) == new
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -159,7 +161,13 @@ def test_how_a_cell_is_to_run() -> None:
         "out of order: it ran after cell 2, which stands below it",
         "this source is that of run 1, which ended with KeyError: 'a'",
     )
-    assert turn.task(made, [], cell(2, "# stepper: timeout=2h scratch x"), Limits()).timeout == 3600
+    asked = turn.task(made, [], cell(2, '# stepper: timeout=48h scratch x wake="loss.*nan"'), Limits())
+    assert (asked.timeout, asked.wake) == (86400, "loss.*nan")
+    assert turn.task(made, [], cell(2, "# stepper: timeout=none"), Limits()).timeout == 86400
+    made.plan = replace(made.plan, steps=tuple(replace(step, long=True) for step in made.plan.steps))
+    assert turn.task(made, [], written, Limits(max_cell_timeout_seconds=7200)).timeout == 7200
+    assert turn.task(made, [], cell(0, "# stepper: step=1 timeout=10m"), Limits()).timeout == 600
+    assert turn.task(made, [], cell(0, "# stepper: scratch"), Limits()).timeout == 30
 
 
 @pytest.mark.parametrize("kind", sorted(events.KINDS))
@@ -174,6 +182,8 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
                       "execution_count": 1, "timings": {}},
         "written": {"run": 1, "cell_id": "a", "why_not": None},
         "unheard": {"at": AT, "text": "t"},
+        "handed": {"at": AT, "call": "t", "session": "s"},
+        "told": {"at": AT, "call": "t"},
         "void": {"run": 1, "tool_use_id": "t"},
         "report": {"run": 1, "text": "t"},
         "stop": {"at": AT, "key": None, "cell_id": "", "block": "b"},

@@ -548,11 +548,13 @@ def test_context_for_other_agents(untouched: Project) -> None:
 @pytest.mark.nightly
 def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
     plan = project.folder / "plan.yaml"
-    plan.write_text("- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n")
+    plan.write_text("- Load\n- title: Check\n  criterion: no nulls\n  kind: validation\n  long: true\n")
     made = project.json("new", "p", "--plan", str(plan))
     assert made["steps"] == [{"id": 1, "title": "Load"}, {"id": 2, "title": "Check"}]
     notebook = Notebook(project, project.folder / made["notebook"])
     notebook.insert("1")
+    assert [step["long"] for step in project.json("plan")["steps"]] == [False, True]
+    assert "(criterion: no nulls; validation; long)" in project.stepper("plan").stdout
     project.stepper("skip")
     assert project.json("status")["state"] == "ready"  # the validation did not pass
     plan.write_text("- {title: A, kind: nonsense}\n")
@@ -563,7 +565,7 @@ def test_a_plan_from_yaml_with_a_validation_step(project: Project) -> None:
 def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
     notebook = project.new("One", "Two", "Three")
     notebook.insert("1")
-    project.stepper("plan", "add", "Two and a half :: ok", "--after", "2")
+    project.stepper("plan", "add", "Two and a half :: ok :: long", "--after", "2")
     project.stepper("plan", "edit", "3", "Third")
     project.stepper("plan", "move", "4", "--after", "3")
     project.stepper("plan", "remove", "2")
@@ -573,6 +575,8 @@ def test_the_plan_can_be_changed_where_it_has_not_run(project: Project) -> None:
         (4, "Two and a half"),
     ]
     assert [s["id"] for s in notebook.raw["metadata"]["stepper"]["steps"]] == [1, 3, 4]
+    assert [s.get("long") for s in notebook.raw["metadata"]["stepper"]["steps"]] == [None, None, True]
+    assert "4. Two and a half (criterion: ok; long)" in project.stepper("context").stdout
     for change in (("edit", "1", "x"), ("remove", "1"), ("move", "1", "--after", "3")):
         assert "can only be skipped" in project.stepper("plan", *change, check=2).stderr
     assert "before it" in project.stepper("plan", "add", "x", "--after", "0", check=2).stderr

@@ -30,7 +30,7 @@ HERE = {
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
 PLAN_FILE = click.Option(
-    ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind."
+    ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind, long."
 )
 
 
@@ -119,7 +119,7 @@ def plan_items(stream: IO[str]) -> list[Any]:
     if isinstance(items, dict):
         items = items.get("steps")
     if not isinstance(items, list) or not all(isinstance(item, str | dict) for item in items):
-        raise UsageError("the plan must be a list of titles, or of maps with title, criterion, kind")
+        raise UsageError("the plan must be a list of titles, or of maps with title, criterion, kind, long")
     return items
 
 

@@ -126,6 +126,7 @@ def _plan(found: dict[str, Any]) -> str:
     for step in found["steps"]:
         more = [f"criterion: {one_line(step['criterion'])}"] if step["criterion"] else []
         more += [step["kind"]] if step["kind"] != "step" else []
+        more += ["long"] * step["long"]
         why = {"skipped": "skipped", "done": "confirmed"}.get(step["status"], "why")
         more += [f"{why}: {one_line(step['reason'])}"] if step["reason"] else []
         lines.append(_step(step, more))

@@ -51,6 +51,9 @@ FLAG = ("true or false", lambda value: isinstance(value, bool))
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,
+    "report_after_seconds": NUMBER,
+    "heartbeat_seconds": NUMBER,
+    "queue": FLAG,
     "max_retries": WHOLE,
     "network_retries": WHOLE,
     "max_cells": ("a whole number above 0", lambda value: _whole(value, 1)),

@@ -16,8 +16,9 @@ from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
 from stepper.policy import changes, gate, parting, plan, spoken
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import edits, standing, steering, unseen
-from stepper.session.session import Caller, Session
+from stepper.session import calls, edits, standing, steering, unseen
+from stepper.session.callers import Caller
+from stepper.session.session import Session
 from stepper.words import brief, report
 
 TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
@@ -27,7 +28,8 @@ PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that 
 async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> bytes:
     """Return what the hook process prints for an event of Claude Code. Never raises a StepperError.
 
-    `PostToolUse again` is asked by a client whose daemon ended before it could answer.
+    `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
+    to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
     """
     name, _, again = name.partition(" ")
     try:
@@ -38,6 +40,9 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     try:
         if name == "PostToolUse":
             return await after_tool(workspace, event, caller, bool(again))
+        if name in ("Wake", "Rearm"):
+            await (wake(workspace, event, caller, bool(again)) if name == "Wake" else rearm(workspace, event, caller))
+            return payload.SILENT
         return await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error)
@@ -80,14 +85,14 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
-    limits, state = session.limits(), session.state
+    limits, state, runs = session.limits(), session.state, calls.refused(session)
     if isinstance(change, FileWrite):
         try:
             cells = session.file.parse(change.content).cells
         except NotebookError:
             return None  # PostToolUse says what is wrong with it
         fresh = changes.not_run_yet(cells, state.ran_ever)
-        return (gate.stopped(state) if fresh else None) or gate.too_many(cells, limits)
+        return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(cells, limits)
     if change.mode == "delete" or change.cell_type == "markdown":
         return None
     cells = session.read().cells
@@ -95,11 +100,12 @@ def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
         above = plan.find_cell(cells, change.after or "")
         index = above.index + 1 if above else 0
         new = Cell("", index, 0, "code", change.source)
-        return gate.stopped(state) or gate.waiting(state, cells, index) or gate.too_many([*cells, new], limits)
+        why = gate.stopped(state) or runs or gate.waiting(state, cells, index)
+        return why or gate.too_many([*cells, new], limits)
     target = plan.find_cell(cells, change.cell_id or "")
     if target is not None and not target.is_code and change.cell_type is None:
         return None
-    return gate.stopped(state)
+    return gate.stopped(state) or runs
 
 
 def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
@@ -120,21 +126,18 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     except UncoveredError as error:
         new = workspace.once(event.session, error.name)
         return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
-    session = workspace.session(path)
+    session, used = workspace.session(path), change.tool_use_id
+    if used in session.calls and not again:
+        return payload.SILENT  # two installations fire
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
-    try:
-        if isinstance(change, CellEdit):
-            found = await edits.edited(session, change, caller, again)
-        else:
-            found = await edits.written(session, change, caller, again)
-    except StepperError as error:
-        if not caller.left.is_set():
-            raise
-        found = report.not_run(error.message, error.hint)  # it is told later
+    call = calls.begin(session, used, caller, _work(workspace, session, change, caller, again))
+    if not await calls.in_time(session, call, change.session):
+        _works(workspace, session, change)
+        workspace.mark()
+        return payload.answer("PostToolUse", calls.goes_on(session, call))
+    found = call.work.result()
     if found is not None:
-        workspace.make_current(session.name, change.session)
-        workspace.worked.add(change.session)
         if caller.left.is_set():
             unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])))
         elif not found.stop and (missed := unseen.take_missed(session)):
@@ -145,6 +148,70 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
             session.file.touch()
     workspace.mark()
     return payload.answer("PostToolUse", found)
+
+
+async def _work(
+    workspace: Workspace, session: Session, change: CellEdit | FileWrite, caller: Caller, again: bool
+) -> report.Report | None:
+    """Run what an edit brings; return the report."""
+    try:
+        if isinstance(change, CellEdit):
+            found = await edits.edited(session, change, caller, again)
+        else:
+            found = await edits.written(session, change, caller, again)
+    except StepperError as error:
+        if not caller.left.is_set():
+            raise
+        found = report.not_run(error.message, error.hint)  # it is told later
+    if found is not None:
+        _works(workspace, session, change)
+    return found
+
+
+def _works(workspace: Workspace, session: Session, change: CellEdit | FileWrite) -> None:
+    """That session of the client works on this notebook."""
+    workspace.make_current(session.name, change.session)
+    workspace.worked.add(change.session)
+
+
+async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) -> None:
+    """Stand by to wake the agent, should what an edit runs be handed on. It may be asked before the edit's own event.
+
+    `again` it is asked where the daemon that was asked first has ended: what had waited in line there runs now.
+    """
+    if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
+        return
+    change = event.change
+    session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
+    known = session.calls.get(used)
+    if again and used in session.state.handed and (known is None or known.recalled):
+        alone = Caller(caller.environ)
+        known = calls.begin(session, used, alone, _work(workspace, session, change, alone, True))
+    if again and known is None and any(used == each.call for each in session.state.unheard):
+        await _tell_missed(session, caller)
+    await calls.stands_by(session, used, caller)
+    workspace.mark()
+
+
+async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
+    """A session begins or a turn of it ends: stand by for what was handed on to it and has nobody else to wake it."""
+    sessions, current = list(workspace.sessions.values()), workspace.under_way(event.session)
+    if current is not None and event.begins:
+        await calls.caught_up(current)
+        calls.taken_over(current, event.session)
+    elif current is not None:
+        calls.arrived(sessions, event.session, "")
+        if current.state.unheard:
+            await _tell_missed(current, caller)
+            return
+    await calls.wakes(calls.owed(sessions, event.session), caller)
+    workspace.mark()
+
+
+async def _tell_missed(session: Session, caller: Caller) -> None:
+    told = unseen.text(session)
+    if told and await caller.deliver(told):
+        unseen.heard(session)
 
 
 async def after_batch(workspace: Workspace, event: Event) -> bytes:
@@ -165,12 +232,17 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     if session is None:
         return payload.SILENT
     missed = await missing(session)
-    return _context("SessionStart", f"{missed}\n{(await standing.context(session)).text}".strip())
+    calls.taken_over(session, event.session)
+    workspace.mark()
+    about = (await standing.context(session)).text
+    return _context("SessionStart", "\n".join(filter(None, [missed, calls.still(session), about])))
 
 
 async def missing(session: Session) -> str:
     """Return what the agent has not heard of its edits; a run that begins, ends or is interrupted is waited for."""
-    if session.lock.locked() and (session.waits_for is None or session.waits_for.left.is_set()):
+    await calls.caught_up(session)
+    left = session.waits_for is None or session.waits_for.left.is_set()
+    if session.lock.locked() and left and not session.state.runs_on:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
     return unseen.take_missed(session)
@@ -179,6 +251,10 @@ async def missing(session: Session) -> str:
 async def prompt(workspace: Workspace, event: Event) -> bytes:
     """The person wrote something: the plain words are commands, all else an ordinary sentence."""
     owner = event.session
+    lines = calls.arrived(workspace.sessions.values(), owner, event.prompt)
+    if event.is_notification:  # what woke the agent; no person wrote it
+        workspace.mark()
+        return payload.shown("\n".join(lines))
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
     workspace.release(session=owner)  # of a message that was broken off
@@ -216,7 +292,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
 async def _left(workspace: Workspace, event: Event) -> str:
     """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
     owner, session = event.session, workspace.under_way(event.session)
-    if session is None or owner not in workspace.worked or session.state.stop:
+    if session is None or owner not in workspace.worked or session.state.stop or session.state.runs_on:
         return ""
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
         return ""
@@ -226,6 +302,8 @@ async def _left(workspace: Workspace, event: Event) -> str:
     steps, failing = len(state.plan.steps), state.failing
     progress = session.name, -state.next_run if failing else steps - len(state.left)
     if not (state.left or failing) or workspace.sent_on.get(owner) == progress:
+        return ""
+    if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:  # by the person
         return ""
     workspace.sent_on[owner] = progress
     if failing:
@@ -247,11 +325,16 @@ async def _status(session: Session, _: str) -> str:
     return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
+async def _stop(session: Session, _: str) -> str:
+    return await calls.stopped(session, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+
+
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
     "continue notebook": steering.go_on,
     "fix and retry": steering.fix,
     "skip cell": steering.skip,
     "show status": _status,
+    "stop the cell": _stop,
 }
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {

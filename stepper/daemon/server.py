@@ -11,8 +11,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from typing import Any
+
+import psutil
 
 from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
@@ -32,11 +35,14 @@ from stepper.kernel.late import Late
 from stepper.kernel.providers import PLACES
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
-from stepper.session import answers, standing, steering
+from stepper.session import answers, calls, standing, steering
+from stepper.session.callers import Caller
 from stepper.session.recovery import settle
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 
 BEAT = wire.pack(wire.PROGRESS, b"")
+WAKERS = (b"hook Wake", b"hook Rearm")  # requests that wait for hours
+TAKEN_SECONDS = 5.0  # for a waker to say that it has taken what it was told
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
 LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to start a Python on a busy machine
 READ_SECONDS = 30.0  # for a whole request to come
@@ -55,7 +61,8 @@ class Daemon:
         self.workspace = Workspace(paths, self._open)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
-        self.working = 0
+        self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
+        self.began = time.monotonic()
         self.memory = Footprint()
         self.shown = True  # what runs is, in files; a former daemon may have left them
         self.last_used = time.monotonic()
@@ -97,7 +104,14 @@ class Daemon:
         server.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
-        while self.working:  # answers on their way; no new ones come
+        while self.working > len(self.wakers):  # answers on their way; no new ones come
+            await asyncio.sleep(0.02)
+        # What was handed on is the next daemon's: those who wait to wake an agent ask that.
+        for waker in self.wakers:
+            waker.cancel()
+        for call in self.workspace.calls():
+            call.work.cancel()
+        while self.working:
             await asyncio.sleep(0.02)
         for session in self.workspace.sessions.values():
             if session.keeper.kernel is not None:
@@ -115,6 +129,7 @@ class Daemon:
                 await session.keeper.find()
         while True:
             for session in list(self.workspace.sessions.values()):
+                calls.look(session, self.began)
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
@@ -199,16 +214,25 @@ class Daemon:
                 writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)
-        told_environ = wire.unpack_environ(environ)
-        face = "hook" if verb.startswith(b"hook ") else "mcp" if told_environ.get("STEPPER_FACE") == "mcp" else "cli"
-        caller = Caller(told_environ, by=face)
+        gone = asyncio.create_task(reader.read(1))
+
+        async def deliver(told: str) -> bool:
+            writer.write(wire.pack(wire.PROGRESS, told.encode("utf-8", "replace")))
+            await asyncio.wait([gone], timeout=TAKEN_SECONDS)
+            return gone.done() and gone.result() != b""
+
+        given = wire.unpack_environ(environ)
+        by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
+        caller = Caller(given, by=by, deliver=deliver, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
-        gone = asyncio.create_task(reader.read(1))
+        if verb.startswith(WAKERS):
+            self.wakers.add(work)
+            work.add_done_callback(self.wakers.discard)
         while not work.done():
             waited = [work] if gone.done() else [work, gone]
             await asyncio.wait(waited, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() and not caller.left.is_set():
+            if gone.done() and gone.result() == b"" and not caller.left.is_set():
                 caller.left.set()
                 log.info("the client of %r went away", verb[:100])
                 for session in list(self.workspace.sessions.values()):
@@ -237,6 +261,12 @@ class Daemon:
             failed = DaemonError(why, f"see {self.paths.log}")
         told = {"message": failed.message, "hint": failed.hint, "exit_code": failed.exit_code}
         return wire.FAILED, json.dumps(told).encode()
+
+
+def _lives(environ: Mapping[str, str]) -> bool:
+    """Whether the client of Claude Code lives whose hook that environment is."""
+    pid = environ.get("CLAUDE_PID", "")
+    return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:

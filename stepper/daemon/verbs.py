@@ -16,11 +16,13 @@ from stepper import __version__
 from stepper.daemon import resources
 from stepper.daemon.workspace import Workspace, plan_of
 from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.text import counted, one_line
 from stepper.notebook.plainjson import load_json
 from stepper.policy import cellcommands, commands, gate, plan
 from stepper.policy.model import Consent
-from stepper.session import answers, cellanswers, cells, following, reading, standing, steering, unseen
-from stepper.session.session import Caller, Session
+from stepper.session import answers, cellanswers, cells, following, patience, reading, standing, steering, unseen
+from stepper.session.callers import Caller
+from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 CELLS = (cellcommands.CellRun, cellcommands.CellAdd, cellcommands.CellChange)
@@ -152,11 +154,16 @@ async def _cells(
     request: Request, session: Session, told: cellcommands.CellRun | cellcommands.CellAdd
 ) -> cellanswers.CellRan:
     """Write cells for another agent, and run them."""
-    request.caller.call = told.call
-    async with _telling(request, session):
+    caller, consent = request.caller, request.consent
+    caller.call = told.call
+
+    def work() -> patience.Work:
         if isinstance(told, cellcommands.CellRun):
-            return await cells.run(session, told, request.caller, request.consent)
-        return await cells.add(session, told, request.caller, request.consent)
+            return cells.run(session, told, caller, consent)
+        return cells.add(session, told, caller, consent)
+
+    async with _telling(request, session):
+        return await patience.waited(session, request.owner, caller, told.wait_seconds, work)
 
 
 @contextlib.asynccontextmanager
@@ -193,12 +200,9 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Restore() | commands.Run(which="restore"):
             if request.caller.by == "mcp" and (why := gate.stopped(session.state)):  # it would lift the stop
                 raise StepperError(f"nothing ran: {why}")
-            async with _telling(request, session):
-                return await steering.restore(session, request.caller, request.progress)
+            return await _run(request, session, "restore", getattr(told, "wait_seconds", None))
         case commands.Run():
-            async with _telling(request, session):
-                which = "all" if told.all else told.which
-                return await steering.run(session, which, request.caller, request.progress)
+            return await _run(request, session, "all" if told.all else told.which, told.wait_seconds)
         case commands.History():
             return standing.history(session)
         case commands.Report():
@@ -242,8 +246,33 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     raise NotImplementedError(type(told).__name__)
 
 
+async def _run(request: Request, session: Session, which: str, wait: float | None) -> answers.Ran:
+    """Run a notebook's cells; other agents wait only so many seconds for it."""
+    caller, done = request.caller, list[answers.Ran]()
+
+    async def work() -> patience.Came:
+        run = steering.restore(session, caller, request.progress) if which == "restore" else (
+            steering.run(session, which, caller, request.progress)
+        )  # fmt: skip
+        done.append(await run)
+        text = done[0].report or f"stepper: {counted(done[0].ran, 'cell')} of {one_line(session.name)} ran ok."
+        state = "ok" if done[0].ok else "stopped" if session.state.stop else "failed"
+        return patience.Came(text, ok=done[0].ok, state=state)
+
+    async with _telling(request, session):
+        if wait is None:
+            await work()
+        else:
+            found = await patience.waited(session, request.owner, caller, wait, work)
+        return done[0] if done else answers.Ran(session.name, True, 0, 0, 0, found.text, [], found.call)
+
+
 async def _status(request: Request, session: Session, told: commands.Status) -> answers.Status:
-    found = replace(await standing.status(session), daemon=request.about)
+    ended = None
+    if told.wait_seconds is not None:
+        async with _telling(request, session):
+            ended = await patience.over(session, request.owner, request.caller, told.wait_seconds)
+    found = replace(await standing.status(session), daemon=request.about, ended=ended)
     missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
     if told.details:
         machine = await asyncio.to_thread(resources.look, found.kernel)

@@ -23,6 +23,7 @@ from stepper.notebook.creation import create
 from stepper.policy import plan as plans
 from stepper.policy.model import Plan, Step
 from stepper.session import steering
+from stepper.session.callers import Call
 from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
 
@@ -71,6 +72,10 @@ class Workspace:
         for record in root.rglob("*.json"):
             self.session(self.places.stored(str(record.relative_to(root).with_suffix(".ipynb"))))
         return list(self.sessions.values())
+
+    def calls(self) -> list[Call]:
+        """Return the edits whose cells run, or wait to."""
+        return [call for session in self.sessions.values() for call in session.calls.values()]
 
     def named(self, name: str | None, cwd: str, owner: str = "") -> Session:
         """Return the session of the notebook that a person named, or of the current one; raise UsageError."""
@@ -153,6 +158,9 @@ class Workspace:
             private.replace(self.paths.active, b"")
         elif marked and not work:
             private.remove(self.paths.active)
+        owed = any(session.state.handed or session.state.unheard for session in self.sessions.values())
+        if owed != os.path.exists(self.paths.handed):
+            private.replace(self.paths.handed, b"") if owed else private.remove(self.paths.handed)
 
     async def new(self, plan: Plan, slug: str, today: date, owner: str) -> tuple[Session, str | None]:
         """Make a notebook, the current one of `owner`'s session; return its session and the unfinished one before."""
@@ -227,5 +235,5 @@ def plan_of(problem: str, steps: list[Any]) -> Plan:
 def _step(number: int, told: Any) -> Step:
     if isinstance(told, dict):
         title, criterion = str(told.get("title", "")), str(told.get("criterion", ""))
-        return plans.step(number, title, criterion, told.get("kind", "step"))
+        return plans.step(number, title, criterion, told.get("kind", "step"), told.get("long") is True)
     return plans.step_from_text(number, str(told))

@@ -34,7 +34,6 @@ log = logging.getLogger("stepper")
 FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
 LONGEST, ROOM = 420, 330
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
-MORE_TIME = "a first line `# stepper: timeout=10m` gives a cell more time"
 
 
 def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -99,7 +98,7 @@ class Adviser:
                 said = running(fault, notebook)
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
-                said = [*line, *sentences(look, notebook)[:2], MORE_TIME]
+                said = [*line, *sentences(look, notebook)[:2]]
             elif RUNNING_LOOP.search(fault.evalue):
                 said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
         said = [part for part in said if part] or sentences(look, notebook)

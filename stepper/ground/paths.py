@@ -99,6 +99,7 @@ class Paths(Meeting):
         self.figures = os.path.join(self.home, "figures")
         # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
+        self.handed = os.path.join(self.home, "handed")  # there while something handed on is to be told
         self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
         self.seen = os.path.join(self.home, "seen")

@@ -4,10 +4,14 @@
  *
  *     hook PYTHON PACKAGES ROOT EVENT
  *
+ * With the event Wake, `Wake again` or Rearm it stands by to wake the agent, maybe for hours: what the daemon tells goes to
+ * standard error and this process ends with 2, which the client takes for a message to the agent.
+ *
  * Frames are wire.py's, the socket's place is meeting.py's; the tests of the hook process run with both clients.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,6 +30,8 @@
 
 #define SILENCE_SECONDS 7 /* client.py's */
 #define MOST_BYTES (1u << 30)
+#define NAP_SECONDS 0.5 /* most cells are over by then, and nobody need be asked */
+#define COMES_SECONDS 20 /* for the daemon to be there, which the edit's own event starts */
 
 extern char **environ;
 
@@ -34,7 +40,8 @@ static struct {
     size_t size;
 } payload;
 static char **arguments;
-static int sock = -1;
+static int sock = -1, waking, woke;
+static pid_t parent;
 static const char *const RUN = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process import hook; hook()";
 
 /* Put bytes where a process can read them from a descriptor; return that, or -1. */
@@ -59,7 +66,10 @@ static int kept(const char *data, size_t size) {
  * `body` is what the daemon answered. */
 static void hand_over(const char *how, const char *body, size_t size) {
     char *command[10];
-    int count = 0, handle = kept(payload.data, payload.size);
+    int count = 0, handle;
+    if (woke)
+        _exit(2);
+    handle = kept(payload.data, payload.size);
     if (sock >= 0)
         close(sock); /* the daemon sees that nobody waits here any more */
     if (handle >= 0)
@@ -199,11 +209,21 @@ static void ask(const char *event, const char *project) {
     }
 }
 
-/* Read `size` bytes; return 1, 0 where the daemon went away, -1 where it is silent for too long. */
+/* Whether nobody waits for the answer any more: a client that is killed closes nothing politely. */
+static int left_alone(void) {
+    struct pollfd out = {1, 0, 0};
+    poll(&out, 1, 0);
+    return getppid() != parent || out.revents & (POLLERR | POLLHUP);
+}
+
+/* Read `size` bytes; return 1, 0 where the daemon went away, -1 where it is silent for too long. Who stands by to wake an
+ * agent has the time: the machine may have been suspended. */
 static int take(void *into, size_t size) {
     while (size) {
         ssize_t got = recv(sock, into, size, 0);
         if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && waking && !left_alone())
             continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return -1;
@@ -215,16 +235,8 @@ static int take(void *into, size_t size) {
     return 1;
 }
 
-/* Whether nobody waits for the answer any more: a client that is killed closes nothing politely. */
-static int left_alone(pid_t parent) {
-    struct pollfd out = {1, 0, 0};
-    poll(&out, 1, 0);
-    return getppid() != parent || out.revents & (POLLERR | POLLHUP);
-}
-
 /* Read answers up to the last one, which is the exit. */
 static void follow(void) {
-    pid_t parent = getppid();
     for (int beats = 0;;) {
         unsigned char head[5 + 16];
         char kind[16] = "", *body = NULL;
@@ -237,13 +249,17 @@ static void follow(void) {
         if (got <= 0 || !body)
             hand_over(got < 0 ? (beats ? "accepted, silent" : "silent") : beats ? "accepted, gone" : NULL, NULL, 0);
         if (!strcmp(kind, "progress")) {
-            if (beats++ && left_alone(parent))
+            if (beats++ && left_alone())
                 _exit(0);
+            if (waking && second && write(2, body, second) >= 0)
+                woke = send(sock, "+", 1, 0) == 1; /* the daemon knows now that it was told */
         } else if (!strcmp(kind, "ok")) {
             for (ssize_t sent = 0; second; body += sent, second -= sent)
                 if ((sent = write(1, body, second)) < 0 && (sent = 0, errno != EINTR))
                     break;
-            _exit(0);
+            _exit(woke ? 2 : 0);
+        } else if (waking && !strcmp(kind, "stale")) {
+            hand_over("stale", NULL, 0);
         } else {
             hand_over(strcmp(kind, "failed") ? NULL : "failed", body, second);
         }
@@ -251,30 +267,104 @@ static void follow(void) {
     }
 }
 
-int main(int count, char **given) {
-    static char project[PATH_MAX];
+/* Leave the two copies of the notebook out of the payload, which is kept for as long as this process waits; payload.py's
+ * `lean` says where they stand. */
+static void lean(void) {
+    static const char start[] = "\"original_file\":\"", end[] = "\"},\"tool_use_id\":\"";
+    char *answer = memmem(payload.data, payload.size, "\"tool_response\":{", 17);
+    char *from = answer ? memmem(answer, payload.data + payload.size - answer, start, sizeof start - 1) : NULL;
+    char *last = NULL, *short_one;
+    for (char *at = from; at; at = memmem(at + 1, payload.data + payload.size - at - 1, end, sizeof end - 1))
+        last = at;
+    if (!from || last == from || last[-1] == '\\')
+        return;
+    size_t head = from + sizeof start - 1 - payload.data, tail = payload.data + payload.size - last;
+    if (!(short_one = malloc(head + tail)))
+        return;
+    memcpy(short_one, payload.data, head);
+    memcpy(short_one + head, last, tail);
+    free(payload.data);
+    payload.data = short_one;
+    payload.size = head + tail;
+}
+
+/* Whether an agent can be woken: with `-p` the client waits for this process instead, unless it reads a stream, whose end
+ * ends it, too. */
+static int can_wake(void) {
+    const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
+    char path[64], words[1 << 16];
+    struct pollfd in = {-1, POLLIN, 0};
+    FILE *file;
+    if (!entry || strncmp(entry, "sdk-", 4))
+        return 1;
+    snprintf(path, sizeof path, "/proc/%d/fd/0", (int)parent);
+    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 && poll(&in, 1, 0) > 0 && in.revents & POLLHUP)
+        return 0;
+    close(in.fd);
+    if (strcmp(entry, "sdk-cli"))
+        return 1;
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)parent);
+    if (!(file = fopen(path, "r")))
+        return 0;
+    size_t size = fread(words, 1, sizeof words, file);
+    fclose(file);
+    return memmem(words, size, "--input-format\0stream-json", 26) || memmem(words, size, "--input-format=stream-json", 26);
+}
+
+static void nap(double seconds) {
+    struct timespec time = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
+    while (nanosleep(&time, &time) != 0 && errno == EINTR)
+        ;
+}
+
+/* Connect to the daemon; return 0 where none listens. Many may ask at once: it waits for its turn, up to the limit. */
+static int reach(const char *project) {
     struct sockaddr_un address = {0};
     struct timeval patience = {SILENCE_SECONDS, 0};
+    if (!find_socket(&address, project))
+        return 0;
+    sock = socket(AF_UNIX, SOCK_STREAM, 0);
+    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (connect(sock, (struct sockaddr *)&address, sizeof address) == 0)
+        return 1;
+    if (errno == EAGAIN && !waking)
+        hand_over("silent", NULL, 0);
+    close(sock);
+    sock = -1;
+    return 0;
+}
+
+int main(int count, char **given) {
+    static char project[PATH_MAX];
     if (count == 2 && !strcmp(given[1], "--version"))
         return puts(VERSION) < 0;
     if (count != 5)
         return 0;
     arguments = given;
+    parent = getppid();
     const char *event = given[4];
+    waking = !strncmp(event, "Wake", 4) || !strcmp(event, "Rearm");
+    if (waking && !can_wake())
+        return 0;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     if (!read_payload())
         hand_over("unread", NULL, 0);
+    if (waking)
+        lean();
     /* What is nobody's business while no notebook is under way, and plain words of the person, are process.py's. */
     if (!strcmp(event, "UserPromptSubmit") || !strcmp(event, "Stop") || !strcmp(event, "SessionStart") ||
-        chdir(given[3]) != 0 || !getcwd(project, sizeof project) || !find_socket(&address, project))
+        chdir(given[3]) != 0 || !getcwd(project, sizeof project))
         hand_over(NULL, NULL, 0);
-    sock = socket(AF_UNIX, SOCK_STREAM, 0);
-    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    /* Where many ask at once it waits here for its turn, up to the limit for sending. */
-    if (connect(sock, (struct sockaddr *)&address, sizeof address) != 0)
-        hand_over(errno == EAGAIN ? "silent" : NULL, NULL, 0);
+    if (!strcmp(event, "Wake")) {
+        double until = now() + COMES_SECONDS;
+        for (nap(NAP_SECONDS); !reach(project); nap(NAP_SECONDS))
+            if (now() > until || left_alone())
+                return 0;
+    } else if (!reach(project)) {
+        hand_over(NULL, NULL, 0);
+    }
     if (!same_user(sock))
         hand_over(NULL, NULL, 0);
     ask(event, project);

@@ -40,6 +40,8 @@ class Event:
         mode = _word(data, "permission_mode")
         self.consent = CONSENTS.get(mode, Consent.ASKED)
         self.asks_each = mode == "default"
+        self.of_subagent = bool(_word(data, "agent_id"))
+        self.begins = _word(data, "hook_event_name") == "SessionStart"
         self.last_message = _word(data, "last_assistant_message", limit=None)
         self.is_shell = data.get("tool_name") == "Bash"
 
@@ -47,6 +49,11 @@ class Event:
     def prompt(self) -> str:
         """What the person wrote."""
         return _text(self.data, "prompt").strip()
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether the prompt is the client's own: what an asynchronous handler woke the agent with."""
+        return self.prompt.startswith("<task-notification>")
 
     @property
     def is_command(self) -> bool:
@@ -178,6 +185,11 @@ def answer(event: str, report: Report | None) -> bytes:
     if report.line:
         said["systemMessage"] = report.line
     return _dump(said)
+
+
+def shown(line: str) -> bytes:
+    """Return what a hook prints that tells the person alone something, if anything."""
+    return _dump({"systemMessage": line}) if line else SILENT
 
 
 def decided(decision: str, reason: str, line: str = "") -> bytes:

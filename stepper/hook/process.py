@@ -3,6 +3,7 @@
 client.c does the same as long as all is well; whatever it met, it hands over to this one.
 """
 
+import _socket
 import posix
 import sys
 
@@ -16,6 +17,8 @@ if False:  # for the type checker alone: typing is not loaded
 # Events that are nobody's business while no notebook is under way, and those that never start a daemon.
 ONLY_UNDER_WAY = ("SessionStart", "UserPromptSubmit", "Stop")
 NEVER_LAUNCH = ("UserPromptSubmit", "Stop")
+WAKERS = ("Wake", "Wake again", "Rearm")  # these wait, maybe for hours, to wake the agent
+NAP_SECONDS, COMES_SECONDS = 0.5, 20  # client.c's
 
 
 def hook() -> None:
@@ -31,6 +34,8 @@ def hook() -> None:
         posix.chdir(root)
         paths = Meeting(posix.getcwd())
         answer: bytes | None = b""
+        if event in WAKERS:
+            posix._exit(2 if woke(paths, event, given, how[0] if how else "") else 0)
         if event not in ONLY_UNDER_WAY or posix.access(paths.active, posix.F_OK):
             answer = forward(paths, event, given, fared(how[0], paths) if how else None)
         if not answer and event in NEVER_LAUNCH and b"notebook" in given.lower():
@@ -72,6 +77,81 @@ def forward(paths: Meeting, event: str, payload: bytes, before: "StepperError | 
     if not answer:
         raise lost
     return answer
+
+
+def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
+    """Stand by to wake the agent; return whether it was told something, on standard error.
+
+    Where the compiled client asked first the daemon is gone: one is started, and that client, which is small, waits on.
+    """
+    import os
+    import time
+
+    from stepper.hook import payload
+    from stepper.hook.client import connect
+    from stepper.hook.start import retired, start
+
+    parent, compiled = os.getppid(), os.path.join(os.path.dirname(sys.executable), "hook")
+    if event == "Wake" and not how:
+        if not can_wake(parent):
+            return False
+        until = time.monotonic() + COMES_SECONDS
+        time.sleep(NAP_SECONDS)
+        while not (sock := connect(paths)):
+            if time.monotonic() > until or os.getppid() != parent:
+                return False
+            time.sleep(NAP_SECONDS)
+    else:
+        event = event if event == "Rearm" else "Wake again"
+        if how == "stale":
+            retired(paths)
+        sock = connect(paths) or start(paths, connect)
+    sock.close()
+    given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
+    if how and os.access(compiled, os.X_OK):
+        os.lseek(0, 0, os.SEEK_SET)
+        os.execv(compiled, [compiled, sys.executable, sys.argv[1], sys.argv[-2], event])  # noqa: S606
+    look = leaving()
+
+    def tell(body: bytes) -> None:
+        look(body)
+        if body:
+            os.write(2, body)
+            told.append(body)
+            sockets[-1].sendall(b"+")
+
+    while not told:
+        try:
+            ask(paths, b"hook " + event.encode(), given, tell, True, posix.environ, sockets.append)
+            break
+        except DaemonError:
+            if os.getppid() != parent:
+                break
+            time.sleep(NAP_SECONDS)
+            event = event if event == "Rearm" else "Wake again"
+    return bool(told)
+
+
+def can_wake(parent: int) -> bool:
+    """Whether an agent can be woken, as client.c has it."""
+    import select
+
+    entry = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
+    if not entry.startswith(b"sdk-"):
+        return True
+    try:
+        stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
+        poll = select.poll()
+        poll.register(stdin, select.POLLIN)
+        if any(seen & select.POLLHUP for _, seen in poll.poll(0)):
+            return False
+    except OSError:
+        pass  # a socket, maybe
+    try:
+        with open(f"/proc/{parent}/cmdline", "rb") as stream:
+            return entry != b"sdk-cli" or b"--input-format=stream-json" in stream.read().replace(b"\0", b"=")
+    except OSError:
+        return False
 
 
 def leaving() -> "Callable[[bytes], None]":

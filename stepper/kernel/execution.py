@@ -16,6 +16,7 @@ from stepper.kernel.faults import bounded, fault_of, sampled
 from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, Guard
+from stepper.kernel.wake import Watch
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import Lasting, Namespace
 from stepper.session.ports import Execution
@@ -34,9 +35,10 @@ INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 class Running:
     """One execution, which has that many seconds. Without limits it is code of stepper's own, silent and unguarded."""
 
-    def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None) -> None:
+    def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
         self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
+        self.watch = self.area.watch = Watch(wake) if wake else None
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
         self.caught = False  # an error did
         self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
@@ -121,6 +123,8 @@ class Running:
     def _take(self, kind: str, content: dict[str, Any], message: dict[str, Any]) -> None:
         if kind in SHOWN:
             self.kernel.shown(message)
+        if kind == "stream" and self.watch:
+            self.watch.take(content["name"], content["text"])
         if kind == "execute_reply":
             self.area.take(message)
             self.reply = {name: content.get(name) for name in ("status", "payload")}
@@ -205,6 +209,8 @@ class Running:
         # What Jupyter would make of `%load` and `set_next_input`.
         done.next_inputs = [str(item.get("text")) for item in payload if item.get("source") == "set_next_input"]
         done.notes += [self.guard.warning] if self.guard and self.guard.warning else []
+        if self.watch and self.watch.unseen and not self.watch.matched:
+            done.notes.append(f"{self.watch.unseen:,} characters came too fast to look for its wake pattern in them")
         if kernel.channels.iopub.unread:
             unread, kernel.channels.iopub.unread = kernel.channels.iopub.unread, 0
             done.notes.append(f"{unread} message(s) of the kernel's could not be read: what they say is missing")

@@ -61,11 +61,12 @@ class LiveKernel(Connection):
             raise KernelError(f"stepper's helper can't be installed: {why}")
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
-    ) -> Execution:
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
+        criterion: str = "", wake: str = "",
+    ) -> Execution:  # fmt: skip
         """Run code to its end, its deadline, an interrupt, the memory limit or the kernel's death."""
         self.widgets.limits = limits
-        running = Running(self, timeout, limits)
+        running = Running(self, timeout, limits, wake)
         self.coming = running.area
         try:
             given = {"stepper_criterion": criterion} if criterion else {}

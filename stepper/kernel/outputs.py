@@ -11,6 +11,7 @@ from typing import Any
 from stepper.kernel.entries import EACH, Entry, left_out, size
 from stepper.kernel.pictures import LOOKED_AT, content_text, key, picture_in
 from stepper.kernel.streams import WHY, Stream
+from stepper.kernel.wake import Watch
 from stepper.policy.model import NOTHING, LeftOut
 
 ROOM = 4  # how many times the limit is held before the middle is let go
@@ -21,6 +22,7 @@ REQUEST = {"execute_input": "iopub.execute_input", "execute_reply": "shell.execu
 KINDS = (*SHOWN, "stream", "error", "clear_output")  # the messages that change a cell's outputs
 GAPS = re.compile(rf"… ([\d,]+) outputs \(([\d,]+) bytes\) {re.escape(WHY)}\n")
 GOES_BACK = re.compile(r"\r|\x1b\[\d*A|[\r\n]+\Z")  # how a text begins that draws a bar on; all that ends one
+LAST, LAST_LINES = 4, 20  # outputs, and lines of each, in which progress is looked for
 EMPTY: dict[str, Any] = {}  # one for all of whom only the picture is left
 ONE_OF_MANY = {"data": {"image/png": "one of too many"}}  # counted, never looked at
 
@@ -34,6 +36,7 @@ class OutputArea:
         self.timings: dict[str, str] = {}  # under the names that nbclient and JupyterLab use
         self.room = ROOM * self.limit
         self.changes = 0  # how many messages could change what is shown
+        self.watch: Watch | None = None  # looks for the line that is to wake an agent
         self.clear()
 
     @classmethod
@@ -77,6 +80,11 @@ class OutputArea:
         self.displays: dict[str, list[Entry]] = {}  # display id → where it shows
         self.latest: dict[str, dict[str, Any]] = {}  # … and what: put there when it matters, not at each update
         self.held = 0
+
+    @property
+    def matched(self) -> str:
+        """The first printed line that the wake pattern matches; '' before."""
+        return self.watch.matched if self.watch else ""
 
     def _all(self) -> list[Entry]:
         return [*self.head, *self.gone, *self.entries]
@@ -213,6 +221,11 @@ class OutputArea:
         """Return the progress bar that is drawn, else the last line of text; '' where there is none."""
         texts = (entry.text.last_line() for entry in [*self.bars.values(), *self.entries[::-1]] if entry.text)
         return next(filter(str.strip, texts), "")
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of the last texts, from the top down."""
+        texts = [entry.text.last_lines() for entry in self.entries[-LAST:] if entry.text]
+        return [line for lines in texts for line in lines[-LAST_LINES:]]
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the outputs that are pictures, also those that the limit keeps out of the notebook."""

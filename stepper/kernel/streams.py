@@ -111,9 +111,12 @@ class Stream(Text):
 
     def last_line(self) -> str:
         """Return the last line that is not blank, or what is near."""
+        return next((line for line in reversed(self.last_lines()) if line.strip()), "")
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines, of 4,000 characters at most."""
         ends = [*islice(reversed(self.tail), 200), *islice(reversed(self.head), 200)][:200]
-        lines = "".join(reversed(ends))[-4000:].split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "")
+        return "".join(reversed(ends))[-4000:].split("\n")
 
     def _taken_back(self, count: int) -> list[str]:
         """Take the last lines out of the text, as far as they are there; return them."""

@@ -132,11 +132,16 @@ class OfNotebook(Arguments):
 
 
 class New(Arguments, name="new", examples=('new "How wet is Seattle?" --step "Load :: 1461 rows" --step Plot',)):
-    """Make a notebook for PROBLEM, with its plan; it becomes the current one."""
+    """Make a notebook for PROBLEM, with its plan; it becomes the current one.
+
+    A step that takes minutes or hours ends with `:: long`: its cell has no deadline. What runs longer than 20 s is
+    handed on: the agent goes on with text, plan, reading, other notebooks, and is woken at the cell's end, or by a line
+    that it prints. A cell's first line says more: `# stepper: timeout=6h|none wait=45s|none wake="loss.*nan"`.
+    """
 
     problem: str = word()
     name: str | None = option("The file name's part; from the problem when not given.")
-    steps: list[Any] | None = option('A step, in order: "TITLE" or "TITLE :: CRITERION".', flag="--step")
+    steps: list[Any] | None = option('A step, in order: "TITLE", "TITLE :: CRITERION", "… :: long".', flag="--step")
     cells: list[Any] | None = unshown("Cells to begin with, as `cell add` takes them.")
     run: bool = unshown("Whether these cells run.", default=True)
     wait_seconds: float = unshown("How long the answer waits for these cells.", default=60)
@@ -207,7 +212,7 @@ class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show ana
 
 
 class PlanAdd(Arguments, name="plan add", group=PLAN, examples=('plan add "Plot :: has a legend" --after 3',)):
-    """Add a step: "TITLE" or "TITLE :: CRITERION"."""
+    """Add a step: "TITLE" or "TITLE :: CRITERION", with ":: long" behind where its cell is to have no deadline."""
 
     title: str = word()
     after: int | None = option("The step it comes after (0: first); at the end when not given.")
@@ -215,7 +220,10 @@ class PlanAdd(Arguments, name="plan add", group=PLAN, examples=('plan add "Plot 
 
 
 class PlanEdit(Arguments, name="plan edit", group=PLAN, examples=('plan edit 4 "Plot the wet days"',)):
-    """Change the title of a step that has not run."""
+    """Change a step that has not run: "TITLE", "TITLE :: CRITERION", ":: long" behind either.
+
+    What is not said stays, but a criterion without ":: long" makes the step no long one.
+    """
 
     id: int = word()
     title: str = word()

@@ -164,11 +164,32 @@ class Reported(Event, kind="report"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unheard(Event, kind="unheard"):
-    """Who asked went away before it could read what came of its edit: the agent is to be told that."""
+class Handed(Event, kind="handed"):
+    """A call was handed on: who made it was told that it goes on, and is to be told once how it ended.
+
+    `session` is who is told: another one that learns of it at its start takes it over.
+    """
+
+    at: Moment = ""
+    call: str
+    session: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Event, kind="told"):
+    """How a call that was handed on ended was told."""
+
+    at: Moment = ""
+    call: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unheard(Event, kind="unheard", optional=("call",)):
+    """What came of an edit reached nobody: the agent is to be told. `call` is one that was handed on."""
 
     at: Moment = ""
     text: str
+    call: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

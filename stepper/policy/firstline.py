@@ -1,43 +1,75 @@
-"""What a cell's first line says to stepper: `# stepper: step=3 timeout=10m scratch`."""
+"""What a cell's first line says to stepper: `# stepper: step=3 timeout=6h wait=45s wake="loss.*nan" scratch`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from stepper.policy import patterns
 
 FIRST_LINE = re.compile(r"\s*#\s*stepper:\s*(.*)")
+WORD = re.compile(r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))|[^,\s]+""")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 UNITS = {None: 1, "s": 1, "m": 60, "h": 3600}
+KNOWN = 'step=NUMBER, timeout=30s|10m|6h|none, wait=45s|none, wake="PATTERN", scratch'
 
 
 @dataclass(frozen=True)
 class Directive:
-    """`step` binds the cell to a step, `scratch` to none; `timeout` is in seconds. `problems` are told."""
+    """`step` binds the cell to a step, `scratch` to none. What can't be read is in `problems`, which are told.
+
+    `timeout` is its deadline, `wait` how long its report is waited for, in seconds (inf: without end). A printed line
+    that matches the regular expression `wake` wakes the agent.
+    """
 
     step: int | None = None
     scratch: bool = False
     timeout: float | None = None
     problems: tuple[str, ...] = ()
+    wait: float | None = None
+    wake: str = ""
 
 
 def parse(source: str) -> Directive:
-    """Return what the first line of a cell's source asks for; what can't be read is named in `problems`."""
+    """Return what the first line of a cell's source asks for."""
     found = FIRST_LINE.fullmatch(source.split("\n", 1)[0].rstrip())
     if not found:
         return Directive()
-    step, scratch, timeout, problems = None, False, None, []
-    for word in re.split(r"[,\s]+", found[1].strip()):
-        key, _, value = word.partition("=")
-        duration = DURATION.fullmatch(value)
-        if key == "scratch" and not value:
-            scratch = True
+    known, problems = dict[str, Any](), list[str]()
+    for word, key, value in _words(found[1]):
+        why = ""
+        if key == "scratch" and word == key:
+            known[key] = True
         elif key == "step" and value.isdecimal() and len(value) < 10:
-            step = int(value)
-        elif key == "timeout" and duration and float(duration[1]) > 0:
-            timeout = float(duration[1]) * UNITS[duration[2]]
-        elif word:
-            problems.append(f"`# stepper: {word}` is not known: step=NUMBER, timeout=30s|10m|1h, scratch")
-    return Directive(step, scratch, timeout, tuple(problems))
+            known[key] = int(value)
+        elif key in ("timeout", "wait") and (seconds := _seconds(value)) is not None and (seconds or key == "wait"):
+            known[key] = seconds
+        elif key == "wake" and not (why := _unfit(word, value)):
+            known[key] = value
+        else:
+            problems.append(f"`# stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}")
+    return Directive(**known, problems=tuple(problems))
+
+
+def _words(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each word, with what stands before and behind its `=`: in quotes there may be blanks and commas."""
+    for found in WORD.finditer(text):
+        key, _, value = found[0].partition("=")
+        yield found[0], key, value[1:-1] if found[1] else value
+
+
+def _unfit(word: str, pattern: str) -> str:
+    if pattern[:1] in ("'", '"') and word.endswith(f"={pattern}"):
+        return "its quotes are not closed"
+    return patterns.problem(pattern)
+
+
+def _seconds(value: str) -> float | None:
+    duration = DURATION.fullmatch(value)
+    return inf if value == "none" else float(duration[1]) * UNITS[duration[2]] if duration else None
 
 
 def deadline(directive: Directive, default: float, maximum: float) -> float:

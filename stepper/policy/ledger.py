@@ -48,10 +48,8 @@ def apply(event: Event, state: State) -> None:
             _ran(event, state)
         case events.Held():
             _held(event, state)
-        case events.Unheard():
-            state.unheard.append(event.text)
-        case events.Heard():
-            state.unheard = []
+        case events.Handed() | events.Told() | events.Unheard() | events.Heard():
+            _told(event, state)
         case events.Late():
             _late(event, state)
         case events.Unwritten():
@@ -79,6 +77,20 @@ def apply(event: Event, state: State) -> None:
         case events.Confirmed():
             progress = state.of(event.key)
             progress.status, progress.reason = StepStatus.DONE, event.reason
+
+
+def _told(event: events.Handed | events.Told | events.Unheard | events.Heard, state: State) -> None:
+    """Take note of what the agent is owed, and of what it was told."""
+    match event:
+        case events.Handed():
+            state.handed[event.call] = event
+        case events.Told():
+            state.handed.pop(event.call, None)
+        case events.Unheard():
+            state.unheard.append(event)
+            state.handed.pop(event.call, None)
+        case events.Heard():
+            state.unheard = []
 
 
 def _held(event: events.Held, state: State) -> None:

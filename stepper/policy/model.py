@@ -91,6 +91,7 @@ class Step:
     title: str
     criterion: str = ""
     kind: Kind = Kind.STEP
+    long: bool = False  # its cell has no deadline but the person's bound
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,10 @@ class Limits:
     """The keys of `.stepper/config.yaml` with their defaults."""
 
     cell_timeout_seconds: float = 30
-    max_cell_timeout_seconds: float = 3600
+    max_cell_timeout_seconds: float = 86400
+    report_after_seconds: float = 20
+    heartbeat_seconds: float = 15
+    queue: bool = False
     max_retries: int = 3
     network_retries: int = 3
     max_cells: int = 100

@@ -14,6 +14,7 @@ from stepper.policy.model import Cell, CellEdit, Key, Kind, Plan, Step, StepStat
 from stepper.policy.state import State
 
 SLUG_LENGTH = 40
+LONG = "long"
 SIGNS = str.maketrans({"≥": ">=", "≤": "<=", "≠": "!="})
 IS_PROSE = re.compile(r"\bis\b(?!(?: not)? (?:None|True|False)\b)")  # "it is good"
 
@@ -28,17 +29,26 @@ def slug(problem: str) -> str:
 
 
 def step_from_text(number: int, text: str) -> Step:
-    """Return the step that `--step "TITLE :: CRITERION"` names; raise ValueError where the title is empty."""
-    title, _, criterion = text.partition("::")
-    return step(number, title, criterion)
+    """Return the step that `--step "TITLE :: CRITERION :: long"` names; raise ValueError where the title is empty."""
+    title, criterion, long = _told_of(text)
+    return step(number, title, criterion or "", long=bool(long))
 
 
-def step(number: int, title: str, criterion: str = "", kind: str = "step") -> Step:
+def _told_of(text: str) -> tuple[str, str | None, bool | None]:
+    """Return a step's title, its criterion and whether it is long; None for what the text says nothing of."""
+    title, mark, rest = text.partition("::")
+    criterion, second, last = rest.rpartition("::")
+    if last.strip() == LONG:
+        return title, criterion if second else None, True
+    return (title, rest, False) if mark else (title, None, None)
+
+
+def step(number: int, title: str, criterion: str = "", kind: str = "step", long: bool = False) -> Step:
     """Return a step with its texts on one line each; raise ValueError on an empty title or unknown kind."""
     title, criterion = " ".join(title.split()), " ".join(criterion.split())
     if not title:
         raise ValueError(f"step {number} has no title")
-    return Step(number, title, criterion, Kind(kind))
+    return Step(number, title, criterion, Kind(kind), long)
 
 
 def expression(criterion: str) -> str:
@@ -58,7 +68,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _told(step: Step) -> dict[str, Any]:
-    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP)}
+    more = {"criterion": step.criterion, "kind": step.kind.value * (step.kind is not Kind.STEP), LONG: step.long}
     return {"id": step.id, "title": step.title, **{name: value for name, value in more.items() if value}}
 
 
@@ -66,7 +76,13 @@ def from_json(data: Any) -> Plan | None:
     """Return the plan in `data`, or None where it is none: metadata may come from a stranger or be edited."""
     try:
         read = (
-            step(int(item["id"]), str(item["title"]), str(item.get("criterion", "")), item.get("kind", "step"))
+            step(
+                int(item["id"]),
+                str(item["title"]),
+                str(item.get("criterion", "")),
+                item.get("kind", "step"),
+                item.get(LONG) is True,
+            )
             for item in data["steps"]
         )
         made = Plan(str(data.get("problem", "")), tuple(read))
@@ -147,10 +163,11 @@ def added(state: State, title: str, after: int | None) -> Plan:
 
 
 def edited(state: State, number: int, title: str) -> Plan:
-    """Return the plan with that step's title (and criterion, after `::`) changed; raise ValueError."""
+    """Return the plan with that step's title changed, and what stands behind `::`; raise ValueError."""
     old = _not_run(state, number)
-    name, mark, criterion = title.partition("::")
-    new = step(number, name, criterion if mark else old.criterion, old.kind.value)
+    name, criterion, long = _told_of(title)
+    kept = old.criterion if criterion is None else criterion
+    new = step(number, name, kept, old.kind.value, old.long if long is None else long)
     return replace(state.plan, steps=tuple(new if s is old else s for s in state.plan.steps))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-WORDS = r"continue\s+notebook|fix\s+and\s+retry|skip\s+cell|show\s+status"
+STOP = r"stop\s+(?:the|this|that)\s+(?:running\s+)?cell|/notebook-status\s+stop"
+WORDS = rf"continue\s+notebook|fix\s+and\s+retry|skip\s+cell|show\s+status|{STOP}"
 THANKS = "please|pls|thanks|thank you"
 COURTESY = f"{THANKS}|ok|okay|yes|yep|sure|great|good|fine|right|alright|well|now|then"
 TIES = f"because|due to|since|as|for|and|but|so|then|now|with|without|using|by|from|where|after|until|{THANKS}"
@@ -34,4 +35,5 @@ def command(prompt: str) -> tuple[str, str] | None:
     if (end and "?" in end[0]) or NAMED.search(prompt, found.end("words")):
         return None
     said = PLEASE.sub("", DASHES.sub("", prompt[found.start("rest") :]))
-    return " ".join(found["words"].lower().split()), said.strip()
+    words = " ".join(found["words"].lower().split())
+    return "stop the cell" if "stop" in words else words, said.strip()

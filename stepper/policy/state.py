@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import Ran, Started, Stopped, Unwritten
+from stepper.policy.events import Handed, Ran, Started, Stopped, Unheard, Unwritten
 from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
 
 OVER = (StepStatus.DONE, StepStatus.SKIPPED)
@@ -74,7 +74,8 @@ class State:
     last_report: int | None = None
     last: Key | None = None  # what ran last, or was held back
     changed: set[str] = field(default_factory=set)  # cells that ran with another source than the file has: as seen last
-    unheard: list[str] = field(default_factory=list)  # what became of edits whose report nobody could read
+    handed: dict[str, Handed] = field(default_factory=dict)  # by call: how they end is owed to somebody
+    unheard: list[Unheard] = field(default_factory=list)  # what became of edits whose report nobody could read
     unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
     unread: int = 0  # events that could not be understood
     unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
@@ -111,6 +112,11 @@ class State:
         return next((step.id for step in self.plan.steps if self.of(step.id).status not in (*OVER, *ran)), None)
 
     @property
+    def runs_on(self) -> bool:
+        """Whether what runs was handed on: nobody waits for it any more."""
+        return self.running is not None and self.running.tool_use_id in self.handed
+
+    @property
     def left(self) -> list[Step]:
         """The steps that are not over, or no longer: their cell was broken off or changed since."""
         return [step for step in self.plan.steps if self.standing(step.id) not in OVER]
@@ -137,4 +143,4 @@ class State:
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         loose = not self.plan.steps and (self.ran or self.failing)
-        return bool(self.stop or self.left or loose or self.unheard)
+        return bool(self.stop or self.left or loose or self.unheard or self.handed)

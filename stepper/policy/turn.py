@@ -71,25 +71,28 @@ def before(
 class Task:
     """A cell that is to run: what it counts for, its deadline in seconds, what is to be noted before it runs.
 
-    Its step's criterion where that is an expression, which may be looked at then.
+    Its step's criterion where that is an expression, which may be looked at then. A printed line that matches `wake`
+    wakes the agent while it runs.
     """
 
     key: Key
     timeout: float
     notes: tuple[str, ...]
     criterion: str = ""
+    wake: str = ""
 
 
 def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Task:
     """Return how a cell is to run."""
     asked, key = firstline.parse(cell.source), plan.key(state, cells, cell)
-    timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+    step = state.plan.step(key) if isinstance(key, int) else None
+    most = limits.max_cell_timeout_seconds
+    timeout = firstline.deadline(asked, most if step and step.long else limits.cell_timeout_seconds, most)
     below = [other for other in cells if other.index > cell.index and other.id in state.ran]
     order = [f"out of order: it ran after cell {below[-1].number}, which stands below it"] if below else []
     returned = progress.returned(state, key, changes.source_hash(cell.source))
-    step = state.plan.step(key) if isinstance(key, int) else None
     criterion = plan.expression(step.criterion) if step else ""
-    return Task(key, timeout, (*asked.problems, *order, *returned), criterion)
+    return Task(key, timeout, (*asked.problems, *order, *returned), criterion, asked.wake)
 
 
 def judged(

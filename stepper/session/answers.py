@@ -80,7 +80,7 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class Running:
-    """What runs now, for so many seconds of at most `timeout`, and the last line of it."""
+    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on."""
 
     name: str
     step: int | None
@@ -88,6 +88,7 @@ class Running:
     seconds: float
     timeout: float
     line: str
+    handed_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,13 +189,14 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
+    call: str = ""  # its id, where it goes on although this is answered: then the report tells how far it is
 
 
 @dataclass(frozen=True)
 class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
-    gone: int
+    gone: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +304,7 @@ class PlannedStep(NamedStep):
     kind: str
     status: str
     reason: str
+    long: bool
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,34 @@ from collections.abc import Callable, Sequence
 from stepper.ground.errors import StepperError, UsageError
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import edits, unseen
-from stepper.session.cellanswers import CellRan, CellsChanged
-from stepper.session.session import Caller, Session
+from stepper.session import calls, edits, standing, unseen
+from stepper.session.callers import Caller
+from stepper.session.cellanswers import CellsChanged
+from stepper.session.patience import Came
+from stepper.session.session import Session
 from stepper.words import cells as words
 from stepper.words import report
 from stepper.words.report import Ended, Report
 
 Order = Callable[[Sequence[Cell]], Sequence[Cell]]
+Named = Callable[[Sequence[Cell]], list[Cell]]  # the cells that run again where they stay as they were
 
 
-async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> CellRan:
-    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError."""
+async def run(session: Session, told: cellcommands.CellRun, caller: Caller, consent: Consent) -> Report:
+    """Write a cell, or replace or edit one, and run it; or run one as it stands. Raise UsageError.
+
+    This one and `add` are what a call does, whoever waits for it (`patience`).
+    """
+
+    def again(cells: Sequence[Cell]) -> list[Cell]:
+        if told.old_string is not None:
+            return [arrange.edited(cells, told.cell_id, told.old_string, "")[0]]
+        return [] if told.cell_id is None else [arrange.named(cells, told.cell_id)]
+
     if told.source is None and told.old_string is None:
         if told.cell_id is None:
             raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
-        return await _written(session, lambda cells: cells, caller, consent, [told.cell_id])
+        return await _written(session, lambda cells: cells, caller, consent, again)
     if told.source is not None and (told.old_string, told.new_string) != (None, None):
         raise UsageError(
             "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
@@ -41,17 +53,16 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
         new = Cell("", arrange.NEW, 0, told.cell_type or "code", source)
         return arrange.put_in(cells, arrange.place(cells, told.after), [new])
 
-    again = [] if told.cell_id is None else [told.cell_id]  # where its source stays as it was
     return await _written(session, order, caller, consent, again)
 
 
-async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> CellRan:
+async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> Report:
     """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
     new = [_new(cell) for cell in told.cells]
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
     order = lambda cells: arrange.put_in(cells, arrange.place(cells, told.after), new)  # noqa: E731
-    return await _written(session, order, caller, consent, [], runs=told.run)
+    return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
 
 
 def _new(told: object) -> Cell:
@@ -64,35 +75,39 @@ def _new(told: object) -> Cell:
 
 
 async def _written(
-    session: Session, order: Order, caller: Caller, consent: Consent, again: Sequence[str | int], runs: bool = True
-) -> CellRan:
+    session: Session, order: Order, caller: Caller, consent: Consent, again: Named, runs: bool = True
+) -> Report:
     """Arrange the cells where nothing speaks against it, and run what is new or changed, or `again`.
 
     Text, and what is not to run, waits for no cell that runs.
     """
-    if caller.call and session.seen(caller.call):
-        async with session.turn(caller=caller):
-            return _before(session, caller.call)
+    if session.seen(caller.call):
+        async with session.turn(caller):
+            found = session.answered(caller.call)
+            return found or report.not_run("this call was handled before; nothing is known of its run")
     try:
         waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
+        if waits and calls.refused(session):
+            return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.mended().cells
             after, others = _others(cells, order, again)
             if why := _refused(session, cells, after, others, consent):
-                state = "stopped" if session.state.stop and consent is not Consent.WITHHELD else "refused"
-                found = words.refused(why)
-                return CellRan(session.name, "", state, found.text, found.line)
+                stopped = session.state.stop is not None and consent is not Consent.WITHHELD
+                return _not(words.refused(why), "stopped" if stopped else "refused")
+            new = any(cell.index == arrange.NEW for cell in others)
             if after != cells:
-                cells, others = session.file.arrange(order)
-            return await _ran(session, cells, others, [] if again else others, caller, consent, runs)
+                cells, written = session.file.arrange(order)
+                others = written or again(cells)
+            return await _ran(session, cells, others, others if new else [], caller, consent, runs)
     except arrange.NamingError as error:
         raise UsageError(f"{error} in {session.name}; nothing was written", arrange.HOW) from None
 
 
-def _others(cells: Sequence[Cell], order: Order, again: Sequence[str | int]) -> tuple[Sequence[Cell], list[Cell]]:
+def _others(cells: Sequence[Cell], order: Order, again: Named) -> tuple[Sequence[Cell], list[Cell]]:
     """Return the cells as they are to be, and those of them that are other ones than before, or to run again."""
     after = order(cells)
-    return after, [cell for cell in after if cell not in cells] or [arrange.named(cells, name) for name in again]
+    return after, [cell for cell in after if cell not in cells] or again(cells)
 
 
 async def _ran(
@@ -103,7 +118,7 @@ async def _ran(
     caller: Caller,
     consent: Consent,
     runs: bool,
-) -> CellRan:
+) -> Came:
     """Run what is to run of the cells that were written; return what came of it."""
     to_run, ended = changes.runnable(written) if runs else [], list[Ended]()
     try:
@@ -115,15 +130,19 @@ async def _ran(
         unseen.untold(session, changes.runnable(written))
         found = words.written(written)
     assert found is not None  # each of those to run is told of
-    state = _state(session, found, ended, to_run)
-    text = "\n".join(filter(None, [found.text, found.stop]))
-    if caller.left.is_set():
-        unseen.missed(session, text)
-    elif missed := unseen.take_missed(session):
-        text = report.bounded(f"{missed}\n{text}")
     about = ended[-1].cell if ended else (to_run or written)[0]
     figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
-    return CellRan(session.name, about.id, state, text, found.line, figures, cells=[cell.id for cell in written])
+    state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
+    return Came(found.text, found.line, found.stop, found.ok, about.id, state, figures, names)
+
+
+def _not(found: Report, state: str = "refused") -> Came:
+    return Came(found.text, found.line, found.stop, ok=False, state=state)
+
+
+def _busy(session: Session) -> str:
+    runs = standing.running(session)
+    return words.busy(session.name, runs.name, runs.seconds, runs.timeout) if runs else "another cell runs"
 
 
 def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequence[Cell]) -> str:
@@ -136,18 +155,6 @@ def _state(session: Session, found: Report, ended: Sequence[Ended], to_run: Sequ
     if last is None or (last.verdict is Verdict.FINE and not found.ok):
         return "not run"
     return "ok" if last.verdict is Verdict.FINE else "cancelled" if last.outcome is Outcome.CANCELLED else "failed"
-
-
-def _before(session: Session, call: str) -> CellRan:
-    """Return what became of a call that is asked for again."""
-    last = next((run for run in reversed(session.state.runs) if run.tool_use_id == call), None)
-    found = session.answered(call) or report.not_run("this call was handled before; nothing is known of its run")
-    fine = last is not None and last.verdict is Verdict.FINE
-    state = "ok" if fine else "stopped" if session.state.stop else "failed" if last else "not run"
-    cells = [last.cell_id] if last else []
-    figures = session.adviser.saved(last.run) if last else []
-    text = "\n".join(filter(None, [found.text, found.stop]))
-    return CellRan(session.name, "".join(cells), state, text, found.line, figures, cells=cells)
 
 
 def _refused(

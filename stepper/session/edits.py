@@ -9,9 +9,10 @@ from dataclasses import replace
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
+from stepper.session.callers import Caller
 from stepper.session.ports import Execution
 from stepper.session.run import run_cell, summed, work_on
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.session.unseen import untold
 from stepper.words import brief, report
 from stepper.words.report import Ended, Report
@@ -25,7 +26,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return None
     caller.call = edit.tool_use_id
-    async with session.turn(caller if again else None):
+    async with session.turn(caller if again else None, None if again else caller):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
         cells = session.mended().cells
@@ -44,7 +45,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
     caller.call = write.tool_use_id
-    async with session.turn(caller if again else None):
+    async with session.turn(caller if again else None, None if again else caller):
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before

@@ -13,6 +13,7 @@ import builtins
 import contextlib
 import ctypes
 import inspect
+import re
 import sys
 import threading
 import time
@@ -75,12 +76,34 @@ class Running:
         self.outputs.append({"output_type": "error", **raised})
 
 
+class Coming:
+    """What has come of a cell so far."""
+
+    changes = 0  # none of it is written before the end
+
+    def __init__(self, run: Running, wake: str = "") -> None:
+        self.run, self.wake = run, wake
+
+    @property
+    def matched(self) -> str:
+        lines = re.split("[\r\n]+", self._text("stdout") + "\n" + self._text("stderr")) if self.wake else []
+        return next((line for line in lines if re.search(self.wake, line)), "")
+
+    def outputs(self) -> list[dict[str, Any]]:
+        return [*self.run.outputs]
+
+    def last_line(self) -> str:
+        return (self._text("stdout").splitlines() or [""])[-1]
+
+    def _text(self, name: str) -> str:
+        return "".join(output["text"] for output in self.outputs() if output.get("name") == name)
+
+
 class FakeKernel:
     """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
 
-    coming = None  # what it prints is known when the cell has ended
-
     def __init__(self, place: KernelPlace) -> None:
+        self.coming: Coming | None = None
         self.id, self.place = uuid.uuid4().hex, place
         self.busy = False
         self.interrupted = ""
@@ -140,14 +163,15 @@ class FakeKernel:
         return None
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
-    ) -> Execution:
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
+        criterion: str = "", wake: str = "",
+    ) -> Execution:  # fmt: skip
         self.count += not scratch
         run = Running(request or uuid.uuid4().hex, self.count)
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
-        done = await self._until_over(run, timeout)
+        done = await self._until_over(run, timeout, wake)
         if criterion and done.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
                 done.told["criterion"] = {"holds": eval(criterion, self.names)}  # noqa: S307
@@ -232,9 +256,9 @@ class FakeKernel:
             shown = {"execution_count": run.number, "data": {"text/plain": repr(value)}, "metadata": {}}
             run.outputs.append({"output_type": "execute_result", **shown})
 
-    async def _until_over(self, run: Running, seconds: float) -> Execution:
+    async def _until_over(self, run: Running, seconds: float, wake: str = "") -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
-        self.busy = True
+        self.busy, self.coming = True, Coming(run, wake)
         try:
             while not run.over.is_set():
                 now = time.monotonic()
@@ -247,7 +271,7 @@ class FakeKernel:
                     break
                 await asyncio.sleep(TICK_SECONDS)
         finally:
-            self.busy = False
+            self.busy, self.coming = False, None
         if run.died:
             self.ended = self.ended or Death(run.died, cause="SystemExit" if run.died == EXIT else "")
         outcome = Outcome.KERNEL_DIED if run.died else run.outcome

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from stepper.ground.text import one_line
 from stepper.session import answers, standing
+from stepper.session.callers import Caller
 from stepper.session.ports import Target
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words.quotes import new_lines
 from stepper.words.report import seconds
 

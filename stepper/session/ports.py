@@ -89,6 +89,10 @@ class Coming(Protocol):
 
     changes: int  # grows with what comes
 
+    @property
+    def matched(self) -> str:
+        """The first printed line that its wake pattern matches; '' before."""
+
     def outputs(self) -> list[dict[str, Any]]:
         """Return its outputs as they are now."""
 
@@ -122,12 +126,13 @@ class Kernel(Protocol):
         """Return the state of its widgets for the notebook; None where nothing changed since."""
 
     async def execute(
-        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False, criterion: str = ""
-    ) -> Execution:
+        self, code: str, timeout: float, limits: Limits, request: str = "", scratch: bool = False,
+        criterion: str = "", wake: str = "",
+    ) -> Execution:  # fmt: skip
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
         `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history. Whether the
-        `criterion` holds then is told with it.
+        `criterion` holds then is told with it; `coming` tells of a line that matches the pattern `wake`.
         """
 
     async def adopt(self) -> Death | None:

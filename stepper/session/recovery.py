@@ -40,6 +40,8 @@ async def settle(session: Session) -> None:
         work.notes += session.outputs.put(work.cell, execution, run.step, run.run, work.keep_time)
     ended = await tell(session, work, run, execution, follows)
     session.kept(report.of_run(ended), ended)
+    if cut.tool_use_id in session.state.handed:
+        return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
     session.trouble(f"{where} lost its daemon and went on: it {how}. `stepper report --run {cut.run}`", cut.run)

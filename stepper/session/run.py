@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.policy import changes, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
+from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words.report import Ended
 
@@ -32,6 +33,7 @@ class Work:
     notes: list[str]
     was_complete: bool
     criterion: str = ""
+    wake: str = ""  # the pattern of a line that wakes the agent
     repeat: int = 0  # how often stepper itself has run it, after a transient error
 
     def begun(self, run: int, caller: Caller, kernel: str = "") -> events.Started:
@@ -59,7 +61,8 @@ def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool
     limits = session.limits()
     task = turn.task(session.state, cells, cell, limits)
     notes, was_complete = [*task.notes], session.state.complete
-    return Work(cells, cell, task.key, task.timeout, limits, keep_time, notes, was_complete, task.criterion)
+    how = (notes, was_complete, task.criterion, task.wake)
+    return Work(cells, cell, task.key, task.timeout, limits, keep_time, *how)
 
 
 async def run_cell(
@@ -79,7 +82,7 @@ async def run_cell(
             raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
-        how = (begun.request, False, work.criterion)
+        how = (begun.request, False, work.criterion, work.wake)
         execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
         if follows.act is not turn.Act.AGAIN:
@@ -161,6 +164,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         attempts=state.of(work.key).attempts,
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
+        most=work.limits.max_cell_timeout_seconds,
         notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
+from stepper.session.callers import Call, Caller
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
@@ -32,16 +34,6 @@ from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
 LANGUAGES = ("python", "python3", "ipython")
-
-
-@dataclass
-class Caller:
-    """Who asks."""
-
-    environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
-    left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
-    call: str | None = None  # the tool's call that it asks for
-    by: str = "cli"  # by what it asks: hook, mcp, cli
 
 
 class Session:
@@ -65,6 +57,8 @@ class Session:
         self.waits_for: Caller | None = None  # whose cell runs now
         self.unrun: dict[str, str] = {}  # cell id → the source that was told not to have run
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
+        self.calls: dict[str, Call] = {}  # under way; and those that were over of late
+        self.over: deque[str] = deque(maxlen=200)
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.looks: events.Started | None = None  # what runs in no cell, while it does
@@ -198,12 +192,12 @@ class Session:
 
     async def execute(
         self, kernel: Kernel, source: str, caller: Caller, timeout: float, limits: Limits, request: str = "",
-        scratch: bool = False, criterion: str = "",
+        scratch: bool = False, criterion: str = "", wake: str = "",
     ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at = caller, time.monotonic()
         try:
-            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion)
+            execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
         finally:
             self.waits_for, self.last_used = None, time.monotonic()
         execution.namespace, self.namespace = execution.namespace or self.namespace, execution.namespace
@@ -229,6 +223,9 @@ class Session:
 
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs; return whether one did. Takes no lock: that cell holds it."""
+        for call in self.calls.values():  # what waits in line behind it does not run either
+            if call.handed and not (self.state.running and self.state.running.tool_use_id == call.id):
+                call.caller.left.set()
         interrupted = await self.keeper.interrupt("person")
         if self.waits_for is not None and not interrupted:
             self.pause.set()  # it waits to be run again

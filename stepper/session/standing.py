@@ -31,7 +31,7 @@ async def status(session: Session) -> answers.Status:
         steps, cells = _stands(session)
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
-    kernel, missed = await session.keeper.status(), "\n".join(state.unheard)
+    kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
     return answers.Status(
         session.name,
         state.name,
@@ -55,7 +55,7 @@ def running(session: Session) -> answers.Running | None:
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
     line = one_line(kernel.coming.last_line(), LINE) if kernel and kernel.coming else ""
     cell_id = begun.cell_id if session.state.running else None
-    return answers.Running(name, step, cell_id, round(seconds, 1), begun.timeout, line)
+    return answers.Running(name, step, cell_id, round(seconds, 1), begun.timeout, line, session.state.runs_on)
 
 
 def shown(session: Session) -> str:
@@ -135,7 +135,7 @@ def planned(session: Session) -> answers.Planned:
     state = session.state
     steps = [
         answers.PlannedStep(
-            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason
+            step.id, step.title, step.criterion, step.kind, state.standing(step.id), state.of(step.id).reason, step.long
         )
         for step in state.plan.steps
     ]

@@ -12,9 +12,10 @@ from stepper.policy import arrange, changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, standing
+from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.run import judged, run_cell
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
@@ -141,7 +142,9 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         session.ended(execution, "`stepper eval`")
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
-        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout))
+        text = reports.of_scratch(
+            reports.Ended(cell, run, execution.outputs, timeout=timeout, most=limits.max_cell_timeout_seconds)
+        )
         output = plain(execution.outputs)
         return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output)
 
@@ -230,7 +233,8 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
 
 async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
-    async with session.turn():
+    # While what was handed on runs, nobody waits for its end to plan on: file and journal change in one go.
+    async with contextlib.nullcontext() if session.state.runs_on else session.turn():
         try:
             changed = change(session.state)
         except ValueError as error:

@@ -18,11 +18,21 @@ def missed(session: Session, text: str) -> None:
     session.log(events.Unheard(at=now(), text=brief.unheard(session.name, text)))
 
 
+def text(session: Session) -> str:
+    """Return what reached nobody, '' where all did."""
+    return report.bounded(clean("\n".join(each.text for each in session.state.unheard)), report.MISSED_LIMIT)
+
+
+def heard(session: Session) -> None:
+    """What reached nobody is told now."""
+    session.log(events.Heard(at=now()), sync=None)
+
+
 def take_missed(session: Session) -> str:
     """Return what reached nobody, '' where all did: it is told now."""
-    told = report.bounded(clean("\n".join(session.state.unheard)), report.MISSED_LIMIT)
+    told = text(session)
     if told:
-        session.log(events.Heard(at=now()), sync=None)
+        heard(session)
     return told
 
 

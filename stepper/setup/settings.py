@@ -15,8 +15,8 @@ from stepper.ground import paths
 from stepper.policy import covered
 
 SCRIPT = paths.SCRIPT
-# A cell ends by our rules, never by the client's: its handler may take a day (seconds).
-CELL_TIMEOUT = 86_400
+# A cell ends by our rules, never by the client's: its handler may take a week (seconds).
+CELL_TIMEOUT = 7 * 86_400
 GITIGNORE_LINE = b".stepper/"
 
 MARK = "kept text of notebook-stepper "
@@ -27,7 +27,8 @@ Data = dict[str, Json]
 class Handler(NamedTuple):
     """One hook handler. `rule` is its `if`, `timeout` in seconds.
 
-    `asks` is what the script is told, where that is not the event: a second handler of the same one.
+    `asks` is what the script is told, where that is not the event: a second handler of the same one. One that `wakes`
+    goes on beside the agent's work, for hours, and what it says when it ends is what the agent is woken with.
     """
 
     event: str
@@ -36,6 +37,7 @@ class Handler(NamedTuple):
     timeout: int
     status: str | None = None
     asks: str = ""
+    wakes: bool = False
 
 
 # Bound to all notebooks: which ones are covered the daemon knows, from the configuration as it is, and the edit of
@@ -46,13 +48,23 @@ HANDLERS = (
     Handler("PreToolUse", "Bash", "Bash(*stepper *)", 30),
     Handler("PostToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", CELL_TIMEOUT, "Running cell…"),
     Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, "Running cells…"),
+    Handler("PostToolUse", "NotebookEdit", "NotebookEdit(**/*.ipynb)", CELL_TIMEOUT, asks="Wake", wakes=True),
+    Handler("PostToolUse", "Write", "Write(**/*.ipynb)", CELL_TIMEOUT, asks="Wake", wakes=True),
     Handler("PostToolBatch", None, None, 30),
     Handler("SessionStart", None, None, 30),
     Handler("SessionStart", None, None, 10, asks="Watch"),  # names the file that changes while a cell runs …
+    Handler("SessionStart", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
     Handler("FileChanged", None, None, 10),  # … and then says what stands in it
     Handler("UserPromptSubmit", None, None, 20),
     Handler("Stop", None, None, 20),
+    Handler("Stop", None, None, CELL_TIMEOUT, asks="Rearm", wakes=True),
 )
+# What person and agent read around it: internal names of the client's, without which it is a "Stop hook feedback".
+WOKEN = {
+    "asyncRewake": True,
+    "rewakeSummary": "stepper: a cell that went on has news",
+    "rewakeMessage": "stepper tells:",
+}
 SHELL_RULE = "Bash(stepper *)"
 
 
@@ -74,6 +86,7 @@ def group(handler: Handler) -> Data:
         "if": handler.rule,
         "timeout": handler.timeout,
         "statusMessage": handler.status,
+        **(WOKEN if handler.wakes else {}),
     }
     spec = {name: value for name, value in spec.items() if value is not None}
     return {"matcher": handler.matcher, "hooks": [spec]} if handler.matcher else {"hooks": [spec]}

@@ -48,6 +48,7 @@ def plan_lines(state: State) -> list[str]:
         progress = state.of(step.id)
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
+        more += ["long"] * step.long
         more += [f"retries: {progress.attempts}"] if progress.attempts else []
         more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""

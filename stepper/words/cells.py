@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy.model import Cell
+from stepper.words.handed import deadline
 from stepper.words.quotes import words
-from stepper.words.report import Report, bounded
+from stepper.words.report import Report, bounded, capital, seconds
 
+ENDS = (
+    "`notebook_status` with `wait_seconds` waits for its end and tells its report; an interrupt of the kernel ends it"
+)
+LINES = 800  # characters of what a cell that runs has printed
 PAGE = 10_000  # characters
 PART = 8_000  # … of one cell on it
 
@@ -43,6 +48,30 @@ def written(cells: Sequence[Cell]) -> Report:
     names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (len(cells) > 20)
     text = f"stepper: {counted(len(cells), 'cell')} written, nothing to run: {names}."
     return Report(text, f"✓ {counted(len(cells), 'cell')} written")
+
+
+def goes_on(
+    name: str, cell_id: str, took: float, timeout: float, printed: Sequence[str], last: str
+) -> Report:  # fmt: skip
+    """Return what is read of cells that go on although their answer is given."""
+    where = f"{capital(name)} (id {one_line(cell_id, 100)}) is still running after {seconds(took)}"
+    text = "\n".join([f"stepper: {where} (deadline {deadline(timeout)}).", *printed, f"It goes on: {ENDS}."])
+    line = f"▶ {name} · still running after {seconds(took)} · deadline {deadline(timeout)}"
+    return Report(bounded(text), f"{line}{' | ' if last else ''}{last}")
+
+
+def waits(behind: str) -> Report:
+    """Return what is read of cells that have not begun to run: another one runs, or their kernel starts."""
+    why = f"it waits in line behind {behind}" if behind else "its kernel starts"
+    return Report(f"stepper: the cell has NOT run yet: {why}. {capital(ENDS)}.", f"▶ the cell has not run yet: {why}")
+
+
+def busy(name: str, runs: str, took: float, timeout: float) -> str:
+    """Return why no code cell is written while one goes on."""
+    return (
+        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}). {ENDS}."
+        " `queue: true` in .stepper/config.yaml lets cells wait in line"
+    )
 
 
 def named(cell: Cell) -> str:

@@ -121,7 +121,14 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
 
 def running(name: str, seconds: float, timeout: float, line: str) -> str:
     """Return what is told of a cell while it runs, with what it printed last."""
-    return f"running {name} for {seconds:.0f} s of at most {timeout:g} s{': ' if line else ''}{line}"
+    return f"running {name} for {span(round(seconds))} of at most {span(timeout)}{': ' if line else ''}{line}"
+
+
+def span(seconds: float) -> str:
+    """Return a long time in short."""
+    if seconds < 600:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{round(seconds / 3600, 1):g} h"
 
 
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from stepper.policy import classify
 from stepper.policy.model import Fault, Outcome, Verdict
+from stepper.words.quotes import span
 
 ELSE = "tell the agent what it lacks: /fix HINT, or /skip this step"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
-TIMEOUT = "let the cell do less, or give it more time (first line `# stepper: timeout=10m`), then /fix"
+TIMEOUT = (
+    "let the cell do less, or give it more time (first line `# stepper: timeout=10m`, or `timeout=none`), then /fix"
+)
 NETWORK = "see whether the network and the server are there, then /fix"
 
 LESS = "let the cell work on less data at a time"
@@ -51,3 +54,12 @@ def action(outcome: Outcome, verdict: Verdict, fault: Fault | None) -> str:
     name = str(fault.attributes.get("filename") or "the file")
     name = name if name.isprintable() else ascii(name)  # it stays on its line: it may hold line breaks and escapes
     return next((text.format(filename=name) for word, text in ACTIONS if word in words), ELSE)
+
+
+def more_time(outcome: Outcome, timeout: float, most: float) -> list[str]:
+    """Return how a cell that met its deadline gets more time, in a list; empty for all others."""
+    if outcome is not Outcome.TIMEOUT:
+        return []
+    if timeout >= most:
+        return [f"No cell gets more time: max_cell_timeout_seconds, the person's, is {most:g}."]
+    return [f"More time: a first line `# stepper: timeout=10m` or `timeout=none`, {span(most)} at most."]

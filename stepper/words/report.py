@@ -11,7 +11,7 @@ from stepper.ground.text import clean, one_line
 from stepper.policy import classify
 from stepper.policy.model import Cell, Fault, LeftOut, Outcome, Plan, Run, Step, Verdict
 from stepper.words import remedy
-from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, text_of, words
+from stepper.words.quotes import NOTE_LIMIT, TEXT_LIMIT, listing, outputs_text, quote, span, text_of, words
 
 EVAL_LIMIT = 4500  # of what `stepper eval` printed: it was asked for
 MISSED_LIMIT = 2500  # of what comes before a report, because nobody could read it
@@ -46,6 +46,7 @@ class Ended:
     attempts: int = 0  # retries made so far
     max_retries: int = 3
     timeout: float = 0
+    most: float = 0  # seconds that a cell may ask for
     notes: Sequence[str] = ()  # what must be known first: state lost, out of order …
     tail: Sequence[str] = ()  # what follows: completion
     complete: str = ""  # … in short
@@ -104,7 +105,7 @@ def error_of(ended: Ended) -> tuple[str, str]:
         return ended.run.outcome.value, "no details"
     message = one_line(fault.evalue) or "(no message)"
     if fault.ename == "Timeout":
-        message = f"interrupted after {ended.timeout:g} s (its deadline); {message}"
+        message = f"interrupted after {span(ended.timeout)} (its deadline); {message}"
     return one_line(fault.ename, 100), message
 
 
@@ -191,8 +192,8 @@ def of_run(ended: Ended) -> Report:
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
-        if fault.suggestion and fault.suggestion not in fault.evalue:
-            parts.append(f"Suggestion: {one_line(fault.suggestion)}")
+        parts += [f"Suggestion: {one_line(fault.suggestion)}"] * (fault.suggestion not in fault.evalue)
+        parts += remedy.more_time(run.outcome, ended.timeout, ended.most)
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
         chain = [(how, name, said) for how, name, said in fault.chain if not said or said not in fault.evalue]
         parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in chain[:3]]
@@ -225,6 +226,7 @@ def of_scratch(ended: Ended) -> str:
         parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
         if fault is not None:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
+            parts += remedy.more_time(run.outcome, ended.timeout, ended.most)
             parts += _failing_lines(fault, ended.cell.source, {})
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
 

@@ -30,10 +30,11 @@ from stepper.kernel.local.memory import usage
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.policy.model import CellEdit, Limits, Outcome
+from stepper.session.callers import Caller
 from stepper.session.edits import edited
 from stepper.session.ports import Execution, Kernel, KernelPlace
 from stepper.session.recovery import settle
-from stepper.session.session import Caller, Session
+from stepper.session.session import Session
 from stepper.words.report import Report
 
 HERE = Path(__file__).parent

@@ -1,6 +1,7 @@
 """The real Claude Code client: fetched once into a cache, run with an environment made from nothing.
 
-`ClaudeCode` runs `claude -p` once a prompt; `InteractiveClaude` keeps the full-screen client in tmux.
+`ClaudeCode` runs `claude -p` once a prompt; `StreamClaude` keeps one `claude -p` that reads prompts from its input;
+`InteractiveClaude` keeps the full-screen client in tmux.
 """
 
 from __future__ import annotations
@@ -133,6 +134,65 @@ class ClaudeCode:
             result = Result(process.returncode, out.read().decode(), err.read().decode())
         assert not late, f"the client was killed after {timeout} s; it had printed\n{result.stdout}\n{result.stderr}"
         return result
+
+
+class StreamClaude:
+    """`claude -p --input-format stream-json`: it goes on while its input is open, and can be woken."""
+
+    def __init__(
+        self, project: Path, home: Path, model: ScriptedModel, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> None:
+        prepare_home(home, project)
+        command = [str(install()), "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command += [*permission_flags("bypassPermissions"), *arguments]
+        self._out = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by close()
+        self.process = subprocess.Popen(
+            command,
+            cwd=project,
+            env=environment(home, model, env),
+            stdin=subprocess.PIPE,
+            stdout=self._out,
+            stderr=self._out,
+            start_new_session=True,
+        )
+
+    def send(self, words: str) -> None:
+        """Hand in a prompt; it may wait until the turn that goes on is over."""
+        message = {"role": "user", "content": [{"type": "text", "text": words}]}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"type": "user", "message": message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All whole lines that it has printed."""
+        lines = Path(self._out.name).read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    @property
+    def results(self) -> list[str]:
+        """The agent's last words in each turn that is over."""
+        return [str(event.get("result", "")) for event in self.events if event["type"] == "result"]
+
+    def wait_for(self, words: str, timeout: float = 40) -> None:
+        """Wait until a turn is over that ended with these words."""
+        deadline = time.monotonic() + timeout
+        while words not in self.results:
+            assert time.monotonic() < deadline, f"not said after {timeout} s: {words}\n{self.results}"
+            assert self.process.poll() is None, f"the client is gone\n{Path(self._out.name).read_text()}"
+            time.sleep(0.05)
+
+    def close(self, timeout: float = 10) -> None:
+        """Close its input and wait for its end, which its hooks may put off."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+            self._out.close()
 
 
 class InteractiveClaude:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.npm import Unavailable, unavailable
 
-from .client import ClaudeCode, InteractiveClaude, install
+from .client import ClaudeCode, InteractiveClaude, StreamClaude, install
 from .model import ScriptedModel, Turn
 
 
@@ -19,6 +19,10 @@ class ClaudeFactory(Protocol):
     def __call__(
         self, model: ScriptedModel, env: Mapping[str, str] | None = None, trusted: bool = True
     ) -> ClaudeCode: ...
+
+
+class StreamFactory(Protocol):
+    def __call__(self, model: ScriptedModel, *arguments: str) -> StreamClaude: ...
 
 
 class InteractiveFactory(Protocol):
@@ -76,6 +80,19 @@ def claude(claude_binary: Path, project: Path, home: Path) -> ClaudeFactory:
         return ClaudeCode(project, home, model, env, trusted)
 
     return make
+
+
+@pytest.fixture
+def stream_claude(claude_binary: Path, project: Path, home: Path) -> Iterator[StreamFactory]:
+    """`stream_claude(model, …)`: the client that reads prompts from its input, ended after the test."""
+    with ExitStack() as stack:
+
+        def start(model: ScriptedModel, *arguments: str) -> StreamClaude:
+            client = StreamClaude(project, home, model, *arguments)
+            stack.callback(client.close)
+            return client
+
+        yield start
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.npm import Unavailable, unavailable
 
 from . import client as harness
-from .conftest import ClaudeFactory, InteractiveFactory
+from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
 from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
 
 EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -40,6 +40,18 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, stopped)
 (folder / "started").touch()
 time.sleep(60)
+"""
+
+LATER = """
+import json, pathlib, sys, time
+payload = json.load(sys.stdin)
+if payload["hook_event_name"] == "UserPromptSubmit":
+    with open(pathlib.Path(sys.argv[0]).with_name("prompts"), "a") as file:
+        file.write(json.dumps(payload["prompt"]) + "\\n")
+else:
+    time.sleep(3)
+    print("the report", file=sys.stderr)
+    sys.exit(2)
 """
 
 Model = Callable[..., ScriptedModel]
@@ -215,6 +227,35 @@ def test_escape_ends_a_hook_with_sigterm(
     client.keys("Escape")
 
     assert said(project / ".claude" / "signal") == "SIGTERM"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("open_to_the_end", [True, False])
+def test_a_hook_that_ends_later_wakes_the_agent_and_the_client_says_so(
+    project: Path, scripted_model: Model, stream_claude: StreamFactory, open_to_the_end: bool
+) -> None:
+    """What handing on is built on: exit code 2 wakes, and `UserPromptSubmit` tells that it was read; else it was not."""
+    hooked(project, LATER)
+    settings = json.loads((project / ".claude" / "settings.json").read_text())
+    (handler,) = settings["hooks"]["PostToolUse"][0]["hooks"]
+    told = {key: value for key, value in handler.items() if key != "if"}
+    handler |= {"asyncRewake": True, "timeout": 3_000_000, "rewakeSummary": "the line", "rewakeMessage": "Told:"}
+    settings["hooks"]["UserPromptSubmit"] = [{"hooks": [told]}]
+    (project / ".claude" / "settings.json").write_text(json.dumps(settings))
+    notebook, prompts = project / "notebooks" / "a.ipynb", project / ".claude" / "prompts"
+    model = scripted_model([write(notebook)], [insert(notebook, "1")], [text("begun")], [text("woken")])
+    client = stream_claude(model)
+
+    client.send("Begin.")
+    client.wait_for("begun")
+    assert "the report" not in model.shown()
+    if open_to_the_end:
+        client.wait_for("woken")
+        assert "<summary>the line</summary>" in model.shown() and "Told: the report" in model.shown()
+    client.close()
+    woken = [json.loads(line) for line in prompts.read_text().splitlines()][1:]
+    assert [p.startswith("<task-notification>") and "the report" in p for p in woken] == [True] * open_to_the_end
+    assert len(model.requests) == 3 + open_to_the_end
 
 
 def appears(path: Path, timeout: float = 20) -> Path:

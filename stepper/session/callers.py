@@ -1,0 +1,61 @@
+"""Who asks for something, who can be woken, and what is under way for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from stepper.words.report import Report
+
+
+async def _nowhere(_: str) -> bool:
+    return False
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass
+class Caller:
+    """Who asks."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
+    call: str | None = None  # the tool's call that it asks for
+    by: str = "cli"  # by what it asks: hook, mcp, cli
+    deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
+    lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
+
+
+@dataclass(eq=False)
+class Waker:
+    """Somebody who can have the agent of a session read something, once: what is `said`, and of which call."""
+
+    caller: Caller
+    said: asyncio.Future[tuple[Call | None, Report]] = field(default_factory=asyncio.Future)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it still does."""
+        return not self.said.done() and not self.caller.left.is_set()
+
+
+@dataclass(eq=False)
+class Call:
+    """An edit whose cells run, in a task of its own."""
+
+    id: str
+    caller: Caller
+    work: asyncio.Task[Report | None]
+    began: float = field(default_factory=time.monotonic)
+    runs: bool = False  # a cell of it has begun: `began` is when
+    handed: bool = False
+    recalled: bool = False  # of it nothing is known but its id: a former daemon was asked
+    matched: bool = False  # the line that it was to be woken by was told
+    news: Report | None = None  # what the client was handed last, to wake the agent with, and which it has not told yet
+    said: bool = False  # that was its end: it may yet be lost …
+    teller: Caller | None = None  # … with that client
+    wakers: list[Waker] = field(default_factory=list)

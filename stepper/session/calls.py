@@ -1,0 +1,304 @@
+"""Edits whose cells run: who waits for what comes of each. What lasts longer is handed on, and its end told once.
+
+A call is handed on only where a waker stands by: somebody who can have the agent read something although nobody asks.
+What ends while none is there reached nobody (`unseen`): it is told with the next thing that the agent reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import uuid
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from stepper.ground.errors import StepperError
+from stepper.policy import events, firstline
+from stepper.policy.model import Cell
+from stepper.session import standing
+from stepper.session.callers import Call, Caller, Waker
+from stepper.session.keeper import now
+from stepper.session.session import Session
+from stepper.words import handed, report
+from stepper.words.report import Report
+
+LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
+MARK = 400  # characters by which what was said is known again
+COMES_SECONDS = 15.0  # a waker may be there before its call, or ask the next daemon that late
+
+Work = Coroutine[Any, Any, "Report | None"]
+
+
+def begin(session: Session, name: str | None, caller: Caller, work: Work, recalled: bool = False) -> Call:
+    """Do the work of a call in a task that no request's end ends."""
+    call = Call(name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled)
+    former = session.calls.get(call.id)
+    call.handed = call.id in session.state.handed
+    call.wakers = former.wakers if former else []
+    session.calls[call.id] = call
+    call.work.add_done_callback(lambda _: _ended(session, call))
+    return call
+
+
+async def in_time(session: Session, call: Call, owner: str) -> bool:
+    """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
+    while not call.work.done():
+        patience = _patience(session, call)
+        left = call.began + patience - time.monotonic()
+        if left <= 0 and any(waker.waits for waker in call.wakers) and not call.caller.left.is_set():
+            session.log(events.Handed(at=now(), call=call.id, session=owner))
+            call.handed, call.matched = True, bool(_matched(session, call))
+            return False
+        await asyncio.wait([call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS)
+    return True
+
+
+def _patience(session: Session, call: Call) -> float:
+    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
+    running, usual = session.state.running, session.outputs.limits().report_after_seconds
+    if running is None:
+        return math.inf  # its kernel starts
+    if running.tool_use_id != call.id:
+        return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
+    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
+        call.runs, call.began = True, max(call.began, session.began_at)
+    asked = firstline.parse(running.source).wait
+    return 0.0 if _matched(session, call) else usual if asked is None else asked
+
+
+def goes_on(session: Session, call: Call) -> Report:
+    """Return what is read at once of a call that was handed on."""
+    running, state, kernel = session.state.running, session.state, session.keeper.kernel
+    now_runs = standing.running(session)
+    if running is None or now_runs is None or running.tool_use_id != call.id:
+        return handed.waits(session.name, _name(session))
+    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
+    outputs = kernel.coming.outputs() if kernel and kernel.coming else []
+    how_far = now_runs.seconds, now_runs.timeout, state.plan, state.plan.step(now_runs.step), now_runs.line
+    return handed.goes_on(
+        session.name, cell, *how_far, outputs, session.outputs.limits().queue, _matched(session, call)
+    )
+
+
+def still(session: Session) -> str:
+    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    now_runs = standing.running(session)
+    if now_runs is None or not session.state.runs_on:
+        return ""
+    return handed.still(session.name, now_runs.name, now_runs.seconds, now_runs.timeout, now_runs.line)
+
+
+def refused(session: Session) -> str | None:
+    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
+    now_runs = standing.running(session)
+    if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
+        return None
+    return handed.refused(session.name, _name(session), now_runs.seconds, now_runs.timeout)
+
+
+def _name(session: Session) -> str:
+    now_runs = standing.running(session)
+    return now_runs.name if now_runs else "another cell"
+
+
+def _matched(session: Session, call: Call) -> str:
+    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
+    running, kernel = session.state.running, session.keeper.kernel
+    mine = running is not None and running.tool_use_id == call.id
+    return kernel.coming.matched if mine and kernel and kernel.coming else ""
+
+
+# --- being woken ------------------------------------------------------------------------------------------------------
+
+
+async def stands_by(session: Session, name: str, caller: Caller) -> None:
+    """Stand by to wake the agent for a call, which may not be there yet."""
+    until = time.monotonic() + COMES_SECONDS
+    while name not in session.calls and name not in session.over and not caller.left.is_set():
+        if time.monotonic() > until:
+            return
+        await asyncio.sleep(LOOK_SECONDS / 2)
+    if call := session.calls.get(name):
+        await wakes([(session, call)], caller)
+
+
+def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
+    """Return what was handed on to a session of the client and has nobody else who could wake its agent."""
+    return [
+        (session, call)
+        for session in sessions
+        for call in session.calls.values()
+        if (told := session.state.handed.get(call.id)) and told.session == owner
+        and not any(waker.waits for waker in call.wakers)
+    ]  # fmt: skip
+
+
+async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
+    """Wait until one of these calls has something to tell, and tell it to that caller; where it can't, the next."""
+    known: dict[Call, Session] = {call: session for session, call in calls}
+    waker = Waker(caller)
+    if not known:
+        return
+    for call, session in known.items():
+        call.wakers.append(waker)
+        _tell(session, call)
+    gone = asyncio.ensure_future(caller.left.wait())
+    await asyncio.wait((asyncio.ensure_future(waker.said), gone), return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    for call in known:
+        if waker in call.wakers:
+            call.wakers.remove(waker)
+    told, news = waker.said.result() if waker.said.done() else (None, Report(""))
+    waker.said.cancel()
+    if told is None:
+        return
+    over = told.work.done()
+    if not await caller.deliver(news.text):
+        told.matched = told.matched and over
+        _tell(known[told], told)
+        return
+    told.news = news
+    if over:
+        told.said, told.teller = True, caller
+
+
+def _tell(session: Session, call: Call) -> None:
+    """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
+    over, line = call.work.done(), "" if call.matched else _matched(session, call)
+    if not call.handed or call.said or session.calls.get(call.id) is not call or not (over or line):
+        return
+    news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
+    for waker in call.wakers:
+        if waker.waits:
+            waker.said.set_result((call, news))
+            call.matched = call.matched or not over
+            return
+    if over:
+        _missed(session, call)
+
+
+def _missed(session: Session, call: Call) -> None:
+    session.calls.pop(call.id)
+    session.log(events.Unheard(at=now(), text=handed.meanwhile(session.name, came_of(call).text), call=call.id))
+
+
+def came_of(call: Call) -> Report:
+    """Return what came of a call that is over; a stop's block is read by both."""
+    try:
+        found = call.work.result()
+    except StepperError as error:
+        found = report.not_run(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001  # it is told, as the request's would be
+        found = report.not_run(f"stepper itself failed: {type(error).__name__}: {error}", "stepper doctor")
+    if not found:
+        return Report(handed.NOTHING)
+    return Report("\n".join(filter(None, [found.text, found.stop])), found.stop or found.line)
+
+
+def _ended(session: Session, call: Call) -> None:
+    """The work of a call is through, or the daemon ends, which leaves what was handed on to the next one."""
+    if call.work.cancelled():
+        return
+    if call.handed:
+        _tell(session, call)
+        return
+    call.work.exception()  # who asked has it
+    _let_go(call)
+    if session.calls.get(call.id) is call:
+        del session.calls[call.id]
+    session.over.append(call.id)
+
+
+def forget(session: Session, call: Call) -> None:
+    """How a call ended was told."""
+    session.calls.pop(call.id, None)
+    session.log(events.Told(at=now(), call=call.id))
+    _let_go(call)
+
+
+def _let_go(call: Call) -> None:
+    """Let those who stand by for a call that nobody is to be woken for go."""
+    for waker in call.wakers:
+        if waker.waits:
+            waker.said.set_result((None, Report("")))
+
+
+def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
+    """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
+
+    A client that ends may take with it what it was to wake the agent with.
+    """
+    lines = []
+    for session in sessions:
+        for call in list(session.calls.values()):
+            owed, read = session.state.handed.get(call.id), call.news and _mark(call.news.text) in prompt
+            if call.news and read:
+                lines.append(call.news.line)
+                call.news = None
+            if call.said and (read or (owed and owed.session == owner)):
+                forget(session, call)
+    return lines
+
+
+def _mark(text: str) -> str:
+    return text.partition("<")[0][:MARK]  # tags are altered by the client
+
+
+# --- what a look sees -------------------------------------------------------------------------------------------------
+
+
+def look(session: Session, since: float) -> None:
+    """Tell of lines that were waited for; take up what a former daemon had handed on and nobody has asked for.
+
+    `since` is when this daemon began. What had not begun is its waker's to have run.
+    """
+    for call in list(session.calls.values()):
+        if not call.work.done():
+            _tell(session, call)
+        elif call.said and call.teller and not call.teller.lives():
+            _missed(session, call)
+    for name in list(session.state.handed):
+        if name not in session.calls and (session.seen(name) or time.monotonic() > since + COMES_SECONDS):
+            begin(session, name, Caller(lives=bool), _recalled(session, name), recalled=True)
+
+
+async def _recalled(session: Session, name: str) -> Report | None:
+    async with session.turn():
+        return session.answered(name) or report.not_run("the daemon ended while it waited in line")
+
+
+async def caught_up(session: Session) -> None:
+    """See what a former daemon had handed on: what is over reached nobody."""
+    look(session, 0.0)
+    works = [call.work for call in session.calls.values() if call.recalled]
+    if works:
+        await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
+
+
+def taken_over(session: Session, owner: str) -> None:
+    """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
+    for call in session.calls.values():
+        owed = session.state.handed.get(call.id)
+        alone = not (call.caller.lives() or call.said or any(waker.waits for waker in call.wakers))
+        if owed and owed.session != owner and alone:
+            session.log(events.Handed(at=now(), call=call.id, session=owner))
+
+
+async def stopped(session: Session, seconds: float) -> str:
+    """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
+    claims = [(call, Waker(Caller())) for call in session.calls.values() if call.handed]
+    for call, waker in claims:
+        call.wakers.insert(0, waker)
+    if not await session.interrupt():
+        return ""
+    if claims:
+        await asyncio.wait([waker.said for _, waker in claims], timeout=seconds)
+    texts = []
+    for call, waker in claims:
+        if waker.said.done():
+            texts.append(waker.said.result()[1].text)
+            forget(session, call)
+        elif waker in call.wakers:
+            call.wakers.remove(waker)
+    return "\n".join(texts) or handed.interrupted(session.name)

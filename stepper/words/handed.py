@@ -1,0 +1,101 @@
+"""The texts on what was handed on: that it goes on, how it ended, why its notebook's code cells wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepper.ground.text import one_line
+from stepper.policy.model import Cell, Plan, Step
+from stepper.words.quotes import outputs_text
+from stepper.words.report import Report, bounded, capital, seconds, step_name
+
+LAST = 100  # of a line, for the person
+LINES = 800  # characters of what it has printed
+NOTHING = "stepper: nothing of it ran."
+ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
+MEANWHILE = "plan, markdown, reading, other notebooks"
+
+
+def deadline(timeout: float) -> str:
+    """Return a deadline for people."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if timeout >= 2 * size and not timeout * 10 % size:
+            return f"{timeout / size:g} {unit}"
+    return f"{timeout:g} s"
+
+
+def goes_on(
+    name: str, cell: Cell, took: float, timeout: float, plan: Plan, step: Step | None, last: str,
+    outputs: Sequence[dict[str, Any]], queue: bool, matched: str,
+) -> Report:  # fmt: skip
+    """Return what is read at once of a cell that was handed on."""
+    about = f"{step_name(plan, step)}, " if step else ""
+    first = f"{capital(cell.label)} is still running after {seconds(took)} ({about}deadline {deadline(timeout)})."
+    parts = ["stepper: " + first, *([_woken_by(matched)] if matched else [])]
+    parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
+    lines = "wait in line" if queue else "are refused until then"
+    parts.append(
+        "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
+        f" meanwhile: {MEANWHILE}. Not: code cells of {one_line(name)}, which {lines}."
+        f" What ends it: {ENDS}; Esc does not."
+    )
+    where = step_name(plan, step) if step else cell.label
+    line = f"▶ {where} · still running after {seconds(took)} · deadline {deadline(timeout)} · you may go on;"
+    return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
+
+
+def still(name: str, runs: str, took: float, timeout: float, last: str) -> str:
+    """Return what a session reads at its start of what was handed on before it and runs."""
+    said = f" It printed last:\n| {last}" if last else ""
+    return (
+        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}):"
+        f" you are woken with its report when it ends. What ends it: {ENDS}.{said}"
+    )
+
+
+def waits(name: str, behind: str) -> Report:
+    """Return what is read at once of a cell that waits in line."""
+    text = (
+        f"stepper: the cell has NOT run yet: it waits in line behind {behind} of {one_line(name)}."
+        f" You are woken with its report when it has run. What can be done meanwhile: {MEANWHILE}."
+    )
+    return Report(text, f"▶ the cell waits in line behind {behind}")
+
+
+def refused(name: str, runs: str, took: float, timeout: float) -> str:
+    """Return why no code cell is written while one that was handed on runs."""
+    return (
+        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}): this code"
+        f" cell was NOT written. You are woken when it ends; what can be done meanwhile: {MEANWHILE}."
+        f" What ends it: {ENDS}. `queue: true` in .stepper/config.yaml lets cells wait in line."
+    )
+
+
+def ended(name: str, news: Report) -> Report:
+    """Return what wakes the agent: what was handed on has ended."""
+    return replace(news, text=f"stepper: what was handed on in {one_line(name)} has ended.\n{news.text}")
+
+
+def matched(name: str, runs: str, line: str) -> Report:
+    """Return what wakes the agent: a line that it asked to be woken by."""
+    text = (
+        f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
+        f"You are woken once more when it ends. What ends it now: {ENDS}."
+    )
+    return Report(text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}")
+
+
+def _woken_by(line: str) -> str:
+    return f"It printed a line that its `wake=` matches:\n| {one_line(line, 400)}"
+
+
+def meanwhile(name: str, text: str) -> str:
+    """Return what is told later of something handed on that ended while nobody could be woken."""
+    return f"stepper: what was handed on in {one_line(name)} ended meanwhile.\n{text}"
+
+
+def interrupted(name: str) -> str:
+    """Return the answer to `stop the cell` where its report is not there yet."""
+    return f"stepper: what runs in {one_line(name)} was interrupted; its report comes."
