@@ -109,7 +109,7 @@ def story(face: Face) -> Told:
     create = face.create(demo.PROBLEM, titles) if isinstance(face, Stepper) else face.create(demo.PROBLEM)
     told.do(*create)
     face.made([])
-    before = face.held() or 1  # jupyter-mcp-server begins with a text of its own
+    before = face.held()
     for number, step in enumerate(demo.STEPS, 1):
         text = f"## {number}. {step.title}\n\n{step.markdown}"
         first = step.code.removeprefix(step.forgotten)
@@ -243,7 +243,9 @@ def main() -> None:
                 if isinstance(face, Stepper):
                     trust.remember(face.project.paths, {"python": str(python)})
                 data = subprocess.run([str(python), "-c", demo.PROBE], capture_output=True, text=True, check=True)
-                shutil.copy(json.loads(data.stdout)[1][0], face.folder / demo.DATA)
+                source = json.loads(data.stdout)[1][0]
+                for where in (face.folder, face.folder.parent):  # cells look one folder up
+                    shutil.copy(source, where / demo.DATA)
                 stories.append(story(face))
                 face.server.end()
             lines += ["Tokens of the seven-step story", "", *tokens_table(stories), ""]

@@ -205,7 +205,7 @@ class Datalayer(Face):
         return [*server, "--jupyter-token", TOKEN, "--start-new-code-sandbox", "false"]
 
     def create(self, title: str) -> list[Call]:
-        where = str(self.path.relative_to(self.folder))
+        where = str(self.path.relative_to(self.folder.parent))  # the root of the JupyterLab
         return [("use_notebook", {"notebook_name": "n", "notebook_path": where, "mode": "create"})]
 
     def code(self, source: str) -> Call:
