@@ -5,6 +5,7 @@ It speaks 2025-06-18, which every server here answers, and offers nothing: no ro
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import subprocess
@@ -82,11 +83,9 @@ class Server:
 
     def end(self) -> None:
         """End it, and what it started, if it does not go by itself."""
-        family = []
-        try:
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            pass
         self.process.stdin.close()
         try:
             self.process.wait(10)
@@ -94,8 +93,6 @@ class Server:
             self.process.kill()
             self.process.wait()
         for process in psutil.wait_procs(family, timeout=3)[1]:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                pass
         self.process.stdout.close()

@@ -1,4 +1,4 @@
-"""The MCP servers that `mcp.py` measures: how each is installed and started, and which calls do the same work in each."""
+"""The servers that `mcp.py` measures: how each is installed and started, which calls do the same work in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from common import BrokenStepError, Project
 from mcp_client import Result, Server
-from peer_ways import compare, install, new_cell, old_cell
+from peer_ways import code_cell, compare, empty, install, new_cell, old_cell
 
 Call = tuple[str, Mapping[str, Any]]
 KERNEL = ("jupyter_client==8.10.0", "ipykernel==7.4.0", "pandas", "matplotlib", "vega_datasets")
@@ -99,7 +99,7 @@ class Face:
         return done
 
     def begin(self, cells: int) -> None:
-        """Make the notebook with so many cells."""
+        """Make the notebook with so many cells that have run."""
         self.made(self.do(*self.create("cells")))
         self.before = self.held()
         for number in range(cells):
@@ -204,9 +204,16 @@ class Datalayer(Face):
         server = [str(self.bin / "jupyter-mcp-server"), "start", "--transport", "stdio", "--jupyter-url", self.lab]
         return [*server, "--jupyter-token", TOKEN, "--start-new-code-sandbox", "false"]
 
-    def create(self, title: str) -> list[Call]:
+    def create(self, title: str, mode: str = "create") -> list[Call]:
         where = str(self.path.relative_to(self.folder.parent))  # the root of the JupyterLab
-        return [("use_notebook", {"notebook_name": "n", "notebook_path": where, "mode": "create"})]
+        return [("use_notebook", {"notebook_name": "n", "notebook_path": where, "mode": mode})]
+
+    def begin(self, cells: int) -> None:
+        notebook = empty()  # written beforehand: it takes a second a cell
+        notebook["cells"] = [code_cell(old_cell(number), f"{number}\n") for number in range(cells)]
+        self.path.write_text(json.dumps(notebook))
+        self.before = 0
+        self.do(*self.create("cells", "connect"))
 
     def code(self, source: str) -> Call:
         given = {"cell_index": -1, "cell_source": source}

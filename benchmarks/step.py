@@ -41,7 +41,7 @@ from subject import Subject
 
 CELLS = (1, 10, 50, 100)
 BARE_RATIO, LARGE_RATIO = 4, 12  # to a bare Python: with 10 cells; with 100 cells and 5 MB
-FLOORS_RATIO, GATE_RATIO, HUNDRED_RATIO = 1.6, 1.4, 1.3
+FLOORS_RATIO, GATE_RATIO, HUNDRED_RATIO, BESIDE_RATIO = 1.6, 1.4, 1.3, 1.1
 
 
 def of(cells: int) -> str:
@@ -88,6 +88,7 @@ class Bench:
                 for n in (10, 100)
             },
         }
+        self.beside = {n: Row(f"PostToolUse, {of(n)}, its waker beside", books[n].beside) for n in (10, 100)}
         self.big = Row("**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step)
         self.rows = [
             Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
@@ -99,6 +100,7 @@ class Bench:
             *self.before.values(),
             *self.after.values(),
             Row("PostToolUse, 10 cells, without the script's shell", lambda: self.ten.step(client)),
+            *self.beside.values(),
             *self.slower.values(),
             *self.answers.values(),
             self.big,
@@ -117,6 +119,7 @@ class Bench:
             Bound(self.slower["PreToolUse"], "interpreter + socket", (self.socket,), GATE_RATIO),
             Bound(self.slower[10], "interpreter + socket, kernel round trip, read and write", floors, FLOORS_RATIO),
             Bound(self.slower[100], "the same with 10 cells", (self.slower[10],), HUNDRED_RATIO),
+            *(Bound(self.beside[n], "the same alone", (self.after[n],), BESIDE_RATIO) for n in (10, 100)),
             *(Bound(self.answers[n], "kernel round trip, read and write", floors[1:]) for n in (10, 100)),
             Bound(self.after[10], "a bare Python", (), BARE_RATIO),
             Bound(self.big, "a bare Python", (), LARGE_RATIO),

@@ -6,6 +6,8 @@ import base64
 import json
 import random
 import secrets
+import subprocess
+import threading
 import time
 import uuid
 from typing import Any
@@ -127,6 +129,21 @@ class Subject:
         ended = spawn(command or self.project.hook("PostToolUse"), data)
         self.check(ended.out, word)
         return ended.ms, self.end_message().ms
+
+    def beside(self) -> float:
+        """Step as the client has it: the hook that may wake the agent later is begun at the same time."""
+        data, word = self.edit()
+        waker = subprocess.Popen(self.project.hook("Wake"), stdin=subprocess.PIPE)
+        assert waker.stdin
+        feeding = threading.Thread(target=waker.communicate, args=(data,))
+        feeding.start()
+        ended = spawn(self.project.hook("PostToolUse"), data)
+        self.check(ended.out, word)
+        self.end_message()
+        feeding.join()
+        if waker.returncode:
+            raise BrokenStepError(f"the hook that wakes ended with {waker.returncode}: nothing was to be told")
+        return ended.ms
 
     def answer(self) -> float:
         """Edit as in `step`, ask the daemon from this process; return the milliseconds until it answered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Answer, Notebook, Project, reused, text_of
+from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -40,8 +41,8 @@ def project(lasting: Project, request: pytest.FixtureRequest) -> Iterator[Projec
 class Edit:
     """An edit as the client handles it: the hook that it waits for, and the one that may wake the agent later."""
 
-    def __init__(self, notebook: Notebook, source: str, **env: str) -> None:
-        self.project, self.notebook = notebook.project, notebook
+    def __init__(self, notebook: Notebook, source: str, tools: Path | None = None, **env: str) -> None:
+        self.project, self.notebook, self.tools = notebook.project, notebook, tools
         self.payload = notebook.edited(
             "insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
         )
@@ -51,7 +52,7 @@ class Edit:
         self.hook = self.started("PostToolUse")
 
     def started(self, event: str) -> subprocess.Popen[bytes]:
-        return hooked(self.project, event, self.payload, self.env)
+        return hooked(self.project, event, self.payload, self.env, self.tools)
 
     @property
     def answer(self) -> Answer:
@@ -63,17 +64,26 @@ class Edit:
 
 
 def hooked(
-    project: Project, event: str, payload: dict[str, Any], env: dict[str, str] | None = None
+    project: Project, event: str, payload: dict[str, Any], env: dict[str, str] | None = None, tools: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a hook as the client does."""
+    """Start a hook as the client does; `tools` has its programs, where it is an installed one."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    made = subprocess.Popen(project.client(event), cwd=project.folder, env=env, start_new_session=True, **pipes)
+    command = project.client(event)
+    command = [str(tools / "hook"), str(tools / "python"), *command[-3:]] if tools else command
+    made = subprocess.Popen(command, cwd=project.folder, env=env, start_new_session=True, **pipes)
     assert made.stdin
     with contextlib.suppress(BrokenPipeError), made.stdin:  # who has nobody to wake reads none of it
-        made.stdin.write(json.dumps(payload).encode())
+        answered = {
+            key: payload[key] for key in ("tool_response", "tool_use_id") if key in payload
+        }  # the client's order
+        made.stdin.write(json.dumps({**without(payload, *answered), **answered}, separators=(",", ":")).encode())
     made.stdin = None
     STARTED.append(made)
     return made
+
+
+def without(payload: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in payload.items() if key not in keys}
 
 
 def woken(waker: subprocess.Popen[bytes]) -> str:
@@ -277,7 +287,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(project: Project, 
     source = WAITS
     if why == "a subagent":
         edit = Edit.__new__(Edit)
-        edit.project, edit.notebook, edit.env = project, notebook, dict(os.environ)
+        edit.project, edit.notebook, edit.tools, edit.env = project, notebook, None, dict(os.environ)
         edit.payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]) | {"agent_id": "a1"}
         edit.waker, edit.hook = edit.started("Wake"), edit.started("PostToolUse")
     else:
@@ -295,3 +305,119 @@ def test_shutdown_ends_it(project: Project) -> None:
     assert "still running" in edit.answer.text
     project.stepper("shutdown", str(notebook.path))
     assert "CANCELLED" in edit.woken
+
+
+def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(project: Project) -> None:
+    project.config("")
+    notebook = project.new("Train")
+    source = WAITS.replace("timeout=2h", 'timeout=2h wake="loss.*nan"').replace(
+        "while not", "while not os.path.exists('bad') and not"
+    )
+    source = source.replace(
+        'print("after")',
+        'print("loss is nan", flush=True)\nwhile not os.path.exists("go"): time.sleep(0.02)\nprint("after")',
+    )
+    edit = Edit(notebook, source)
+    wait_until(lambda: (running(project) or {}).get("line") == "begun")
+    (notebook.path.parent / "bad").touch()  # handed on at once, before its 20 s are over
+    assert "still running" in (told := edit.answer.text) and "its `wake=` matches:\n| loss is nan" in told, told
+    (notebook.path.parent / "go").touch()
+    assert "| after" in edit.woken
+
+    (notebook.path.parent / "go").unlink()
+    (notebook.path.parent / "bad").unlink()
+    project.config(SOON)
+    edit = Edit(notebook, source)
+    assert "still running" in (told := edit.answer.text) and "matches" not in told
+    (notebook.path.parent / "bad").touch()
+    said = edit.woken
+    assert "cell 2" in said and "goes on" in said and "| loss is nan" in said and "woken once more" in said
+    delivered(notebook, said)
+    waker = rearmed(notebook)
+    (notebook.path.parent / "go").touch()
+    said = woken(waker)
+    assert "ran ok" in said and "| after" in said
+    delivered(notebook, said)
+    assert woken(rearmed(notebook)) == "" == say(notebook, "And?")
+
+
+def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(project: Project) -> None:
+    notebook = project.notebook("whole.ipynb")
+    cells = [code("rows = [1]", "a"), code(WAITS, "b"), code("print(len(rows))", "c")]
+    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notebook.path.write_text(text)
+    given = {"file_path": str(notebook.path), "content": text}
+    payload = notebook.payload("PostToolUse", "Write", given, tool_response={"type": "update", "content": text})
+    waker, hook = hooked(project, "Wake", payload), hooked(project, "PostToolUse", payload)
+    told = Answer(hook.communicate()[0]).text
+    assert "Cell 2 (id b) is still running" in told
+    (notebook.path.parent / "go").touch()
+    said = woken(waker)
+    assert "3 of 3 new or changed code cells ran" in said and "| after" in said and "| 1" in said
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
+def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp_path: Path) -> None:
+    """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
+    notebook = project.new("Train")
+    make_env(tmp_path / "env")
+    shutil.copy(compiled_client(), tmp_path / "env" / "bin" / "hook")
+    figure = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * 20_000_000}}
+    raw = notebook.raw
+    raw["cells"].append(code("1", "big") | {"outputs": [figure]})
+    notebook.path.write_text(json.dumps(raw))
+    edit = Edit(notebook, WAITS, tmp_path / "env" / "bin")
+    assert "still running" in edit.answer.text
+    for _ in range(2):
+        process = psutil.Process(edit.waker.pid)
+        assert process.memory_info().rss <= 3_000_000, process.memory_info()
+        before = process.cpu_times()
+        time.sleep(3)
+        assert process.cpu_times().user + process.cpu_times().system - before.user - before.system <= 0.01
+        project.kill_daemon()
+        wait_until(lambda: running(project) and psutil.Process(edit.waker.pid).name() == "hook")
+    (notebook.path.parent / "go").touch()
+    assert "ran ok" in edit.woken
+
+
+@pytest.mark.nightly
+def test_all_sleeps_for_a_while_and_nothing_is_lost(project: Project) -> None:
+    """As where the machine is suspended: longer than either side waits for the other."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    status = project.json("status")
+    pids = [status["daemon"]["pid"], status["kernel"]["pid"], edit.waker.pid]
+    for stopped in (pids, pids[:1], pids[1:]):
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(16)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(1)
+        assert edit.waker.poll() is None and running(project)
+    (notebook.path.parent / "go").touch()
+
+
+@pytest.mark.nightly
+def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
+    project.config(SOON + "heartbeat_seconds: 3\n")
+    notebook = project.new("Train", "Test")
+    line, status = project.folder / ".stepper" / "now" / "line", project.folder / ".stepper" / "running"
+    line.unlink(missing_ok=True)
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    wait_until(lambda: status.exists() and line.exists())
+    told, shown = [line.read_text()], [status.read_text()]
+    until = time.monotonic() + 30
+    while len(told) < 3 and time.monotonic() < until:
+        for path, texts in ((line, told), (status, shown)):
+            texts.extend([path.read_text()] * (path.read_text() != texts[-1]))
+        time.sleep(0.05)
+    (notebook.path.parent / "go").touch()
+    assert len(told) == 3 and len(shown) > len(told)
+    lines = [json.loads(each)["systemMessage"] for each in told]
+    at = [int(each.split(" for ")[1].split(" s")[0]) for each in lines]
+    assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
+    assert lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
+    assert "ran ok" in edit.woken

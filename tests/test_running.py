@@ -120,6 +120,31 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
 
 
+COUNTS = """# stepper: timeout=90
+import os, time
+for n in range(1, 601):
+    print(f"epoch {n}/600")
+    time.sleep(0.1)
+    if os.path.exists("go"): break"""
+
+
+def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) -> None:
+    notebook = project.new("Train")
+    thread = threading.Thread(target=notebook.insert, args=(COUNTS,))
+    thread.start()
+    try:
+        left = project.folder / ".stepper" / "running"
+        line = r'running step 1 of 1 "Train" for \d+ s of at most 90 s, ≈ \d+ (s|min) left: epoch \d+/600\n'
+        wait_until(lambda: left.exists() and re.fullmatch(line, left.read_text()))
+        assert 0 < project.json("status", str(notebook.path))["running"]["left_seconds"] <= 90
+        assert re.search(
+            r"of at most 90 s, ≈ \d+ (s|min) left: epoch", project.stepper("status", str(notebook.path)).stdout
+        )
+    finally:
+        (notebook.path.parent / "go").touch()
+        thread.join()
+
+
 @pytest.mark.nightly
 def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(project: Project) -> None:
     notebook = project.new("Train")
@@ -158,5 +183,13 @@ def test_the_last_line(said: list[str], line: str) -> None:
 
 
 def test_the_words_of_what_runs() -> None:
-    assert quotes.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 120 s: {BAR}"
+    assert quotes.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 2 min: {BAR}"
     assert quotes.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"
+    assert (
+        quotes.running("step 3", 2000, 86400, "x", 250) == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
+    )
+
+
+@pytest.mark.parametrize(("left", "told"), [(0, "5 s"), (42, "40 s"), (58, "1 min"), (3000, "50 min"), (8000, "2.2 h")])
+def test_what_is_guessed_is_told_roughly(left: float, told: str) -> None:
+    assert quotes.about(left) == told

@@ -74,7 +74,9 @@ def _status(found: dict[str, Any]) -> str:
     from stepper.words.quotes import running
 
     now = found["running"]
-    head += "\n" + running(now["name"], now["seconds"], now["timeout"], one_line(now["line"])) if now else ""
+    if now:
+        how_far = now["seconds"], now["timeout"], one_line(now["line"]), now["left_seconds"]
+        head += "\n" + running(now["name"], *how_far)
     lines = [_step(step, _stands(step)) for step in steps]
     lines += [_cell(cell) for cell in found["cells"]]
     lines += [found["stop"]["text"]] if found["stop"] else []

@@ -305,6 +305,8 @@ async def _left(workspace: Workspace, event: Event) -> str:
         return ""
     if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:  # by the person
         return ""
+    if any(call.said or call.telling for call in session.calls.values()):  # it is about to be woken
+        return ""
     workspace.sent_on[owner] = progress
     if failing:
         said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"

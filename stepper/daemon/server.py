@@ -64,6 +64,7 @@ class Daemon:
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
         self.began = time.monotonic()
         self.memory = Footprint()
+        self.beat_at = 0.0  # when the person is told next of what nobody waits for
         self.shown = True  # what runs is, in files; a former daemon may have left them
         self.last_used = time.monotonic()
 
@@ -136,12 +137,19 @@ class Daemon:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _show(self, lines: list[str]) -> None:
-        """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other."""
+        """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other.
+
+        The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then.
+        """
+        sessions, now = self.workspace.sessions.values(), time.monotonic()
+        waited = any((each.state.running or each.looks) and not each.state.runs_on for each in sessions)
         with contextlib.suppress(OSError):
             if lines:
                 private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+            if lines and (waited or now >= self.beat_at):
+                self.beat_at = now + min(session.outputs.limits().heartbeat_seconds for session in sessions)
                 private.replace(self.paths.notice, payload.notice(" · ".join(lines)))
-            elif self.shown:
+            elif not lines and self.shown:
                 private.remove(self.paths.running)
             self.shown = bool(lines)
 

@@ -23,6 +23,7 @@ from stepper.policy.model import Consent
 from stepper.session import answers, cellanswers, cells, following, patience, reading, standing, steering, unseen
 from stepper.session.callers import Caller
 from stepper.session.session import Session
+from stepper.words import system
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 CELLS = (cellcommands.CellRun, cellcommands.CellAdd, cellcommands.CellChange)
@@ -110,7 +111,7 @@ async def _of_project(request: Request, told: Any) -> object:
             return await _new(request, told)
         case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
             if isinstance(told, commands.Context):
-                return answers.Context()
+                return _system(told, answers.Context())
             machine = await asyncio.to_thread(resources.look, answers.KernelStatus()) if told.details else None
             return answers.Status(daemon=request.about, resources=machine)
         case commands.List():
@@ -196,7 +197,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
-            return await standing.context(session)
+            return _system(told, await standing.context(session))
         case commands.Restore() | commands.Run(which="restore"):
             if request.caller.by == "mcp" and (why := gate.stopped(session.state)):  # it would lift the stop
                 raise StepperError(f"nothing ran: {why}")
@@ -278,6 +279,14 @@ async def _status(request: Request, session: Session, told: commands.Status) -> 
         machine = await asyncio.to_thread(resources.look, found.kernel)
         found = replace(found, context=await standing.holds(session), resources=machine)
     return replace(found, unheard=missed)
+
+
+def _system(told: commands.Context, found: answers.Context) -> answers.Context:
+    """Return a context, as the system text of the agent that it is for."""
+    if told.agent is None:
+        return found
+    held = {"modules": found.imported_modules, "functions": found.defined_functions, "variables": found.variables}
+    return replace(found, text=system.told(told.agent, told.lang, found.current_notebook, held))
 
 
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:

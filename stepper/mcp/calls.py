@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, InputRequiredResult
 
 from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.text import counted
 from stepper.hook.client import GoneError
 from stepper.mcp import results, texts
 from stepper.mcp.daemon import Asked, Daemon
@@ -126,7 +127,8 @@ async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     done = await daemon.ask(*tool.verb(given))
     words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[given["action"]]
     order = ", ".join(done["cells"]) or "none"
-    return results.text(f"{done['notebook']}: {len(given['cell_ids'])} cells {words}. Its cells now: {order}")
+    many = counted(len(given["cell_ids"]), "cell")
+    return results.text(f"{done['notebook']}: {many} {words}. Its cells now: {order}")
 
 
 async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:

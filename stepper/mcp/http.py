@@ -47,6 +47,7 @@ def bound(port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((HOST, port))
+        sock.listen(100)  # before the key is printed
     except (OSError, OverflowError) as error:
         sock.close()
         why = f"port {port} of {HOST} can't be taken: {getattr(error, 'strerror', '') or error}"

@@ -43,6 +43,8 @@ def made(told: Told) -> str:
 def ran(told: Told) -> str:
     """Return what came of a notebook's cells: the report of the first that failed, each one's end, how many ran."""
     notebook, lines = one_line(told["notebook"]), [told["report"]] if told["report"] else []
+    if told["call"]:  # it goes on
+        return "\n".join(lines)
     for cell in told["results"]:
         first = one_line(cell["output"], 100) if cell["output"] else ""
         lines.append(f"cell {cell['cell']} (id {cell['cell_id']}): {cell['outcome']} in {cell['duration_s']:.1f} s")

@@ -203,8 +203,14 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     notebook: str | None = option(WHICH)
 
 
-class Context(Arguments, name="context"):
-    """Show what an agent must know to go on with the current notebook."""
+class Context(Arguments, name="context", examples=("context", "context --for Cohere --lang ja")):
+    """Show what an agent must know to go on with the current notebook.
+
+    With --for: the system text for an agent that has neither MCP nor skills.
+    """
+
+    agent: str | None = option("The agent's name: its system text, with what it must hold to.", flag="--for")
+    lang: str = option("The language of that text.", default="en", choice=("en", "ja"))
 
 
 class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")):

@@ -1,8 +1,8 @@
-"""When a cell that runs will be over, by the shares that it prints: `12 %`, `3/10`, `40 of 120`. Pure: it is told the time.
+"""When a cell that runs will be over, by the shares that it prints: `12 %`, `3/10`, `40 of 120`.
 
-A *counter* is a share that comes again at the same place of a line (the words before it, its total). The first one that is
-under way decides, from the top down and from the left: what encloses others stands before them. Nothing is told where
-a counter falls (it waits, or begins anew for each round), stands still, or was well under way before the cell began.
+A *counter* is a share that comes again at the same place of a line (the words before it, its total). The first one that
+is under way decides, from the top down and from the left: what encloses others stands before them. Nothing is told of
+a counter that falls (it is none, or begins anew for each round), stands still, or was under way before the cell began.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from stepper.ground.text import clean, last_state
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-SHARE = re.compile(
-    rf"(?<![\w.,/:-])(?:{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))|(\d{{1,3}}(?:\.\d+)?)\s?%)"
-)
+PART = rf"{NUMBER}\s*(?:/|(?:out )?of)\s*{NUMBER}(?![\d.,]*(?:/|:?\d))"  # no date, no time
+SHARE = re.compile(rf"(?<![\w.,/:-])(?:{PART}|(\d{{1,3}}(?:\.\d+)?)\s?%)")
 LETTERS = re.compile(r"[^\W\d_]+")
 LINE, WORDS = 400, 4  # characters of a line that are read; words before a share that name it
 LEAST_SECONDS = 3.0  # between the first and the last share of a counter

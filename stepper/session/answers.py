@@ -80,7 +80,10 @@ class KernelStatus:
 
 @dataclass(frozen=True)
 class Running:
-    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on."""
+    """What runs now, for so many seconds of at most `timeout`, and the last line of it; whether it was handed on.
+
+    `left_seconds` is an estimate by what it prints, None where that tells nothing.
+    """
 
     name: str
     step: int | None
@@ -89,6 +92,7 @@ class Running:
     timeout: float
     line: str
     handed_on: bool = False
+    left_seconds: float | None = None
 
 
 @dataclass(frozen=True)

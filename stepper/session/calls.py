@@ -153,26 +153,28 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     waker.said.cancel()
     if told is None:
         return
-    over = told.work.done()
-    if not await caller.deliver(news.text):
+    over, session = told.over, known[told]
+    taken = await caller.deliver(news.text)
+    told.telling = False
+    if taken:
+        session.news.append(news)
+        told.said, told.passed, told.teller = news if over else None, 0, caller
+    else:
         told.matched = told.matched and over
-        _tell(known[told], told)
-        return
-    told.news = news
-    if over:
-        told.said, told.teller = True, caller
+    _tell(session, told)
 
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
     over, line = call.work.done(), "" if call.matched else _matched(session, call)
-    if not call.handed or call.said or session.calls.get(call.id) is not call or not (over or line):
+    known = call.said or call.telling or session.calls.get(call.id) is not call
+    if not call.handed or known or not (over or line):
         return
     news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))
-            call.matched = call.matched or not over
+            call.telling, call.over, call.matched = True, over, call.matched or not over
             return
     if over:
         _missed(session, call)
@@ -227,22 +229,21 @@ def _let_go(call: Call) -> None:
 def arrived(sessions: Iterable[Session], owner: str, prompt: str) -> list[str]:
     """The client goes on, maybe with a prompt that it made of what woke the agent: return its lines for the person.
 
-    A client that ends may take with it what it was to wake the agent with.
+    What wakes the agent may wait for the end of a turn, and a client that ends takes it along: another prompt or the
+    turn's end is no sign that it was read, a second one is.
     """
     lines = []
     for session in sessions:
+        read = [news for news in session.news if news.text.partition("<")[0][:MARK] in prompt]  # it alters tags
+        lines += [news.line for news in read]
+        for news in read:
+            session.news.remove(news)
         for call in list(session.calls.values()):
-            owed, read = session.state.handed.get(call.id), call.news and _mark(call.news.text) in prompt
-            if call.news and read:
-                lines.append(call.news.line)
-                call.news = None
-            if call.said and (read or (owed and owed.session == owner)):
+            owed = session.state.handed.get(call.id)
+            call.passed += bool(owed and owed.session == owner)
+            if call.said and (call.said in read or call.passed > 1):
                 forget(session, call)
     return lines
-
-
-def _mark(text: str) -> str:
-    return text.partition("<")[0][:MARK]  # tags are altered by the client
 
 
 # --- what a look sees -------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def taken_over(session: Session, owner: str) -> None:
     """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
     for call in session.calls.values():
         owed = session.state.handed.get(call.id)
-        alone = not (call.caller.lives() or call.said or any(waker.waits for waker in call.wakers))
+        alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
         if owed and owed.session != owner and alone:
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 

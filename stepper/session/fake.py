@@ -95,6 +95,9 @@ class Coming:
     def last_line(self) -> str:
         return (self._text("stdout").splitlines() or [""])[-1]
 
+    def last_lines(self) -> list[str]:
+        return self._text("stdout").splitlines()[-20:]
+
     def _text(self, name: str) -> str:
         return "".join(output["text"] for output in self.outputs() if output.get("name") == name)
 

@@ -110,8 +110,9 @@ def goes_on(session: Session, call: Call) -> CellRan:
 def of_call(session: Session, call: Call) -> CellRan:
     """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
     if call.handed and call.work.exception() is not None:
-        return CellRan(session.name, "", "not run", calls.came_of(call), "")
-    found = call.work.result() or Report(calls.came_of(call), ok=False)
+        failed = calls.came_of(call)
+        return CellRan(session.name, "", "not run", failed.text, failed.line)
+    found = call.work.result() or calls.came_of(call)
     if not isinstance(found, Came):  # a former daemon knew more
         last = next((run for run in reversed(session.state.runs) if run.tool_use_id == call.id), None)
         fine = last is not None and last.verdict is Verdict.FINE

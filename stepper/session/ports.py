@@ -99,6 +99,9 @@ class Coming(Protocol):
     def last_line(self) -> str:
         """Return the progress bar that it draws, else what it printed last."""
 
+    def last_lines(self) -> list[str]:
+        """Return the last lines of what it printed, from the top down."""
+
 
 class Kernel(Protocol):
     """A live kernel of one notebook."""

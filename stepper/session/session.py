@@ -12,6 +12,7 @@ from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
 from stepper.policy import events, ledger, plan
+from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.callers import Call, Caller
@@ -59,8 +60,10 @@ class Session:
         self.asking: dict[str, Caller] = {}  # who asks again, by the tool's call
         self.calls: dict[str, Call] = {}  # under way; and those that were over of late
         self.over: deque[str] = deque(maxlen=200)
+        self.news: deque[Report] = deque(maxlen=20)  # what was handed to the client, and it has not told yet
         self.pause = asyncio.Event()
         self.began_at = 0.0
+        self.estimate = Estimate()  # of when what runs is over
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
@@ -195,7 +198,7 @@ class Session:
         scratch: bool = False, criterion: str = "", wake: str = "",
     ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
-        self.waits_for, self.began_at = caller, time.monotonic()
+        self.waits_for, self.began_at, self.estimate = caller, time.monotonic(), Estimate()
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
         finally:

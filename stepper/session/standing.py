@@ -53,9 +53,11 @@ def running(session: Session) -> answers.Running | None:
     step = begun.key if isinstance(begun.key, int) else None
     name = f"step {step}" if step is not None else f"cell {begun.number}" if begun.number else begun.cell_id
     seconds = max(0.0, (datetime.now(timezone.utc) - instant(begun.at)).total_seconds())
-    line = one_line(kernel.coming.last_line(), LINE) if kernel and kernel.coming else ""
-    cell_id = begun.cell_id if session.state.running else None
-    return answers.Running(name, step, cell_id, round(seconds, 1), begun.timeout, line, session.state.runs_on)
+    coming = kernel.coming if kernel else None
+    line = one_line(coming.last_line(), LINE) if coming else ""
+    left = session.estimate.look(seconds, coming.last_lines()) if coming else None
+    cell_id, took = begun.cell_id if session.state.running else None, round(seconds, 1)
+    return answers.Running(name, step, cell_id, took, begun.timeout, line, session.state.runs_on, left and round(left))
 
 
 def shown(session: Session) -> str:
@@ -64,7 +66,8 @@ def shown(session: Session) -> str:
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
-    return told_of(step_name(plan, step) if step else now.name, now.seconds, now.timeout, now.line)
+    name = step_name(plan, step) if step else now.name
+    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds)
 
 
 def waits(session: Session) -> str:

@@ -113,12 +113,15 @@ def _result(ended: reports.Ended) -> answers.CellResult:
 async def evaluate(session: Session, source: str, caller: Caller) -> answers.Evaluated:
     """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
 
-    Raise StepperError where there is no kernel: there is nothing to look at.
+    Raise StepperError where there is no kernel: there is nothing to look at. For agents that look at the data before
+    there is a cell (through MCP) it is started, unless what they may look for is lost.
     """
     if why := changes.halved(source):
         raise UsageError(why)
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
+        if caller.by == "mcp" and kernel is None and not session.state.lost:
+            kernel = await session.keeper.get(caller.environ)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, f"stepper run {session.name}")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy.model import Cell
-from stepper.words.handed import deadline
-from stepper.words.quotes import words
+from stepper.words.quotes import span, words
 from stepper.words.report import Report, bounded, capital, seconds
 
 ENDS = (
@@ -55,8 +54,8 @@ def goes_on(
 ) -> Report:  # fmt: skip
     """Return what is read of cells that go on although their answer is given."""
     where = f"{capital(name)} (id {one_line(cell_id, 100)}) is still running after {seconds(took)}"
-    text = "\n".join([f"stepper: {where} (deadline {deadline(timeout)}).", *printed, f"It goes on: {ENDS}."])
-    line = f"▶ {name} · still running after {seconds(took)} · deadline {deadline(timeout)}"
+    text = "\n".join([f"stepper: {where} (deadline {span(timeout)}).", *printed, f"It goes on: {ENDS}."])
+    line = f"▶ {name} · still running after {seconds(took)} · deadline {span(timeout)}"
     return Report(bounded(text), f"{line}{' | ' if last else ''}{last}")
 
 
@@ -69,7 +68,7 @@ def waits(behind: str) -> Report:
 def busy(name: str, runs: str, took: float, timeout: float) -> str:
     """Return why no code cell is written while one goes on."""
     return (
-        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}). {ENDS}."
+        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}). {ENDS}."
         " `queue: true` in .stepper/config.yaml lets cells wait in line"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
-from stepper.words.quotes import outputs_text
+from stepper.words.quotes import outputs_text, span
 from stepper.words.report import Report, bounded, capital, seconds, step_name
 
 LAST = 100  # of a line, for the person
@@ -18,21 +18,13 @@ ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
 MEANWHILE = "plan, markdown, reading, other notebooks"
 
 
-def deadline(timeout: float) -> str:
-    """Return a deadline for people."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if timeout >= 2 * size and not timeout * 10 % size:
-            return f"{timeout / size:g} {unit}"
-    return f"{timeout:g} s"
-
-
 def goes_on(
     name: str, cell: Cell, took: float, timeout: float, plan: Plan, step: Step | None, last: str,
     outputs: Sequence[dict[str, Any]], queue: bool, matched: str,
 ) -> Report:  # fmt: skip
     """Return what is read at once of a cell that was handed on."""
     about = f"{step_name(plan, step)}, " if step else ""
-    first = f"{capital(cell.label)} is still running after {seconds(took)} ({about}deadline {deadline(timeout)})."
+    first = f"{capital(cell.label)} is still running after {seconds(took)} ({about}deadline {span(timeout)})."
     parts = ["stepper: " + first, *([_woken_by(matched)] if matched else [])]
     parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
     lines = "wait in line" if queue else "are refused until then"
@@ -42,7 +34,7 @@ def goes_on(
         f" What ends it: {ENDS}; Esc does not."
     )
     where = step_name(plan, step) if step else cell.label
-    line = f"▶ {where} · still running after {seconds(took)} · deadline {deadline(timeout)} · you may go on;"
+    line = f"▶ {where} · still running after {seconds(took)} · deadline {span(timeout)} · you may go on;"
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
 
@@ -50,7 +42,7 @@ def still(name: str, runs: str, took: float, timeout: float, last: str) -> str:
     """Return what a session reads at its start of what was handed on before it and runs."""
     said = f" It printed last:\n| {last}" if last else ""
     return (
-        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}):"
+        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}):"
         f" you are woken with its report when it ends. What ends it: {ENDS}.{said}"
     )
 
@@ -67,7 +59,7 @@ def waits(name: str, behind: str) -> Report:
 def refused(name: str, runs: str, took: float, timeout: float) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (
-        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {deadline(timeout)}): this code"
+        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}): this code"
         f" cell was NOT written. You are woken when it ends; what can be done meanwhile: {MEANWHILE}."
         f" What ends it: {ENDS}. `queue: true` in .stepper/config.yaml lets cells wait in line."
     )

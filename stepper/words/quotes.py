@@ -119,16 +119,26 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
     return _shown("".join(map(_text_of, outputs))).rstrip("\n")
 
 
-def running(name: str, seconds: float, timeout: float, line: str) -> str:
-    """Return what is told of a cell while it runs, with what it printed last."""
-    return f"running {name} for {span(round(seconds))} of at most {span(timeout)}{': ' if line else ''}{line}"
+def running(name: str, seconds: float, timeout: float, line: str, left: float | None = None) -> str:
+    """Return what is told of a cell while it runs, with what it printed last, and how long it may take yet."""
+    took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+    ends = f", ≈ {about(left)} left" if left is not None else ""
+    return f"running {name} for {took} of at most {span(timeout)}{ends}{': ' if line else ''}{line}"
 
 
 def span(seconds: float) -> str:
-    """Return a long time in short."""
-    if seconds < 600:
-        return f"{seconds:g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{round(seconds / 3600, 1):g} h"
+    """Return a time that was set, such as a deadline."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size and not seconds * 10 % size:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def about(seconds: float) -> str:
+    """Return a time that is guessed."""
+    if seconds < 55:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    return f"{max(1, round(seconds / 60))} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
