@@ -218,6 +218,7 @@ def test_each_road_is_told_in_the_history(agent: Agent) -> None:
     agent.project.kill_daemon()
     agent.project.stepper("run", notebook.path.name, "--all")
     assert [run["by"] for run in agent.project.json("history")] == ["hook", "mcp", "cli", "cli"]
+    assert [line.split()[-2] for line in agent.project.stepper("history").stdout.splitlines()[1:]][1] == "mcp"
 
 
 def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
@@ -250,6 +251,8 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"source": "1", "after": 9}, "there is no cell '9'"),
         ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
         ({"source": "a = '\ud800'"}, "half of a character"),
+        ({"source": "1", "wait_seconds": float("nan")}, "'wait_seconds' is out of all bounds"),
+        ({"source": "1", "wait_seconds": 10**400}, "'wait_seconds' is out of all bounds"),
         ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
     ],
 )
@@ -300,7 +303,7 @@ def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
     assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
     mended = agent.run("y = 2", cell_id=added["cell_id"])
     assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
-    assert agent.ask("run", notebook=told["notebook"], which="pending")["ran"] == 1
+    assert agent.ask("run", notebook="", which="pending")["ran"] == 1
     assert agent.ask("status")["state"] == "complete"
 
 
@@ -394,6 +397,16 @@ def test_three_retries_stop_it(agent: Agent) -> None:
     cell = agent.run("d = {}\nd['a']")["cell_id"]
     states = [agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"]
     assert states == ["failed", "failed", "stopped"]
+
+
+def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(agent: Agent) -> None:
+    agent.project.new("One")
+    assert agent.ask("eval", source="1 + 1")["output"] == "2"
+    agent.run("x = 5")
+    agent.ask("shutdown", notebook=agent.ask("status")["notebook"])
+    with pytest.raises(StepperError, match="has no live kernel"):
+        agent.ask("eval", source="x")
+    assert "state lost" in agent.run("x = 6")["text"]
 
 
 def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
@@ -575,6 +588,13 @@ def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
     assert "\x1b" not in text and "\nstepper: forged" not in text and "| stepper: forged" in text
 
 
+def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
+    agent.project.notebook("r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"})
+    assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
+    with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+        agent.run("y <- 2", notebook="r")
+
+
 # --- who waits, and goes away ------------------------------------------------------------------------------------------
 
 
@@ -601,7 +621,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
 
 
 def test_what_runs_is_told_each_second(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepper.daemon.verbs.TICK_SECONDS", 0.02)
+    monkeypatch.setattr("stepper.daemon.requests.TICK_SECONDS", 0.02)
     agent.project.new("One")
     agent.run("import time\ntime.sleep(0.3)")
     runs = [each["running"] for each in agent.told]
@@ -684,9 +704,16 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     agent.add(SLOW, "print('two')", run=False)
     runs = agent.ask("run", notebook=notebook.path.name, which="pending", wait_seconds=0.4)
-    assert runs["call"] and "is still running" in runs["report"]
+    assert runs["call"] and runs["state"] == "running" and "is still running" in runs["text"]
     ended = agent.ask("status", wait_seconds=30)["ended"]
-    assert ended["state"] == "ok" and "2 cells of" in ended["text"] and len(agent.project.json("history")) == 2
+    assert ended["state"] == "ok" and "2 of 2 code cells ran, from the top." in ended["text"]
+    assert len(agent.project.json("history")) == len(ended["cells"]) == 2
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert told["state"] == "nothing to run" and "nothing ran" in told["text"]
+    agent.add("print('three')", run=False)
+    agent.run("raise ValueError(5)", cell_id=1)
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert told["state"] == "failed" and "ValueError" in told["text"] and "Not run: the 1 code cells" in told["text"]
 
 
 def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
@@ -768,6 +795,9 @@ def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
     first, second = real.cells(cells=drawn["cells"])
     assert first["pictures"] + second["pictures"] == drawn["figures"]
     assert f"Figure: {drawn['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+    looked = real.ask("eval", source="shown('blue')\nshown('red')")
+    assert len(looked["figures"]) == 2 and looked["figures"][1] in looked["text"]
+    assert real.ask("eval", source="1")["figures"] == []
     real.run("shown('red')", cell_id=-1)
     assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
 
@@ -794,3 +824,19 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     real.ask("shutdown", notebook=notebook.path.name)  # the life cycle of a session: ended, begun again, restored
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
+
+
+def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
+    notebook = real.project.new("Train", "Look")
+    runs = real.run(
+        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
+    )
+    assert runs["state"] == "running" and "Last lines:\n| round" in runs["text"] and "| round" in runs["line"]
+    lines = [each["running"]["line"] for each in real.told]
+    assert len(lines) >= 1 and lines[-1].startswith("round ")
+    assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
+    assert real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"  # its agent went away each time
+    assert real.ask("interrupt")["interrupted"]
+    ended = real.ask("status", wait_seconds=30)["ended"]
+    assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
+    assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))

@@ -23,7 +23,8 @@ from stepper.cli import complete, terminal
 from stepper.cli.main import EXIT_CODES, main
 from stepper.cli.present import PRESENT
 from stepper.ground.paths import Paths
-from stepper.policy.commands import COMMANDS, GROUPS
+from stepper.policy.arguments import GROUPS
+from stepper.policy.commands import COMMANDS
 from stepper.setup import shell
 from stepper.words import remedy
 from tests.conftest import ROOT, Project, code, reused, some_nightly

@@ -110,6 +110,19 @@ def test_the_look_before_an_edit(project: Project, counted: Callable[[], Counts]
     assert found == {}
 
 
+def test_the_hook_that_would_wake_the_agent_finds_a_short_cell_over(
+    project: Project, counted: Callable[[], Counts]
+) -> None:
+    notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
+    for _ in range(2):
+        payload = notebook.edited("replace", "x = 2", "a")
+        assert "ran ok" in project.hook("PostToolUse", payload).text
+        assert project.hook("Wake", payload).stdout == b""
+    found = counted()
+    found.pop("folders", None)
+    assert found == {}, "it reads, writes and starts nothing"
+
+
 def test_the_hook_process_loads_only_the_ground_and_what_python_starts_with(project: Project) -> None:
     notebook = project.notebook("a.ipynb", [code("x = 1", "a")])
     notebook.replace("a", "x = 2")
@@ -143,12 +156,21 @@ def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
     (env / "packages").symlink_to(ROOT)
     (env / "bin" / "python").write_text("#!/bin/sh\necho started\n")
     (env / "bin" / "python").chmod(0o755)
-    for name in ("batch", "active"):
+    for name in ("batch", "active", "handed"):
         (project.folder / ".stepper" / name).touch()
     for recorded in (True, False):  # where it is not, the script answers by itself
         if not recorded:
             (project.folder / ".stepper" / "token").unlink()
-        for event in ("PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "UserPromptSubmit", "SessionStart"):
+        for event in (
+            "PreToolUse",
+            "PostToolUse",
+            "PostToolBatch",
+            "Stop",
+            "UserPromptSubmit",
+            "SessionStart",
+            "Wake",
+            "Rearm",
+        ):
             environ = {"PATH": "/nowhere", "XDG_STATE_HOME": STATE}
             done = subprocess.run([script, event], input=b"{}\n", capture_output=True, env=environ)
             assert (done.returncode, done.stderr) == (0, b""), event

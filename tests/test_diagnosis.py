@@ -204,10 +204,10 @@ def test_an_event_loop_that_runs_already_is_the_kernels() -> None:
         assert "a cell can `await`" in said("RuntimeError", text)
 
 
-def test_a_deadline_names_the_line_and_how_to_get_more_time() -> None:
+def test_a_deadline_names_the_line() -> None:
     frame = Frame(4, 6, "f", ((6, "    wait()"),))
     text = said("Timeout", "", "`n`: 60", frames=(frame,), cells=[ONE])
-    assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60; " + adviser.MORE_TIME
+    assert text == "line 6 of cell 1 (id a) was running: `wait()`; `n`: 60"
 
 
 def test_what_goes_wrong_costs_no_report() -> None:

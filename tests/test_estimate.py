@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,12 @@ def looks(said: progressing.Said) -> tuple[float, list[tuple[float, float | None
     return end, told
 
 
-@pytest.mark.parametrize("case", progressing.END)
+def cases(*every: Callable[[], progressing.Said]) -> list[Any]:
+    """Each third one by day."""
+    return [pytest.param(case, marks=[pytest.mark.nightly] * (place % 3 > 0)) for place, case in enumerate(every)]
+
+
+@pytest.mark.parametrize("case", cases(*progressing.END))
 def test_the_end_is_told_in_time(case: Callable[[], progressing.Said]) -> None:
     end, told = looks(case())
     late = [(now, left) for now, left in told if now >= 0.2 * end]
@@ -36,7 +42,7 @@ def test_the_end_is_told_in_time(case: Callable[[], progressing.Said]) -> None:
     assert len(right) >= (0.75 if case is progressing.tqdm_slow_start else 0.9) * len(known)
 
 
-@pytest.mark.parametrize("case", progressing.NONE + progressing.RESETS)
+@pytest.mark.parametrize("case", cases(*progressing.NONE, *progressing.RESETS))
 def test_nothing_is_told_that_nobody_knows(case: Callable[[], progressing.Said]) -> None:
     end, told = looks(case())
     begin = 0.5 if case in progressing.RESETS else 0.2
@@ -72,6 +78,7 @@ def test_too_little_is_known() -> None:
     assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell
     assert counted((10, "1/10"), (20, "2/10")) == pytest.approx(80)
     assert counted((10, "5/10"), (20, "6/10")) is None  # it did not begin here
+    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(76)  # it was seen before
     assert counted((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
     assert counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None  # it hangs
     assert counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None  # the outer one is at its beginning

@@ -30,7 +30,7 @@ from stepper.kernel.wake import Watch
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.notebook.plainjson import load_json
-from stepper.policy import commands, events, firstline, gate, ledger, patterns, plan
+from stepper.policy import arguments, cellcommands, events, firstline, gate, ledger, patterns, plan
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell
 from stepper.policy.namespace import Namespace
@@ -551,6 +551,7 @@ def test_plans(data: Any) -> None:
 @tries(60, 2000)
 @given(told=ARGUMENTS.map(spelled) | st.binary(max_size=30) | DEEP.map(str.encode))
 def test_arguments(told: bytes) -> None:
-    for row in commands.VERBS.values():
+    assert cellcommands.CellRun in [row.arguments for row in arguments.VERBS.values()]
+    for row in arguments.VERBS.values():
         with contextlib.suppress(UsageError):
-            assert isinstance(commands.read(row.arguments, load_arguments(told)), row.arguments)
+            assert isinstance(arguments.read(row.arguments, load_arguments(told)), row.arguments)

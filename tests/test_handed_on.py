@@ -256,7 +256,8 @@ def test_cells_wait_in_line_and_each_wakes_the_agent(project: Project) -> None:
     edit = Edit(notebook, WAITS)
     assert "still running" in edit.answer.text and "wait in line" in edit.answer.text
     assert not notebook.before("insert", "1 + 1", edit.cell_id).denied
-    behind, last = Edit(notebook, "print('two')"), Edit(notebook, "print('three')")
+    another = Notebook(project, notebook.path, session="another")  # each is woken by its own
+    behind, last = Edit(another, "print('two')"), Edit(notebook, "print('three')")
     for each in (behind, last):
         told = each.answer.text
         assert "has NOT run yet: it waits in line behind step 1" in told, told

@@ -18,6 +18,7 @@ import pytest
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
 from stepper.ground.text import ODD, quoted, shown
+from stepper.notebook import creation
 from stepper.notebook import file as adapter
 from stepper.notebook.file import IpynbFile
 from stepper.policy.model import Outcome
@@ -247,7 +248,7 @@ def test_a_new_notebook_is_not_made_through_a_link(room) -> None:
     file, treasure, untouched = room
     folder_swapped(Path(file.path), treasure)
     with pytest.raises(OSError, match="symbolic link"):
-        adapter.create(os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p"))
+        creation.create(os.path.join(os.path.dirname(file.path), "new.ipynb"), adapter.Plan("p"))
     untouched()
 
 

@@ -301,6 +301,30 @@ def test_a_run_that_lost_its_daemon_is_recalled(room: Room) -> None:
     assert done.outputs[-1]["data"]["text/plain"] == "'result'"
 
 
+def test_a_run_that_lost_its_daemon_is_seen_from_then_on(room: Room) -> None:
+    source = "import time\nprint('loss nan')\nfor n in range(20):\n    print('loss', n)\n    time.sleep(0.1)\nprint('loss nan', n)\ntime.sleep(0.8)"
+    kernel = left(room, source, "f" * 32)
+    assert kernel is not None and not isinstance(kernel, Death)
+    lines: list[str] = []
+    matched: list[str] = []
+
+    async def watched() -> Any:
+        recalled = asyncio.create_task(kernel.recall("f" * 32, 20, LIMITS, "loss nan"))
+        while not recalled.done():
+            if kernel.coming:
+                lines.append(kernel.coming.last_line())
+                matched.append(kernel.coming.matched)
+            await asyncio.sleep(0.02)
+        return await recalled
+
+    done = room.wait(watched())
+    assert text(done) == "loss nan\n" + "".join(f"loss {n}\n" for n in range(20)) + "loss nan 19\n"
+    numbers = [int(line.removeprefix("loss ")) for line in dict.fromkeys(lines) if line[5:].isdigit()]
+    assert len(numbers) > 2 and numbers == sorted(numbers)
+    assert matched[0] == "" and matched[-1] == "loss nan 19" and "loss nan" not in matched
+    assert kernel.coming is None
+
+
 def test_what_runs_still_is_interrupted_where_nobody_asked_for_it(room: Room) -> None:
     kernel = left(room, "import time\nwhile True:\n    time.sleep(0.01)", "e" * 32)
     assert kernel is not None and not isinstance(kernel, Death)

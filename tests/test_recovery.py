@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,14 +167,27 @@ def test_a_cell_whose_hook_is_gone_too_is_told_with_the_next(project: Project) -
 @pytest.mark.nightly
 def test_output_that_nobody_took_is_said_to_be_missing(project: Project) -> None:
     notebook = project.new("Load")
-    flood = "for n in range(3000): print('x' * 1000, flush=True)\n"
-    thread, answers = in_background(project, notebook.edited("insert", WAITS + leaves("count") + flood, None))
+    flood = (
+        "print('first')\nfor n in range(9000): print('x' * 1000, flush=True)\n"
+        "import sys\nlast = sys.modules['_stepper_helper'].recall.__globals__['record'].last\n"
+        "print('held', sum(len(frame) for message in last['messages'] for frame in message), len(last['messages']))\n"
+        "'result'"
+    )
+    edit = notebook.edited("insert", WAITS + leaves("count") + flood, None)
+    thread, answers = in_background(project, edit)
     wait_until(lambda: busy(project))
     project.kill_daemon()
     (project.folder / "notebooks" / "go").touch()
     thread.join(60)
     assert "ran ok" in answers[0].text and "bytes of its output are missing" in answers[0].text, answers[0].text
     assert times(project, "count") == 1
+    head, gap, tail, result = notebook.cell(edit["tool_response"]["cell_id"])["outputs"]
+    assert "".join(head["text"]).startswith("begun\nover\nfirst\nxxx")
+    assert re.fullmatch(r"… [\d,]+ bytes of its output are missing: no daemon was .* …\n", "".join(gap["text"]))
+    text = "".join(tail["text"])
+    assert text.startswith("xxx") and "".join(result["data"]["text/plain"]) == "'result'"
+    held, messages = map(int, text.strip().rpartition("held ")[2].split())
+    assert 500_000 < held < 1_100_000 and messages < 5000, "what is in the user's memory has a bound"
 
 
 @pytest.mark.nightly

@@ -151,7 +151,12 @@ def test_a_daemon_that_is_killed_leaves_what_came_and_the_next_one_the_rest(proj
     long = Long(notebook)
     wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
     project.kill_daemon()
+    assert long.now["line"] == ""  # the next one hears what comes from then on
+    time.sleep(2)
     long.touch("more")
+    wait_until(lambda: long.now["line"] == "40%|████")
+    time.sleep(3)
+    assert text_of(long.cell) == f"begun\n {BAR}"  # which is not the whole
     long.ends()
     assert text_of(notebook.cell(long.cell_id)) == "begun\n 40%|████\nafter\n"
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())

@@ -31,7 +31,7 @@ def test_a_skill_is_short_and_says_when(skill: Path) -> None:
     assert len((skill / "SKILL.md").read_text().splitlines()) < 100
     assert head.get("disable-model-invocation", False) == (skill.name in LIFTING)
     assert head.get("user-invocable", True) == (skill.name != "stepping-notebooks")  # that one is the agent's
-    assert ("argument-hint" in head) == (skill.name in LIFTING | {"new-notebook"})
+    assert ("argument-hint" in head) == (skill.name in LIFTING | {"new-notebook", "notebook-status"})
 
 
 def test_the_five_commands_are_there() -> None:

@@ -11,7 +11,7 @@ import pytest
 from stepper.cli.main import HERE, main
 from stepper.cli.present import PRESENT
 from stepper.ground.errors import UsageError
-from stepper.policy import commands, gate
+from stepper.policy import arguments, commands, gate
 from stepper.policy.commands import COMMANDS
 from stepper.session import answers
 
@@ -21,11 +21,11 @@ DOCUMENTS = {
     "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook",
-    "run": "notebook ok ran cells skipped report results call",
-    "restore": "notebook ok ran cells skipped report results call gone",
+    "run": "notebook ok ran cells skipped report results",
+    "restore": "notebook ok ran cells skipped report results gone",
     "history": "notebook run cell_id step started_at duration_s outcome by",
     "report": "run cell_id step outcome fault text",
-    "eval": "notebook source outcome duration_s fault text output",
+    "eval": "notebook source outcome duration_s fault text output figures",
     "output": "notebook cell_id page pages text ended",
     "interrupt": "notebook interrupted",
     "restart": "notebook had_kernel",
@@ -42,7 +42,7 @@ WITHIN = {
     answers.Stop: "error cell_id question ways text",
     answers.HowFar: "done of what",
     answers.CellResult: "cell cell_id step run outcome duration_s fault output",
-    answers.PlannedStep: "id title criterion kind status reason",
+    answers.PlannedStep: "id title criterion kind status reason long",
 }
 
 
@@ -76,7 +76,7 @@ def test_the_command_line_has_each_row(name: str) -> None:
     more = {"as_json"} if PRESENT[name].has_json else set()
     more |= {"plan"} if name == "new" else set()
     more |= {"utc"} if PRESENT[name].has_times else set()
-    given = {field.name for field in commands.of_shell(COMMANDS[name].arguments)}
+    given = {field.name for field in arguments.of_shell(COMMANDS[name].arguments)}
     assert {parameter.name for parameter in command.params} == given | more
     assert COMMANDS[name].about
 
@@ -104,9 +104,9 @@ def test_whose_commands_they_are() -> None:
 )
 def test_arguments_that_are_not_so_are_named(row: type, told: dict, problem: str) -> None:
     with pytest.raises(UsageError, match=f"the request's argument {problem}"):
-        commands.read(row, told)
+        arguments.read(row, told)
 
 
 def test_what_is_null_or_unknown_is_left_out() -> None:
-    told = commands.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
+    told = arguments.read(commands.Output, {"cell": "a", "page": None, "of": "a newer stepper's"})
     assert dataclasses.asdict(told) == {"cell": "a", "page": 1, "follow": False, "notebook": None}

@@ -17,7 +17,8 @@ from stepper.cli.terminal import in_utc, say
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, find_project, project_of
 from stepper.hook import client
-from stepper.policy.commands import COMMANDS, GROUPS, Command, kind, of_shell
+from stepper.policy.arguments import GROUPS, Command, kind, of_shell
+from stepper.policy.commands import COMMANDS
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {

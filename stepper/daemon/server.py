@@ -20,7 +20,8 @@ import psutil
 from stepper import __version__, diagnosis
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
-from stepper.daemon.verbs import Request, answer
+from stepper.daemon.requests import Request
+from stepper.daemon.verbs import answer
 from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
 from stepper.diagnosis.adviser import Adviser
@@ -118,6 +119,8 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
+            calls.parting(session)
+        self.workspace.mark()
         self._show([])
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")

@@ -105,7 +105,12 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
         event = event if event == "Rearm" else "Wake again"
         if how == "stale":
             retired(paths)
-        sock = connect(paths) or start(paths, connect)
+        sock = connect(paths)
+        if not sock and event == "Rearm":  # a daemon that ends takes the mark away, once all is told
+            time.sleep(NAP_SECONDS)
+            if not os.path.exists(f"{paths.home}/handed"):
+                return False
+        sock = sock or connect(paths) or start(paths, connect)
     sock.close()
     given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
     if how and os.access(compiled, os.X_OK):

@@ -38,8 +38,9 @@ class Running:
     def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
         self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
-        self.watch = self.area.watch = Watch(wake) if wake else None
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
+        self.area.watch = self.captured.watch = Watch(wake) if wake else None
+        self.before: tuple[str, OutputArea] | None = None  # the request that runs before it, and what is heard of that
         self.caught = False  # an error did
         self.of_cell = False  # no silent code of stepper's own, nor a look beside the notebook
         self.done = Execution(Outcome.OK)
@@ -91,7 +92,11 @@ class Running:
         self.of_cell, self.msg_id, self.reply, self.error = True, request, None, None
         self.done = Execution(Outcome.OK, memory=self.done.memory)
         record, header = told["record"], dict[str, Any]()
-        for message in recorded(told):
+        missing = f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them"
+        for place, message in enumerate(recorded(told)):
+            if record["lost"] and place == record.get("head"):
+                said = {"name": "stderr", "text": f"… {missing} …\n"}
+                self.take({"msg_type": "stream", "header": {}, "parent_header": {}, "content": said})
             self.take(message)
             header = message["header"] if message["msg_type"] == "status" else header
         failed = self.error is not None or "fault" in self.done.told
@@ -99,7 +104,7 @@ class Running:
         self.take({"msg_type": "execute_reply", "header": header, "parent_header": {}, "content": reply})
         ended = await self.ended()
         if record["lost"]:
-            ended.notes.append(f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them")
+            ended.notes.append(missing)
         return ended
 
     def take_all(self, inbox: Inbox) -> None:
@@ -110,6 +115,9 @@ class Running:
                 self.take(message)
                 if self.idle and inbox is self.kernel.channels.iopub:
                     break
+            elif self.before and message["parent_header"].get("msg_id") == self.before[0]:
+                self.kernel.heard(message, self.before[1])
+                self.before[1].take(message)
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
 
@@ -123,8 +131,6 @@ class Running:
     def _take(self, kind: str, content: dict[str, Any], message: dict[str, Any]) -> None:
         if kind in SHOWN:
             self.kernel.shown(message)
-        if kind == "stream" and self.watch:
-            self.watch.take(content["name"], content["text"])
         if kind == "execute_reply":
             self.area.take(message)
             self.reply = {name: content.get(name) for name in ("status", "payload")}
@@ -209,8 +215,8 @@ class Running:
         # What Jupyter would make of `%load` and `set_next_input`.
         done.next_inputs = [str(item.get("text")) for item in payload if item.get("source") == "set_next_input"]
         done.notes += [self.guard.warning] if self.guard and self.guard.warning else []
-        if self.watch and self.watch.unseen and not self.watch.matched:
-            done.notes.append(f"{self.watch.unseen:,} characters came too fast to look for its wake pattern in them")
+        if area.watch and area.watch.unseen and not area.watch.matched:
+            done.notes.append(f"{area.watch.unseen:,} characters came too fast to look for its wake pattern in them")
         if kernel.channels.iopub.unread:
             unread, kernel.channels.iopub.unread = kernel.channels.iopub.unread, 0
             done.notes.append(f"{unread} message(s) of the kernel's could not be read: what they say is missing")

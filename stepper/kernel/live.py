@@ -106,15 +106,20 @@ class LiveKernel(Connection):
         await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
-    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over; None where it never began.
 
-        What it published is in the helper's record: nothing is listened to meanwhile. Raise KernelError.
+        What it published is in the helper's record; what comes meanwhile is for those who look on. Raise KernelError.
         """
         self.channels.open()
-        running = Running(self, max(0.0, seconds), limits)
-        ended = await self._run(running, "", silent=True)  # it is served behind what runs
+        running, area = Running(self, max(0.0, seconds), limits), Running(self, 0.0, limits, wake).area
+        running.before, self.coming = (request, area), area
+        try:
+            ended = await self._run(running, "", silent=True)  # it is served behind what runs
+        finally:
+            self.coming = None
         if ended.death is not None:
+            ended.outputs = area.outputs()  # the record is gone
             return ended
         why = self.interrupted
         await self._reach(GRACE_SECONDS)

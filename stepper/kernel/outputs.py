@@ -104,6 +104,8 @@ class OutputArea:
                 self.clear()
         elif kind == "stream":
             self._stream(str(content["name"]), str(content["text"]))
+            if self.watch:
+                self.watch.take(str(content["name"]), str(content["text"]))
         elif kind in SHOWN:
             self._show(message)
         elif kind == "error":

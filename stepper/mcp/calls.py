@@ -21,6 +21,8 @@ from stepper.mcp.stops import Context, Stops
 from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
 
 TICK_SECONDS = 1.0
+LONGEST_SECONDS = 86_400
+BACKGROUNDING = ("claude-code",)
 LAST_RUNS = 5  # of a notebook, in its status
 Given = Mapping[str, Any]
 Result = CallToolResult | InputRequiredResult
@@ -39,14 +41,27 @@ async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> R
     try:
         if wrong := problems(tool, given):
             return results.text(f"{tool.name} was not called: {'; '.join(wrong)}", error=True)
+        if "wait_seconds" in tool.arguments and not tool.reads and backgrounds(ctx):
+            given = {"wait_seconds": LONGEST_SECONDS, **given}
         if tool.name == "lift_stop":
             return await stops.lift(daemon, ctx, params)
-        return await ANSWERS.get(tool.name, _ran)(daemon, ctx, tool, given)
+        try:
+            return await ANSWERS.get(tool.name, _ran)(daemon, ctx, tool, given)
+        except GoneError:
+            if not tool.reads:
+                raise
+            return await ANSWERS[tool.name](daemon, ctx, tool, given)  # the next daemon knows it too
     except StepperError as error:
         return results.failed(error)
     except Exception as error:  # the SDK would say "internal server error" alone
         log.exception("%s failed", tool.name)
         return results.text(f"stepper itself failed: {type(error).__name__}: {error}", error=True)
+
+
+def backgrounds(ctx: Context) -> bool:
+    """Whether the client itself goes on beside a call that lasts, and wakes its agent with the answer."""
+    told = ctx.session.client_params
+    return told is not None and told.client_info.name in BACKGROUNDING
 
 
 def problems(tool: Tool, given: Given) -> list[str]:
@@ -96,7 +111,7 @@ async def _ran(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallTo
 
 
 async def _run_notebook(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    return results.text(texts.ran(await _asked(daemon, ctx, *tool.verb(given))))
+    return results.ran(await _asked(daemon, ctx, *tool.verb(given)))  # not asked again: that would run them again
 
 
 async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
@@ -169,7 +184,7 @@ async def _status(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     told, runs, report = await standing(daemon, given, ctx)
     ended = told.get("ended") or {}
     images = results.ran(ended).content[1:] if ended else ()
-    return results.data({**told, "history": runs, "report": report}, texts.standing(told, runs, report), images)
+    return results.data({**texts.held_short(told), "history": runs}, texts.standing(told, runs, report), images)
 
 
 async def standing(daemon: Daemon, given: Given, ctx: Context | None = None) -> tuple[Any, list[Any], str]:

@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import Any
 
 import anyio
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
@@ -37,6 +38,8 @@ from stepper.mcp.daemon import Daemon
 from stepper.mcp.stops import Context
 from stepper.mcp.tools import INSTRUCTIONS, TOOLS
 
+UNCHANGING: tuple[CacheableMethod, ...] = ("tools/list", "prompts/list", "resources/templates/list")
+HOUR_MS = 3_600_000
 SESSION_HEADER = "mcp-session-id"
 
 
@@ -124,6 +127,7 @@ class Face:
             version=__version__,
             title="stepper: Jupyter notebooks, one cell at a time",
             instructions=INSTRUCTIONS,
+            cache_hints=dict.fromkeys(UNCHANGING, CacheHint(HOUR_MS, "public")),
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_list_resources=self.list_resources,

@@ -40,20 +40,6 @@ def made(told: Told) -> str:
     return "\n".join([*lines, f"Its kernel runs in {where}: paths in cells are relative to that."])
 
 
-def ran(told: Told) -> str:
-    """Return what came of a notebook's cells: the report of the first that failed, each one's end, how many ran."""
-    notebook, lines = one_line(told["notebook"]), [told["report"]] if told["report"] else []
-    if told["call"]:  # it goes on
-        return "\n".join(lines)
-    for cell in told["results"]:
-        first = one_line(cell["output"], 100) if cell["output"] else ""
-        lines.append(f"cell {cell['cell']} (id {cell['cell_id']}): {cell['outcome']} in {cell['duration_s']:.1f} s")
-        lines[-1] += f": | {first}" if first else ""
-    if not told["cells"]:
-        return f"{notebook}: nothing to run."
-    return "\n".join([*cut(lines, "cells"), f"{notebook}: {told['ran']} of {told['cells']} cells ran ok."])
-
-
 def planned(told: Told) -> str:
     """Return a plan."""
     lines = [f"{one_line(told['notebook'])}: {'its plan' if told['steps'] else 'no plan'}"]
@@ -91,6 +77,15 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     if report and not told.get("ended"):
         parts += ["The last report:", report]
     return "\n".join(parts)
+
+
+def held_short(told: Told) -> dict[str, Any]:
+    """Return a status with as many rows and names as its text has."""
+    context = {
+        kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
+        for kind, held in (told.get("context") or {}).items()
+    }
+    return {**told, "steps": told["steps"][:MOST], "cells": told["cells"][:MOST], "context": context or None}
 
 
 def _of(step: Told) -> str:

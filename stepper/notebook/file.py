@@ -18,7 +18,7 @@ from stepper.ground.errors import NotebookError
 from stepper.notebook import arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap
-from stepper.notebook.plainjson import Changes, load_json, rewrite
+from stepper.notebook.plainjson import Change, Changes, load_json, rewrite
 from stepper.notebook.rawcells import cleared, renamed, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
@@ -200,14 +200,19 @@ class IpynbFile:
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+        self._change_cells([cell], partial(tagged, tag=tag))
 
-        def changes(document: Document) -> Changes:
-            index = document.find(Target.of(cell))
-            if index is None or tag in document.cells[index].tags:
-                return {}
-            return {index: partial(tagged, tag=tag)}
+    def clear(self, cells: Sequence[Cell]) -> None:
+        """Take the outputs of code cells away; raise NotebookError."""
+        code = [cell for cell in cells if cell.is_code]
+        self._late = {late: told for late, told in self._late.items() if late not in map(Target.of, code)}
+        self._change_cells(code, cleared)
 
-        self._change(changes)
+    def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
+        targets = [Target.of(cell) for cell in cells]
+        self._change(lambda document: {
+            index: change for target in targets if (index := document.find(target)) is not None
+        })  # fmt: skip
 
     def set_plan(self, plan: Plan) -> None:
         """Put the plan into `metadata.stepper`; raise NotebookError."""
@@ -229,14 +234,6 @@ class IpynbFile:
         self._rewrite(arranged)
         after = self.read().cells
         return after, [after[place] for place in others]
-
-    def clear(self, cells: Sequence[Cell]) -> None:
-        """Take the outputs of code cells away; raise NotebookError."""
-        targets = [Target.of(cell) for cell in cells if cell.is_code]
-        self._late = {late: told for late, told in self._late.items() if late not in targets}
-        self._change(lambda document: {
-            index: cleared for target in targets if (index := document.find(target)) is not None
-        })  # fmt: skip
 
     def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
         """Write what is to be changed of a fresh read; return what it was."""

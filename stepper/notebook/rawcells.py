@@ -61,9 +61,10 @@ def cleared(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
-    """Return the raw cell with a tag more."""
+    """Return the raw cell with a tag, as it was where it has it."""
     metadata = raw.get("metadata", {})
-    return as_written({**raw, "metadata": {**metadata, "tags": [*tags_of(metadata), tag]}})
+    tags = tags_of(metadata)
+    return raw if tag in tags else as_written({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
 
 
 def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepper.policy.commands import WHICH, Arguments, unshown
+from stepper.policy.arguments import Arguments, unshown
+from stepper.policy.commands import WHICH
 
 CELL = "The cell: its id, its number among the code cells, `cell-N`, or a negative index."
 AFTER = "The cell below which it goes; 'top' for above all. At the end when not given."
@@ -18,7 +19,11 @@ ACTIONS = ("delete", "move", "clear_output")
 OUTPUTS = ("none", "brief", "full")
 
 
-class CellRun(Arguments, name="cell run", runs_code=True, face="mcp"):
+class Cells(Arguments):
+    """What is done to cells."""
+
+
+class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
     """Write a cell and run it at once, as an edit of Claude Code's does; a cell that may not run is not written.
 
     `source` alone: a new cell. `cell_id` and `source`: that cell's source replaced. `old_string` and `new_string`: an
@@ -37,7 +42,7 @@ class CellRun(Arguments, name="cell run", runs_code=True, face="mcp"):
     wait_seconds: float = unshown(WAIT, default=60)
 
 
-class CellAdd(Arguments, name="cell add", runs_code=True, face="mcp"):
+class CellAdd(Cells, name="cell add", runs_code=True, face="mcp"):
     """Write new cells, in order and in one go, and run the code cells among them to the first that fails."""
 
     cells: list[Any] = unshown("Objects with `source` and `cell_type` (`code` when not given).", default=())
@@ -48,7 +53,7 @@ class CellAdd(Arguments, name="cell add", runs_code=True, face="mcp"):
     wait_seconds: float = unshown(WAIT, default=60)
 
 
-class CellChange(Arguments, name="cell change", face="mcp"):
+class CellChange(Cells, name="cell change", face="mcp"):
     """Delete cells, move them (in the order given) below another one, or take their outputs away; nothing runs."""
 
     action: str = unshown("What is done.", default="", choice=ACTIONS)

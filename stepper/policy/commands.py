@@ -1,128 +1,19 @@
-"""The commands, a row each: its name, what it is told, whether it runs code, whether it is the person's.
+"""The commands of a shell, a row each: its name, what it is told, whether it runs code, whether it is the person's.
 
-A row is a frozen dataclass: its fields are the arguments, its docstring is what help says, below its group's title. The
-daemon has a case for each (`daemon/verbs.py`), the command line a command and a rendering (`cli/present.py`), the gate
-its patterns. Rows of another `face` than the shell's (`cellcommands`), and `unshown` arguments, are other agents'.
+Help says them below their groups' titles. The daemon has a case for each (`daemon/verbs.py`), the command line a
+command and a rendering (`cli/present.py`), the gate its patterns. `unshown` arguments are other agents'.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING
+from typing import Any
 
-from stepper.ground.errors import UsageError
+from stepper.policy.arguments import KERNEL, PERSONS, PLAN, SETUP, VERBS, Arguments, option, unshown, word
 
-Told = TypeVar("Told", bound="Arguments")
-WHICH = "Which notebook; the current one when not given."
-NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
-    "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
-)  # fmt: skip
-GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
 CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
-KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
-}  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Command:
-    """A row."""
-
-    name: str
-    arguments: type[Any]
-    runs_code: bool  # nothing that an edit may not run here may be run by it
-    persons: bool  # what it does is the person's to decide: an agent's call of it asks
-    daemon: bool  # the daemon answers it, not the command line by itself
-    group: str  # one of GROUPS
-    examples: tuple[str, ...]  # calls, without `stepper`
-    alias: str  # the same by another name
-
-    @property
-    def about(self) -> str:
-        """What help says of it."""
-        return inspect.cleandoc(self.arguments.__doc__ or "")
-
-    @property
-    def summary(self) -> str:
-        """What the list of commands says of it: the first paragraph, in one line."""
-        return " ".join(self.about.split("\n\n")[0].split())
-
-
-COMMANDS: dict[str, Command] = {}  # that a shell has
-VERBS: dict[str, Command] = {}  # all that the daemon is asked for; those of `cellcommands` once that is loaded
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What a command is told; a class that names its command is a row of the table."""
-
-    def __init_subclass__(
-        cls,
-        name: str = "",
-        runs_code: bool = False,
-        persons: bool = False,
-        daemon: bool = True,
-        group: str = NOTEBOOKS,
-        examples: tuple[str, ...] = (),
-        alias: str = "",
-        face: str = "shell",
-    ) -> None:
-        """Make the class a frozen dataclass; one that inherits all is one already: each takes a millisecond."""
-        if inspect.get_annotations(cls):
-            dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
-        if name:
-            VERBS[name] = Command(name, cls, runs_code, persons, daemon, group, examples or (name,), alias)
-            COMMANDS.update({name: VERBS[name]} if face == "shell" else {})
-
-
-def word(default: Any = MISSING, **shell: Any) -> Any:
-    """An argument that a shell gives by its place: `metavar`, `many` (words, joined), `stdin` (`-`), `choice`."""
-    return field(default=default, metadata=shell)
-
-
-def option(about: str, default: Any = None, **shell: Any) -> Any:
-    """An argument that a shell gives by `--NAME`, or by `flag`."""
-    return field(default=default, metadata={"about": about, **shell})
-
-
-def unshown(about: str, default: Any = None, **more: Any) -> Any:
-    """An argument that no shell gives: other agents do."""
-    return field(default=default, metadata={"about": about, "unshown": True, **more})
-
-
-def of_shell(arguments: type[Arguments]) -> list[Field[Any]]:
-    """Return the arguments that a shell gives."""
-    return [each for each in fields(arguments) if not each.metadata.get("unshown")]
-
-
-def kind(argument: Field[Any]) -> type:
-    """Return the type of an argument that is given."""
-    return kinds(argument)[0]
-
-
-def kinds(argument: Field[Any]) -> tuple[type, ...]:
-    """Return the types that an argument may have."""
-    return KINDS[str(argument.type).removesuffix(" | None")]
-
-
-def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
-    """Return the arguments that a request tells, those that are null left out; raise UsageError."""
-    given = {}
-    for each in fields(arguments):
-        value = told.get(each.name)
-        if value is not None:
-            of = kinds(each)
-            if not isinstance(value, of) or (isinstance(value, bool) and bool not in of):
-                named = " or ".join(one.__name__ for one in of)
-                raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
-            if value not in (choice := each.metadata.get("choice", [value])):
-                raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
-            given[each.name] = value
-        elif each.default is MISSING:
-            raise UsageError(f"the request's argument {each.name!r} is missing")
-    return arguments(**given)
+WHICH = "Which notebook; the current one when not given."
 
 
 class OfNotebook(Arguments):
@@ -340,3 +231,6 @@ class Completion(
     """
 
     shell: str = word(choice=("bash", "zsh", "fish"))
+
+
+COMMANDS = {name: row for name, row in VERBS.items() if row.face == "shell"}

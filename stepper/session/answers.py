@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepper.policy.model import Fault
-from stepper.session.cellanswers import CellRan, Holds, Resources
+
+if TYPE_CHECKING:
+    from stepper.session.cellanswers import CellRan, Resources
 
 
 def to_json(answer: object) -> bytes:
@@ -193,14 +195,13 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
-    call: str = ""  # its id, where it goes on although this is answered: then the report tells how far it is
 
 
 @dataclass(frozen=True)
 class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
-    gone: int = 0
+    gone: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +264,7 @@ class Evaluated:
     fault: Fault | None
     text: str
     output: str
+    figures: Sequence[str] = ()  # the paths of the pictures that it showed, until the next code shows some
 
 
 @dataclass(frozen=True)
@@ -320,13 +322,19 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What another agent needs to go on, and the same as text."""
+class Holds:
+    """What an agent without memory must know of the kernel: names and what each is."""
 
     current_notebook: str | None = None
     imported_modules: Mapping[str, str] = field(default_factory=dict)
     defined_functions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context(Holds):
+    """What another agent needs to go on, and the same as text."""
+
     plan: Sequence[PlannedStep] = ()
     text: str = "No notebook was made here yet."
 

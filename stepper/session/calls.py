@@ -16,7 +16,7 @@ from typing import Any
 from stepper.ground.errors import StepperError
 from stepper.policy import events, firstline
 from stepper.policy.model import Cell
-from stepper.session import standing
+from stepper.session import answers, standing
 from stepper.session.callers import Call, Caller, Waker
 from stepper.session.keeper import now
 from stepper.session.session import Session
@@ -75,7 +75,7 @@ def goes_on(session: Session, call: Call) -> Report:
         return handed.waits(session.name, _name(session))
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
     outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    how_far = now_runs.seconds, now_runs.timeout, state.plan, state.plan.step(now_runs.step), now_runs.line
+    how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
     return handed.goes_on(
         session.name, cell, *how_far, outputs, session.outputs.limits().queue, _matched(session, call)
     )
@@ -86,7 +86,7 @@ def still(session: Session) -> str:
     now_runs = standing.running(session)
     if now_runs is None or not session.state.runs_on:
         return ""
-    return handed.still(session.name, now_runs.name, now_runs.seconds, now_runs.timeout, now_runs.line)
+    return handed.still(session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line)
 
 
 def refused(session: Session) -> str | None:
@@ -94,7 +94,11 @@ def refused(session: Session) -> str | None:
     now_runs = standing.running(session)
     if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
         return None
-    return handed.refused(session.name, _name(session), now_runs.seconds, now_runs.timeout)
+    return handed.refused(session.name, _name(session), now_runs.seconds, _till(now_runs))
+
+
+def _till(runs: answers.Running) -> str:
+    return handed.till(runs.timeout, runs.left_seconds)
 
 
 def _name(session: Session) -> str:
@@ -129,7 +133,7 @@ def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
         (session, call)
         for session in sessions
         for call in session.calls.values()
-        if (told := session.state.handed.get(call.id)) and told.session == owner
+        if not call.said and (told := session.state.handed.get(call.id)) and told.session == owner
         and not any(waker.waits for waker in call.wakers)
     ]  # fmt: skip
 
@@ -161,7 +165,10 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
         told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
         told.matched = told.matched and over
-    _tell(session, told)
+    if told.said:
+        _let_go(told)
+    else:
+        _tell(session, told)
 
 
 def _tell(session: Session, call: Call) -> None:
@@ -286,20 +293,27 @@ def taken_over(session: Session, owner: str) -> None:
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 
 
+def parting(session: Session) -> None:
+    """The daemon ends: what clients that live have taken, they tell."""
+    for call in list(session.calls.values()):
+        if call.said and call.teller and call.teller.lives():
+            forget(session, call)
+
+
 async def stopped(session: Session, seconds: float) -> str:
     """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
-    claims = [(call, Waker(Caller())) for call in session.calls.values() if call.handed]
-    for call, waker in claims:
-        call.wakers.insert(0, waker)
-    if not await session.interrupt():
-        return ""
-    if claims:
-        await asyncio.wait([waker.said for _, waker in claims], timeout=seconds)
+    mine = [call for call in session.calls.values() if call.handed and not (call.said or call.telling)]
+    for call in mine:
+        call.telling = True
+    interrupted = await session.interrupt()
+    if interrupted and mine:
+        await asyncio.wait([call.work for call in mine], timeout=seconds)
     texts = []
-    for call, waker in claims:
-        if waker.said.done():
-            texts.append(waker.said.result()[1].text)
+    for call in mine:
+        call.telling = False
+        if interrupted and call.work.done():
+            texts.append(came_of(call).text)
             forget(session, call)
-        elif waker in call.wakers:
-            call.wakers.remove(waker)
-    return "\n".join(texts) or handed.interrupted(session.name)
+        else:
+            _tell(session, call)
+    return "\n".join(texts) or (handed.interrupted(session.name) if interrupted else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepper.words.cells import CellRead
@@ -75,13 +75,3 @@ class Resources:
     machine: Load = field(default_factory=Load)
     cores: int = 1
     gpus: Sequence[Gpu] = ()
-
-
-@dataclass(frozen=True)
-class Holds:
-    """What an agent without memory must know of the kernel: names and what each is."""
-
-    current_notebook: str | None = None
-    imported_modules: Mapping[str, str] = field(default_factory=dict)
-    defined_functions: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.text import one_line
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import calls, edits, standing, unseen
+from stepper.session import answers, calls, edits, standing, unseen
 from stepper.session.callers import Caller
 from stepper.session.cellanswers import CellsChanged
 from stepper.session.patience import Came
@@ -134,6 +136,19 @@ async def _ran(
     figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
     state, names = _state(session, found, ended, to_run), [cell.id for cell in written]
     return Came(found.text, found.line, found.stop, found.ok, about.id, state, figures, names)
+
+
+def of_runs(session: Session, done: answers.Ran, ended: Sequence[Ended]) -> Came:
+    """Return what came of a notebook's run, as it is told of cells that were written."""
+    if not ended:
+        text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing ran."
+        return Came(text, "✓ nothing to run", ok=done.ok, state="nothing to run" if done.ok else "not run")
+    found, last, stop = report.of_runs(ended, done.cells, "code cells"), ended[-1], session.state.stop
+    text = found.text if done.ok or done.report in found.text else f"{found.text}\n{done.report}"
+    state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
+    figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
+    names = [each.cell.id for each in ended]
+    return Came(text, found.line, stop.block if stop else "", done.ok, last.cell.id, state, figures, names)
 
 
 def _not(found: Report, state: str = "refused") -> Came:

@@ -20,7 +20,7 @@ import time
 import traceback
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,8 +81,9 @@ class Coming:
 
     changes = 0  # none of it is written before the end
 
-    def __init__(self, run: Running, wake: str = "") -> None:
+    def __init__(self, run: Running, wake: str = "", before: Sequence[dict[str, Any]] = ()) -> None:
         self.run, self.wake = run, wake
+        self.skipped = [len(output.get("text", "")) for output in before]
 
     @property
     def matched(self) -> str:
@@ -90,7 +91,11 @@ class Coming:
         return next((line for line in lines if re.search(self.wake, line)), "")
 
     def outputs(self) -> list[dict[str, Any]]:
-        return [*self.run.outputs]
+        skip = dict(enumerate(self.skipped))
+        return [
+            {**each, "text": each["text"][skip.get(place, 0) :]} if "text" in each else each
+            for place, each in enumerate(self.run.outputs)
+        ]
 
     def last_line(self) -> str:
         return (self._text("stdout").splitlines() or [""])[-1]
@@ -174,7 +179,7 @@ class FakeKernel:
         self.now = self.runs[run.request] = run
         self.interrupted, self.listens = "", True
         threading.Thread(target=self._run, args=(run, code), daemon=True).start()
-        done = await self._until_over(run, timeout, wake)
+        done = await self._until_over(run, timeout, Coming(run, wake))
         if criterion and done.outcome is Outcome.OK:
             with contextlib.suppress(Exception):
                 done.told["criterion"] = {"holds": eval(criterion, self.names)}  # noqa: S307
@@ -187,9 +192,9 @@ class FakeKernel:
         self.listens = True
         return self.ended
 
-    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         run = self.runs.get(request)
-        return None if run is None else await self._until_over(run, seconds)
+        return None if run is None else await self._until_over(run, seconds, Coming(run, wake, [*run.outputs]))
 
     async def missed(self, request: str) -> list[dict[str, Any]]:
         return [message for message in self.kept if message["parent_header"]["msg_id"] == request]
@@ -259,9 +264,9 @@ class FakeKernel:
             shown = {"execution_count": run.number, "data": {"text/plain": repr(value)}, "metadata": {}}
             run.outputs.append({"output_type": "execute_result", **shown})
 
-    async def _until_over(self, run: Running, seconds: float, wake: str = "") -> Execution:
+    async def _until_over(self, run: Running, seconds: float, coming: Coming | None = None) -> Execution:
         until, killed = time.monotonic() + seconds, float("inf")
-        self.busy, self.coming = True, Coming(run, wake)
+        self.busy, self.coming = True, coming
         try:
             while not run.over.is_set():
                 now = time.monotonic()

@@ -80,6 +80,8 @@ async def over(session: Session, owner: str, caller: Caller, seconds: float) -> 
             call.wakers.remove(waker)
     told = waker.said.result()[0] if waker.said.done() else None
     waker.said.cancel()
+    if told is not None:
+        told.telling = False
     if told is None or not told.work.done():
         return goes_on(session, told or mine[0])
     found = of_call(session, told)

@@ -141,10 +141,11 @@ class Kernel(Protocol):
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
 
-    async def recall(self, request: str, seconds: float, limits: Limits) -> Execution | None:
+    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
 
-        None where it never began. Raise KernelError where the kernel does not answer.
+        None where it never began. Raise KernelError where the kernel does not answer. Until then `coming` is what
+        comes from now on, which is not the whole.
         """
 
     async def missed(self, request: str) -> list[dict[str, Any]]:

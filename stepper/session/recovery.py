@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from stepper.ground.errors import KernelError, NotebookError
-from stepper.policy import plan, turn
+from stepper.policy import firstline, plan, turn
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
 from stepper.session.ports import Execution
@@ -59,7 +59,7 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
     session.keeper.foreign = False
     left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
-        return await kernel.recall(cut.request, left, limits)
+        return await kernel.recall(cut.request, left, limits, firstline.parse(cut.source).wake)
     except KernelError as error:
         await kernel.shutdown()
         return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))

@@ -11,7 +11,6 @@ from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
-from stepper.session.cellanswers import Holds
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
@@ -194,14 +193,14 @@ async def context(session: Session) -> answers.Context:
     return answers.Context(**vars(_holds(session, known)), plan=steps, text=text)
 
 
-async def holds(session: Session) -> Holds:
+async def holds(session: Session) -> answers.Holds:
     """Return what the kernel holds, as far as it is known: a cell that runs is not waited for."""
     return _holds(session, (await namespace(session))[0])
 
 
-def _holds(session: Session, known: Namespace) -> Holds:
+def _holds(session: Session, known: Namespace) -> answers.Holds:
     variables = {name: brief.describe(variable) for name, variable in known.variables.items()}
-    return Holds(session.name, known.modules, known.functions, variables)
+    return answers.Holds(session.name, known.modules, known.functions, variables)
 
 
 async def namespace(session: Session) -> tuple[Namespace, bool]:

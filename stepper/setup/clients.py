@@ -7,6 +7,7 @@ stranger's repository names without asking. Ours are known by that script; the r
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ def _walking(**more: Any) -> Callable[[str], Entry]:
     return lambda project: {"command": "sh", "args": ["-c", WALK], **more}
 
 
+def _codex(project: str) -> Entry:
+    """Codex hands on a few variables alone: where this user's installs are recorded, if elsewhere, is not of them."""
+    state = os.environ.get("XDG_STATE_HOME")
+    entry = {"command": "sh", "args": ["-c", WALK], "tool_timeout_sec": 86_400}
+    return {**entry, "env": {"XDG_STATE_HOME": state}} if state else entry
+
+
 def _at(folder: str = "", **more: Any) -> Callable[[str], Entry]:
     return lambda project: {**more, "command": f"{folder or project}/{settings.SCRIPT}", "args": [EVENT]}
 
@@ -52,9 +60,7 @@ CLIENTS = {
         ".mcp.json", "mcpServers", _walking(alwaysLoad=True), "Claude Code asks once whether to start it."
     ),
     "cursor": Client(".cursor/mcp.json", "mcpServers", _at("${workspaceFolder}")),
-    "codex": Client(
-        ".codex/config.toml", "mcp_servers", _walking(tool_timeout_sec=86_400), "It holds in a trusted project."
-    ),
+    "codex": Client(".codex/config.toml", "mcp_servers", _codex, "It holds in a trusted project."),
     "gemini": Client(".gemini/settings.json", "mcpServers", _walking(timeout=86_400_000)),
     "vscode": Client(".vscode/mcp.json", "servers", _at("${workspaceFolder}", type="stdio")),
     "zed": Client(".zed/settings.json", "context_servers", _at(source="custom", env={}), "The path is this machine's."),
@@ -196,8 +202,12 @@ def _without(client: Client, text: str, before: str | None) -> str | None:
 
 
 def _toml(entry: Entry) -> str:
-    """Return our table: all values are strings, numbers or lists of strings, which JSON writes as TOML does."""
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items()]
+    """Return our table: strings, numbers and lists of strings JSON writes as TOML does."""
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "env"]
+    table = ", ".join(
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.get("env", {}).items()
+    )
+    lines += [f"env = {{ {table} }}"] if table else []
     return "\n".join([BLOCK, *lines, ""])
 
 

@@ -156,12 +156,14 @@ class StreamClaude:
             start_new_session=True,
         )
 
-    def send(self, words: str) -> None:
-        """Hand in a prompt; it may wait until the turn that goes on is over."""
+    def send(self, words: str, last: bool = False) -> None:
+        """Hand in a prompt, which may wait until the turn that goes on is over; close the input after the last one."""
         message = {"role": "user", "content": [{"type": "text", "text": words}]}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"type": "user", "message": message}).encode() + b"\n")
         self.process.stdin.flush()
+        if last:
+            self.process.stdin.close()
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +16,9 @@ from stepper.ground.paths import Paths
 from stepper.setup import install, refuse
 from tests.conftest import make_env
 
+from .client import InteractiveClaude
 from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
-from .model import Block, Message, ScriptedModel, text
+from .model import Block, Message, ScriptedModel, shown_in, text, tool
 from .test_main_job import history, insert, news, read, stepper, wait_until
 
 Model = Callable[..., ScriptedModel]
@@ -74,12 +74,15 @@ def finish(notebook: Path) -> None:
 def second(notebook: Path) -> Callable[[list[Message]], list[Block]]:
     """The second step, below the first one's cell."""
 
-    def step(messages: list[Message]) -> list[Block]:
-        cells = json.loads(notebook.read_text())["cells"]
-        trained = next(cell["id"] for cell in cells if cell["cell_type"] == "code")
-        return [insert(notebook, "print('tested')", trained)]
+    def step(_: list[Message]) -> list[Block]:
+        found = json.loads(notebook.read_text())["cells"]
+        return [insert(notebook, "print('tested')", next(cell["id"] for cell in found if cell["cell_type"] == "code"))]
 
     return step
+
+
+def bash(command: str) -> Block:
+    return tool("Bash", {"command": command, "description": "Call it"})
 
 
 def status(notebook: Path) -> list[str]:
@@ -91,23 +94,15 @@ def flat(screen: str) -> str:
     return " ".join(screen.split())
 
 
-def dump(model, client=None) -> None:
-    import re
-
-    if client:
-        print("=== SCREEN\n" + re.sub(r"\n\n+", "\n", client.screen()).replace("─" * 20, ""))
-    for i in range(1, len(model.requests)):
-        print("--- REQ", i, news(model, i)[-2000:])
-
-
 def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
+    """The person talks meanwhile, and breaks off what the agent does then."""
     model = scripted_model(
         [read(notebook)],
         [train(notebook)],
         [text("It trains.")],
-        [text("Still at it.")],
+        [bash("sleep 20")],
         second(notebook),
         [text("That is the end.")],
     )
@@ -115,18 +110,25 @@ def test_the_agent_goes_on_by_itself_when_its_long_cell_has_ended(
     client.send("Begin.")
     client.wait_for("It trains.")
     client.send("How is it going?")
-    client.wait_for("Still at it.")
+    client.wait_for("$ sleep 20")
     client.keys("Escape")
+    client.wait_for("Interrupted")
     assert status(notebook)[1:] == ["running", "pending"]
     finish(notebook)
     screen = flat(client.wait_for("That is the end."))
-    assert '▶ step 1 of 2 "Train" · still running after ' in screen and "| epoch 1/2: loss 0.5" in screen
-    assert screen.count(SUMMARY) == 1 and "problem" not in screen
-    assert "| epoch 1/2: loss 0.5" in news(model, 2) and "you are woken with its report when it ends" in news(model, 2)
-    assert "Train" not in news(model, 3)
-    assert "NOT USER INPUT" in news(model, 4) and "ran ok in" in news(model, 4)
-    assert "| epoch 2/2: loss nan" in news(model, 4) and 'Next: step 2 of 2 "Test"' in news(model, 4)
-    assert "epoch" not in news(model, 5)
+    assert (
+        '▶ step 1 of 2 "Train" · still running after ' in screen
+        and "`stop the cell` ends it | epoch 1/2: loss" in screen
+    )
+    assert screen.count(SUMMARY) == 1 and f'{SUMMARY} ⎿ UserPromptSubmit says: ✓ step 1 of 2 "Train" · ok' in screen
+    told = news(model, 2)
+    assert (
+        "is still running after" in told and "| epoch 1/2: loss 0.5" in told and "you are woken with its report" in told
+    )
+    assert "Train" not in news(model, 3) and "stepper" not in news(model, 3)
+    told = news(model, 4)
+    assert "NOT USER INPUT" in told and "ran ok in" in told and "| epoch 2/2: loss nan" in told
+    assert 'Next: step 2 of 2 "Test"' in told and "epoch" not in news(model, 5)
     assert status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
 
 
@@ -135,7 +137,12 @@ def test_the_agent_is_woken_where_prompts_come_as_a_stream(
     project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
 ) -> None:
     model = scripted_model(
-        [read(notebook)], [train(notebook)], [text("It trains.")], [text("Yes.")], second(notebook), [text("The end.")]
+        [read(notebook)],
+        [train(notebook)],
+        [text("It trains.")],
+        [text("Yes.")],
+        second(notebook),
+        [text("The end.")],
     )
     client = stream_claude(model)
     client.send("Begin.")
@@ -144,64 +151,96 @@ def test_the_agent_is_woken_where_prompts_come_as_a_stream(
     client.wait_for("Yes.")
     finish(notebook)
     client.wait_for("The end.")
-    dump(model)
+    assert client.results == ["It trains.", "Yes.", "The end."]
     assert "still running after" in news(model, 2) and "ran ok in" in news(model, 4)
     assert status(notebook) == ["complete", "done", "done"]
 
 
 @pytest.mark.nightly
-def test_a_stream_that_is_over_and_a_single_prompt_wait_for_the_end(
-    project: Path, notebook: Path, scripted_model: Model, claude: ClaudeFactory
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_agent_whom_nobody_could_wake_waits_for_the_end(
+    project: Path,
+    notebook: Path,
+    scripted_model: Model,
+    claude: ClaudeFactory,
+    stream_claude: StreamFactory,
+    streamed: bool,
 ) -> None:
-    """Nobody could wake that agent."""
-    source = LONG.format(f"{notebook}.go").replace(
-        "while not", "until = time.time() + 4\nwhile time.time() < until and not"
-    )
-    model = scripted_model([read(notebook)], [insert(notebook, source, "cell-0")], second(notebook), [text("The end.")])
-    assert claude(model).prompt("Begin.").text == "The end."
-    dump(model)
+    """`claude -p PROMPT`, and a stream that ended with its only prompt."""
+    slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
+    model = scripted_model([read(notebook)], [slow], second(notebook), [text("The end.")])
+    if streamed:
+        client = stream_claude(model)
+        client.send("Begin.", last=True)
+        client.wait_for("The end.")
+    else:
+        assert claude(model).prompt("Begin.").text == "The end."
     assert "still running" not in model.shown() and "ran ok in 4." in news(model, 2)
     assert status(notebook) == ["complete", "done", "done"]
 
 
 @pytest.mark.nightly
-def test_a_stream_that_is_over(
-    project: Path, notebook: Path, scripted_model: Model, stream_claude: StreamFactory
+def test_a_subagent_waits_for_the_end(
+    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    """Nobody could wake that agent."""
-    source = LONG.format(f"{notebook}.go").replace(
-        "while not", "until = time.time() + 4\nwhile time.time() < until and not"
-    )
-    model = scripted_model([read(notebook)], [insert(notebook, source, "cell-0")], second(notebook), [text("The end.")])
-    client = stream_claude(model)
+    """Its client would wake the main agent."""
+    slow = insert(notebook, "import time\ntime.sleep(4)\nprint('trained')", "cell-0")
+    task = {"description": "Train", "prompt": "SUBTASK", "subagent_type": "general-purpose"}
+    mine = [[tool("Agent", task)], [text("Under way.")], [text("That is the end.")]]
+    its = [[read(notebook)], [slow], [text("It is trained.")]]
+    subagents: list[list[Message]] = []
+
+    def either(messages: list[Message]) -> list[Block]:
+        if "Begin." in shown_in(messages):
+            return mine.pop(0)
+        subagents.append(messages)
+        return its.pop(0)
+
+    model = scripted_model(*[either] * 6)
+    client = interactive_claude(model)
     client.send("Begin.")
-    client.process.stdin.close()
-    client.wait_for("The end.")
-    dump(model)
-    assert "still running" not in model.shown() and "ran ok in 4." in news(model, 2)
-    assert status(notebook) == ["complete", "done", "done"]
+    screen = client.wait_for("That is the end.")
+    assert "ran ok in 4." in shown_in(subagents[-1]) and SUMMARY not in screen
+    assert not any("is still running after" in shown_in(request) for request in model.requests)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["words", "command"])
+@pytest.mark.parametrize("how", ["Stop the cell.", "/notebook-status stop", "stepper interrupt"])
 def test_the_person_ends_a_long_cell(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory, how: str
 ) -> None:
-    model = scripted_model(
-        [read(notebook)], [train(notebook)], [text("It trains.")], [text("It was stopped.")], [text("more")]
-    )
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It was stopped.")])
+    model.then([text("Nothing new.")])
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
-    if how == "words":
-        client.send("Stop the cell.")
-    else:
+    if how.startswith("stepper"):
         stepper(project, "interrupt", str(notebook))
-    client.wait_for("It was stopped.")
-    time.sleep(2)
-    dump(model, client)
-    assert "CANCELLED" in news(model, 3)
-    assert len(model.requests) == 4 and status(notebook)[1] == "interrupted"
+    else:
+        client.send(how)
+    screen = client.wait_for("It was stopped.")
+    assert "was CANCELLED after" in news(model, 3) and "| epoch 1/2: loss 0.5" in news(model, 3)
+    assert (SUMMARY in screen) is how.startswith("stepper")
+    client.send("And now?")  # it is told once, and nobody is sent on
+    client.wait_for("Nothing new.")
+    assert "CANCELLED" not in news(model, 4) and len(model.requests) == 5
+    assert status(notebook) == ["ready", "interrupted", "pending"]
+    wait_until(lambda: not sleepers(project))
+
+
+@pytest.mark.nightly
+def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
+    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It was ended.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    wait_until(lambda: len(sleepers(project)) == 1)
+    stepper(project, "shutdown")
+    client.wait_for("It was ended.")
+    wait_until(lambda: not sleepers(project))
+    assert "was CANCELLED after" in news(model, 3) and not os.listdir(Paths(str(project)).runtime)
 
 
 @pytest.mark.nightly
@@ -214,14 +253,12 @@ def test_a_daemon_that_dies_loses_nothing(
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
-    os.kill(daemon(project), signal.SIGKILL)
-    time.sleep(2)
+    daemon = json.loads(stepper(project, "status", "--json"))["daemon"]["pid"]
+    os.kill(daemon, signal.SIGKILL)
     finish(notebook)
-    try:
-        client.wait_for("The end.")
-    finally:
-        dump(model, client)
-    assert "| epoch 2/2: loss nan" in news(model, 3)
+    screen = client.wait_for("The end.")
+    assert screen.count(SUMMARY) == 1 and "UserPromptSubmit says: ✓ run 1 · ok" in screen
+    assert "| epoch 2/2: loss nan" in news(model, 3) and "lost its daemon and went on" in news(model, 3)
     assert status(notebook) == ["complete", "done", "done"] and len(history(notebook)) == 2
 
 
@@ -229,86 +266,86 @@ def test_a_daemon_that_dies_loses_nothing(
 def test_a_kernel_that_dies_wakes_the_agent(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    model = scripted_model(
-        [read(notebook)], [train(notebook)], [text("It trains.")], [text("It is lost.")], [text("The end.")]
-    )
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")], [text("It is lost.")])
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
     kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]["pid"]
     os.kill(kernel, signal.SIGKILL)
-    t = time.time()
-    wait_until(lambda: len(model.requests) > 3)
-    print("after", time.time() - t)
-    client.wait_for("It is lost.")
-    time.sleep(1)
-    dump(model, client)
+    screen = client.wait_for("It is lost.")
+    assert "kernel died (SIGKILL): all variables are lost" in news(model, 3) and "❌ Execution stopped" in screen
+    assert status(notebook) == ["stopped", "failed", "pending"]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("ended", ["before", "after"])
-def test_it_goes_on_when_the_session_ends_and_the_next_one_is_told(
+@pytest.mark.parametrize("ended", ["/exit", "kill -9"])
+def test_the_next_session_is_told_what_became_of_it(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory, ended: str
 ) -> None:
     model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")])
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It trains.")
-    client.send("/exit")
-    time.sleep(2)
-    print(status(notebook))
-    client.close()
-    if ended == "before":
-        finish(notebook)
-        wait_until(lambda: status(notebook)[1] == "done")
-        model.then([text("I see.")], [text("more")])
-    else:
-        model.then([text("Woken.")], [text("I see.")])
+    leave(client, project, ended)
+    assert status(notebook)[1] == "running"
+    finish(notebook)
+    wait_until(lambda: status(notebook)[1] == "done")
+    model.then([text("I see.")], [text("Nothing new.")])
     client = interactive_claude(model, "--continue")
-    if ended == "after":
-        time.sleep(3)
-        dump(model, client)
-        finish(notebook)
-        client.wait_for("Woken.")
     client.send("Go on.")
     client.wait_for("I see.")
-    time.sleep(1)
-    dump(model, client)
+    assert "ended meanwhile" in news(model, 3) and "| epoch 2/2: loss nan" in news(model, 3)
+    client.send("And now?")
+    client.wait_for("Nothing new.")
+    assert "epoch" not in news(model, 4) and SUMMARY not in client.screen()
+
+
+@pytest.mark.nightly
+def test_the_next_session_is_woken_by_what_goes_on(
+    project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
+) -> None:
+    model = scripted_model([read(notebook)], [train(notebook)], [text("It trains.")])
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It trains.")
+    leave(client, project, "/exit")
+    model.then([read(notebook)], second(notebook), [text("The end.")])
+    client = interactive_claude(model, "--continue")
+    wait_until(lambda: bool(sleepers(project)))
+    finish(notebook)
+    screen = client.wait_for("The end.")
+    assert screen.count(SUMMARY) == 1 and '✓ step 1 of 2 "Train" · ok' in screen
+    assert "ran ok in" in news(model, 3) and status(notebook) == ["complete", "done", "done"]
 
 
 @pytest.mark.nightly
 def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    source = (
-        LONG.format(f"{notebook}.go")
-        .replace("timeout=2h", 'timeout=2h wake="loss.*nan"')
-        .replace("while", 'time.sleep(4)\nprint("loss nan now", flush=True)\nwhile')
-    )
+    said = LONG.format(f"{notebook}.go").replace("2h", '2h wake="loss.*nan"')
+    said = said.replace("while", "time.sleep(3)\nprint('epoch 2/2: loss nan', flush=True)\nwhile")
     model = scripted_model(
         [read(notebook)],
-        [insert(notebook, source, "cell-0")],
+        [insert(notebook, said, "cell-0")],
         [text("It trains.")],
-        [text("It went wrong, it may go on.")],
+        [text("It may go on.")],
         second(notebook),
         [text("The end.")],
     )
     client = interactive_claude(model)
     client.send("Begin.")
-    client.wait_for("It trains.")
-    client.wait_for("It went wrong")
-    time.sleep(1)
-    print(status(notebook))
+    client.wait_for("It may go on.")
+    assert "| epoch 2/2: loss nan" in news(model, 3) and "You are woken once more" in news(model, 3)
+    assert status(notebook)[1] == "running"
     finish(notebook)
-    try:
-        client.wait_for("The end.")
-    finally:
-        dump(model, client)
+    screen = flat(client.wait_for("The end."))
+    assert screen.count(SUMMARY) == 2 and "`wake=` | epoch 2/2: loss nan" in screen
+    assert "ran ok in" in news(model, 4) and status(notebook) == ["complete", "done", "done"]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("queue", [False, True])
-def test_further_cells_and_another_notebook(
+def test_further_cells_of_the_notebook_wait_and_other_notebooks_go_on(
     project: Path, notebook: Path, scripted_model: Model, interactive_claude: InteractiveFactory, queue: bool
 ) -> None:
     configured(project, queue=queue)
@@ -318,26 +355,38 @@ def test_further_cells_and_another_notebook(
         [train(notebook)],
         second(notebook),
         [insert(other, "print('other')", "cell-0")],
-        [text("Both under way.")],
-        [text("woken one")],
-        [text("woken two")],
-        [text("woken three")],
+        [text("Is both to go on?")],  # nobody is sent on
     )
     client = interactive_claude(model)
     client.send("Begin.")
-    client.wait_for("Both under way.")
-    dump(model, client)
+    client.wait_for("Is both to go on?")
+    assert status(other)[1] == "done" and status(notebook)[1:] == ["running", "pending"]
+    if queue:
+        assert "has NOT run yet: it waits in line behind step 1" in news(model, 3)
+    else:
+        assert "step 1 of notebooks/" in news(model, 3) and "this code cell was NOT written" in news(model, 3)
     finish(notebook)
-    client.wait_for("woken two" if queue else "woken one")
-    time.sleep(2)
-    dump(model, client)
+    wait_until(lambda: status(notebook)[2] == "done" if queue else len(model.requests) > 5, 40)
+    client.wait_for('✓ step 2 of 2 "Test" · ok' if queue else '✓ step 1 of 2 "Train" · ok')
     configured(project)
+    shown = model.shown()
+    assert shown.count("| epoch 2/2: loss nan") == 1 and shown.count("| tested") == queue
 
 
-def daemon(project: Path) -> int:
-    (found,) = [
-        p.pid
-        for p in psutil.process_iter(["cmdline"])
-        if "stepper.daemon" in " ".join(p.info["cmdline"] or []) and str(project) in " ".join(p.info["cmdline"] or [])
-    ]
-    return found
+def leave(client: InteractiveClaude, project: Path, how: str) -> None:
+    """End the client; what sleeps for it ends with it."""
+    asleep = sleepers(project)
+    if how == "/exit":
+        client.type(how)
+        client.keys("Enter")
+    else:
+        os.kill(asleep[0].ppid(), signal.SIGKILL)
+    psutil.wait_procs(asleep, 20)
+    assert not sleepers(project)
+    client.close()
+
+
+def sleepers(project: Path) -> list[psutil.Process]:
+    """The hook processes that wait to wake the agent."""
+    waits = [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[-1] in ("Wake", "Rearm")]
+    return [process for process in waits if str(project) in process.info["cmdline"]]
