@@ -61,7 +61,7 @@ class Client:
 
     name = ""
     model_type: type[ScriptedModel] = ScriptedModel
-    settings = ""  # the file below its home that names the servers, as `stepper mcp --config` prints them
+    settings = ""  # the file below its home that names the servers, or says that the project's own are trusted
 
     def __init__(self, project: Path, home: Path, model: ScriptedModel, servers: str) -> None:
         self.project, self.home, self.model = project, home, model
@@ -111,9 +111,11 @@ base_url = "{self.model.url}/v1"
 wire_api = "responses"
 {servers}"""
 
-    def prompt(self, words: str, timeout: float = 120, *flags: str) -> Ended:
-        anything = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
-        return run([*self.install(), "exec", "--json", *anything, *flags, words], self.project, self.env, timeout)
+    def prompt(self, words: str, timeout: float = 120) -> Ended:
+        command = [*self.install(), "exec", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+        # else the first request goes out before the server is there
+        command += ["--skip-git-repo-check", "-c", "mcp_servers.stepper.required=true", words]
+        return run(command, self.project, self.env, timeout)
 
 
 class Gemini(Client):

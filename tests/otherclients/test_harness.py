@@ -19,7 +19,7 @@ SERVER = str(Path(__file__).with_name("small_server.py"))
 def servers(kind: type[Client]) -> str:
     """The small server, as the client's settings name it."""
     if kind is Codex:
-        return f'[mcp_servers.stepper]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\nrequired = true\n'
+        return f'[mcp_servers.stepper]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
     return json.dumps({"mcpServers": {"stepper": {"command": sys.executable, "args": [SERVER]}}})
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stepper.mcp import calls
 from tests.realclient.conftest import InteractiveFactory, claude_binary, home, interactive_claude, scripted_model
 from tests.realclient.model import ScriptedModel
 
@@ -20,22 +22,29 @@ from .conftest import Start
 from .models import Call
 
 __all__ = ["claude_binary", "home", "interactive_claude", "scripted_model"]  # the fixtures of the client's harness
+FILES = {"claude": ".mcp.json", "codex": ".codex/config.toml", "gemini": ".gemini/settings.json"}
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
 
 
-def servers(kind: type[Client], installed: Path) -> str:
-    """Our server, as the client's settings name it."""
-    command = str(installed / ".stepper/env/bin/stepper")
-    if kind is Codex:
-        known = f'env = {{ XDG_STATE_HOME = "{os.environ["XDG_STATE_HOME"]}" }}'  # it hands few variables on
-        return f'[mcp_servers.stepper]\ncommand = "{command}"\nargs = ["mcp"]\nrequired = true\n{known}\n'
-    return json.dumps({"mcpServers": {"stepper": {"command": command, "args": ["mcp"]}}})
+@pytest.fixture
+def project(installed: Path) -> Path:
+    """The folder that Claude Code works in."""
+    return installed
+
+
+def put(installed: Path, name: str) -> Path:
+    """Put the client's lines into the repository, as `stepper mcp --config` does; return their file."""
+    command = [installed / ".stepper/env/bin/stepper", "mcp", "--config", name, "--install"]
+    subprocess.run(command, cwd=installed, check=True, capture_output=True)
+    return installed / FILES[name]
 
 
 def test_the_seven_steps(kind: type[Client], start: Start, installed: Path) -> None:
     told: list[str] = []
     lift = story.by_terminal(installed, told.append)
-    client = start(installed, servers(kind, installed), *story.script(Call("lift_stop", {}), lift))
+    put(installed, kind.name)
+    trusted = f'[projects."{installed}"]\ntrust_level = "trusted"\n' if kind is Codex else "{}"
+    client = start(installed, trusted, *story.script(Call("lift_stop", {}), lift))
 
     ended = client.prompt("Work in a notebook.")
 
@@ -51,10 +60,11 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     interactive_claude: InteractiveFactory,
 ) -> None:
     (installed / ".claude/settings.json").unlink()  # the hooks
-    known = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
-    server = {"command": str(installed / ".stepper/env/bin/stepper"), "args": ["mcp"], "alwaysLoad": True, "env": known}
+    servers = json.loads(put(installed, "claude").read_text())
+    _, line = servers["mcpServers"]["stepper"]["args"]
+    servers["mcpServers"]["stepper"]["args"] = ["-c", f"tee {shlex.quote(str(tmp_path / 'sent'))} | ({line})"]
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"stepper": server}}))
+    config.write_text(json.dumps(servers))
     model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
     client = interactive_claude(model, "--mcp-config", str(config))
 
@@ -78,3 +88,5 @@ def test_the_seven_steps_in_claude_code_without_hooks(
     (lifted,) = (result.text for result in results if result.text.startswith("The person decided: fix."))
     assert "It is 2024." in lifted
     story.check(installed, results)
+    (name,) = calls.BACKGROUNDING  # what its calls are waited for to the end by
+    assert f'"name":"{name}"' in (tmp_path / "sent").read_text()
