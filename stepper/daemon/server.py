@@ -12,12 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from logging.handlers import RotatingFileHandler
-from typing import Any
 
 import psutil
 
 from stepper import __version__, diagnosis
+from stepper.daemon import log as daemon_log
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.requests import Request
@@ -285,13 +284,6 @@ async def _request(reader: asyncio.StreamReader) -> list[bytes]:
     return [await reader.readexactly(one) for one in sizes]
 
 
-class PrivateLog(RotatingFileHandler):
-    """The daemon's log, each of its files the user's alone."""
-
-    def _open(self) -> Any:
-        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
-
-
 def main() -> None:
     """Run the daemon of the project named on the command line; end at once where one runs already."""
     paths = Paths(sys.argv[1])
@@ -303,7 +295,5 @@ def main() -> None:
             "an earlier one still runs a cell: ask again when that is through "
             "(`stepper shutdown` ends it, and the kernels with their state)"
         )
-    handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    daemon_log.begin(paths.log)
     asyncio.run(Daemon(paths).serve())

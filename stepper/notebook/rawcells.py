@@ -71,3 +71,9 @@ def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
     """Return a cell's tags; a single one may stand without a list."""
     tags = metadata.get("tags")
     return (tags,) if isinstance(tags, str) else tuple(map(str, tags)) if isinstance(tags, list) else ()
+
+
+def run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
+    metadata = raw.get("metadata", {})
+    return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")

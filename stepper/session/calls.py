@@ -7,16 +7,14 @@ What ends while none is there reached nobody (`unseen`): it is told with the nex
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from stepper.ground.errors import StepperError
-from stepper.policy import events, firstline
-from stepper.policy.model import Cell
-from stepper.session import answers, standing
+from stepper.policy import events
+from stepper.session import handing
 from stepper.session.callers import Call, Caller, Waker
 from stepper.session.keeper import now
 from stepper.session.session import Session
@@ -44,73 +42,13 @@ def begin(session: Session, name: str | None, caller: Caller, work: Work, recall
 async def in_time(session: Session, call: Call, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.work.done():
-        patience = _patience(session, call)
-        left = call.began + patience - time.monotonic()
+        left = handing.patience(session, call) + call.began - time.monotonic()
         if left <= 0 and any(waker.waits for waker in call.wakers) and not call.caller.left.is_set():
             session.log(events.Handed(at=now(), call=call.id, session=owner))
-            call.handed, call.matched = True, bool(_matched(session, call))
+            call.handed, call.matched = True, bool(handing.matched(session, call))
             return False
         await asyncio.wait([call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS)
     return True
-
-
-def _patience(session: Session, call: Call) -> float:
-    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
-    running, usual = session.state.running, session.outputs.limits().report_after_seconds
-    if running is None:
-        return math.inf  # its kernel starts
-    if running.tool_use_id != call.id:
-        return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
-    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
-        call.runs, call.began = True, max(call.began, session.began_at)
-    asked = firstline.parse(running.source).wait
-    return 0.0 if _matched(session, call) else usual if asked is None else asked
-
-
-def goes_on(session: Session, call: Call) -> Report:
-    """Return what is read at once of a call that was handed on."""
-    running, state, kernel = session.state.running, session.state, session.keeper.kernel
-    now_runs = standing.running(session)
-    if running is None or now_runs is None or running.tool_use_id != call.id:
-        return handed.waits(session.name, _name(session))
-    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
-    outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
-    return handed.goes_on(
-        session.name, cell, *how_far, outputs, session.outputs.limits().queue, _matched(session, call)
-    )
-
-
-def still(session: Session) -> str:
-    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
-    now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on:
-        return ""
-    return handed.still(session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line)
-
-
-def refused(session: Session) -> str | None:
-    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
-    now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
-        return None
-    return handed.refused(session.name, _name(session), now_runs.seconds, _till(now_runs))
-
-
-def _till(runs: answers.Running) -> str:
-    return handed.till(runs.timeout, runs.left_seconds)
-
-
-def _name(session: Session) -> str:
-    now_runs = standing.running(session)
-    return now_runs.name if now_runs else "another cell"
-
-
-def _matched(session: Session, call: Call) -> str:
-    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
-    running, kernel = session.state.running, session.keeper.kernel
-    mine = running is not None and running.tool_use_id == call.id
-    return kernel.coming.matched if mine and kernel and kernel.coming else ""
 
 
 # --- being woken ------------------------------------------------------------------------------------------------------
@@ -173,11 +111,12 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
-    over, line = call.work.done(), "" if call.matched else _matched(session, call)
+    over, line = call.work.done(), "" if call.matched else handing.matched(session, call)
     known = call.said or call.telling or session.calls.get(call.id) is not call
     if not call.handed or known or not (over or line):
         return
-    news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
+    about = session.name
+    news = handed.ended(about, came_of(call)) if over else handed.matched(about, handing.name(session), line)
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))

@@ -10,7 +10,7 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.text import one_line
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import answers, calls, edits, standing, unseen
+from stepper.session import answers, edits, handing, standing, unseen
 from stepper.session.callers import Caller
 from stepper.session.cellanswers import CellsChanged
 from stepper.session.patience import Came
@@ -89,7 +89,7 @@ async def _written(
             return found or report.not_run("this call was handled before; nothing is known of its run")
     try:
         waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
-        if waits and calls.refused(session):
+        if waits and handing.refused(session):
             return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.mended().cells
