@@ -506,6 +506,7 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
             ("stepper://status", f"{name}: ready"),
             (which, "| print('some words')"),
             (f"{which}/cells/1/output", "some words"),
+            (f"stepper://notebooks/{name}/cells/1/output", "some words"),
         ):
             assert word in (await client.read_resource(uri)).contents[0].text
         with pytest.raises(MCPError) as missing:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -52,6 +53,7 @@ TEMPLATES = [
         mime_type=PLAIN,
     ),
 ]
+URI = re.compile(re.escape(NOTEBOOKS) + r"/(.+?)(?:/cells/([^/]+)/output)?")
 Rows = dict[str, object]
 
 
@@ -88,16 +90,18 @@ async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
         return JSON, json.dumps(await daemon.ask("list", {}), indent=1, ensure_ascii=False)
     if which == STATUS:
         return PLAIN, texts.standing(*await standing(daemon, {}))
-    match [unquote(part) for part in which.removeprefix(NOTEBOOKS + "/").split("/")] if _ours(which) else []:
-        case [notebook]:
-            return PLAIN, await _pages(daemon, "cell read", {"notebook": notebook, "outputs": "full"})
-        case [notebook, "cells", cell, "output"]:
-            return PLAIN, await _pages(daemon, "output", {"notebook": notebook, "cell": cell})
-    raise StepperError("there is no such resource")
+    notebook, cell = named(which)
+    if not notebook:
+        raise StepperError("there is no such resource")
+    if cell:
+        return PLAIN, await _pages(daemon, "output", {"notebook": notebook, "cell": cell})
+    return PLAIN, await _pages(daemon, "cell read", {"notebook": notebook, "outputs": "full"})
 
 
-def _ours(which: str) -> bool:
-    return which.startswith(NOTEBOOKS + "/")
+def named(which: str) -> tuple[str, str]:
+    """Return the notebook and the cell that a URI names, '' for none; a path's slashes may be as they are."""
+    found = URI.fullmatch(which)
+    return (unquote(found[1]), unquote(found[2] or "")) if found else ("", "")
 
 
 async def _pages(daemon: Daemon, verb: str, asked: dict[str, Any], most: int = 20) -> str:
@@ -158,16 +162,15 @@ class Changes:
                 for session in {id(each): each for each in self.subscribed.values()}.values():
                     await session.send_resource_list_changed()
             if changed:
-                await self._updated({uri(name) for name in changed})
+                await self._updated(changed)
             before = now
 
     async def _updated(self, notebooks: set[str]) -> None:
-        about = {NOTEBOOKS, STATUS, *notebooks}
         for which in {which for asked in self.listening for which in asked}:
-            if which.partition("/cells/")[0] in about:
+            if which in (NOTEBOOKS, STATUS) or named(which)[0] in notebooks:
                 await self.bus.publish(ResourceUpdated(which))
         for (_, which), session in list(self.subscribed.items()):
-            if which.partition("/cells/")[0] in about:
+            if which in (NOTEBOOKS, STATUS) or named(which)[0] in notebooks:
                 await session.send_resource_updated(which)
 
     async def _rows(self) -> Rows:
