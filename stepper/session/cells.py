@@ -141,7 +141,7 @@ async def _ran(
 def of_runs(session: Session, done: answers.Ran, ended: Sequence[Ended]) -> Came:
     """Return what came of a notebook's run, as it is told of cells that were written."""
     if not ended:
-        text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing ran."
+        text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
         return Came(text, "✓ nothing to run", ok=done.ok, state="nothing to run" if done.ok else "not run")
     found, last, stop = report.of_runs(ended, done.cells, "code cells"), ended[-1], session.state.stop
     text = found.text if done.ok or done.report in found.text else f"{found.text}\n{done.report}"
