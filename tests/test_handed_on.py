@@ -96,7 +96,10 @@ def woken(waker: subprocess.Popen[bytes]) -> str:
 def delivered(notebook: Notebook, text: str) -> None:
     """The client tells the hooks of what woke the agent as of a prompt."""
     assert (
-        say(notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nOf a cell that went on: {text}") == ""
+        say(
+            notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nOf a cell that went on: {text}"
+        )
+        == ""
     )
 
 
