@@ -51,13 +51,13 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
 
 def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
     """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
-    limits, state, runs = session.limits(), session.state, handing.refused(session)
+    limits, state, runs = session.limits(), session.state, handing.refused(session, change.session)
     if isinstance(change, FileWrite):
         try:
             cells = session.file.parse(change.content).cells
         except NotebookError:
             return None  # PostToolUse says what is wrong with it
-        fresh = changes.not_run_yet(cells, state.ran_ever)
+        fresh = handing.code_besides(session, cells)
         return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(cells, limits)
     if change.mode == "delete" or change.cell_type == "markdown":
         return None

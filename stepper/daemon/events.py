@@ -33,7 +33,7 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     """
     name, _, again = name.partition(" ")
     try:
-        event = Event(load_json(payload.lean(data)))
+        event = Event(load_json(payload.lean(data)), caller.environ.get(calls.CLIENT, ""))
     except ValueError as error:
         problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
         return payload.failed(name, StepperError(problem))
@@ -93,7 +93,7 @@ async def _work(
         if not caller.left.is_set():
             raise
         found = report.not_run(error.message, error.hint)  # it is told later
-    if found is not None:
+    if found is not None and change.tool_use_id not in session.state.handed:  # then the agent works elsewhere, maybe
         _works(workspace, session, change)
     return found
 
@@ -128,7 +128,7 @@ async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
     sessions, current = list(workspace.sessions.values()), workspace.under_way(event.session)
     if current is not None and event.begins:
         await calls.caught_up(current)
-        calls.taken_over(current, event.session)
+        calls.taken_over(current, event.session, event.client)
     elif current is not None:
         calls.arrived(sessions, event.session, "")
         if current.state.unheard:
@@ -162,10 +162,10 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     if session is None:
         return payload.SILENT
     missed = await missing(session)
-    calls.taken_over(session, event.session)
+    calls.taken_over(session, event.session, event.client)
     workspace.mark()
     about = (await standing.context(session)).text
-    return _context("SessionStart", "\n".join(filter(None, [missed, handing.still(session), about])))
+    return _context("SessionStart", "\n".join(filter(None, [missed, handing.still(session, event.session), about])))
 
 
 async def missing(session: Session) -> str:
@@ -201,7 +201,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
             workspace.worked.add(owner)
-        said.append(await PLAIN_WORDS[words](session, more))
+        said.append(await PLAIN_WORDS[words](session, owner if PLAIN_WORDS[words] is _stop else more))
     elif session.state.stop and not event.is_slash:
         said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
@@ -257,8 +257,10 @@ async def _status(session: Session, _: str) -> str:
     return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
-async def _stop(session: Session, _: str) -> str:
-    return await calls.stopped(session, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+async def _stop(session: Session, owner: str) -> str:
+    return (
+        await calls.stopped(session, owner, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+    )
 
 
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt

@@ -275,7 +275,7 @@ class Daemon:
 
 def _lives(environ: Mapping[str, str]) -> bool:
     """Whether the client of Claude Code lives whose hook that environment is."""
-    pid = environ.get("CLAUDE_PID", "")
+    pid = environ.get(calls.CLIENT, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
 
 

@@ -294,11 +294,14 @@ static int can_wake(void) {
     const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
     char path[64], words[1 << 16];
     struct pollfd in = {-1, POLLIN, 0};
+    struct stat about;
     FILE *file;
     if (!entry || strncmp(entry, "sdk-", 4))
         return 1;
     snprintf(path, sizeof path, "/proc/%d/fd/0", (int)parent);
-    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 && poll(&in, 1, 0) > 0 && in.revents & POLLHUP)
+    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 &&
+        ((poll(&in, 1, 0) > 0 && in.revents & POLLHUP) || fstat(in.fd, &about) != 0 || S_ISREG(about.st_mode) ||
+         (S_ISCHR(about.st_mode) && !isatty(in.fd))))
         return 0;
     close(in.fd);
     if (strcmp(entry, "sdk-cli"))

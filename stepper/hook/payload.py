@@ -32,10 +32,10 @@ class PayloadError(ValueError):
 class Event:
     """What Claude Code tells of an event. What must be there for the event to mean anything raises PayloadError."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, client: str = "") -> None:
         if not isinstance(data, dict):
             raise PayloadError("the hook's payload is not a JSON object")
-        self.data = data
+        self.data, self.client = data, client  # the process that tells it
         self.session = _word(data, "session_id")
         mode = _word(data, "permission_mode")
         self.consent = CONSENTS.get(mode, Consent.ASKED)

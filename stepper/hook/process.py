@@ -139,6 +139,7 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
 
 def can_wake(parent: int) -> bool:
     """Whether an agent can be woken, as client.c has it."""
+    import _stat
     import select
 
     entry = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
@@ -148,7 +149,9 @@ def can_wake(parent: int) -> bool:
         stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
         poll = select.poll()
         poll.register(stdin, select.POLLIN)
-        if any(seen & select.POLLHUP for _, seen in poll.poll(0)):
+        mode = posix.fstat(stdin).st_mode
+        file = _stat.S_ISREG(mode) or (_stat.S_ISCHR(mode) and not posix.isatty(stdin))
+        if file or any(seen & select.POLLHUP for _, seen in poll.poll(0)):
             return False
     except OSError:
         pass  # a socket, maybe

@@ -63,9 +63,10 @@ KIND: Schema = {
     "description": "Its type; default: what it was, code for a new cell. Only code runs.",
 }
 SOURCE: Schema = {"type": "string", "description": "Its text."}
+STRING_OR_INTEGER: Schema = {"anyOf": [{"type": "string"}, {"type": "integer"}]}  # a list of types is less portable
 NAMED = "its id, its number among the code cells, `cell-N` (N from 0), or a negative index (-1: the last)"
 AFTER: Schema = {
-    "type": ["string", "integer"],
+    **STRING_OR_INTEGER,
     "description": f'The cell it comes after: {NAMED}; "top": above all. Default: at the end.',
 }
 CELL: Schema = {
@@ -170,7 +171,7 @@ TOOLS = {
                 "notebook": NOTEBOOK,
                 "cells": {
                     "type": "array",
-                    "items": {"type": ["string", "integer"]},
+                    "items": STRING_OR_INTEGER,
                     "description": f"Which, each by {NAMED}; default: all.",
                 },
                 "outputs": {
@@ -207,7 +208,7 @@ TOOLS = {
                 },
                 "new_string": {"type": "string", "description": "What takes its place."},
                 "cell_id": {
-                    "type": ["string", "integer"],
+                    **STRING_OR_INTEGER,
                     "description": f"The cell to change or to run again: {NAMED}; default: a new cell.",
                 },
                 "after": AFTER,
@@ -242,7 +243,7 @@ TOOLS = {
                 "action": {"type": "string", "enum": ["delete", "move", "clear_output"], "description": "What to do."},
                 "cell_ids": {
                     "type": "array",
-                    "items": {"type": ["string", "integer"]},
+                    "items": STRING_OR_INTEGER,
                     "minItems": 1,
                     "description": f"The cells, each by {NAMED}.",
                 },
@@ -300,7 +301,9 @@ TOOLS = {
             },
             reads=True,
             output=data(
-                notebook={"type": ["string", "null"]}, state={"type": "string"}, steps=array("id", "title", "status")
+                notebook={"anyOf": [{"type": "string"}, {"type": "null"}]},
+                state={"type": "string"},
+                steps=array("id", "title", "status"),
             ),
             verb=lambda given: ("status", {**given, "details": True}),
         ),

@@ -23,6 +23,7 @@ from stepper.words.report import Report
 
 LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
 MARK = 400  # characters by which what was said is known again
+CLIENT = "CLAUDE_PID"  # the process that a hook is of, in its environment
 COMES_SECONDS = 15.0  # a waker may be there before its call, or ask the next daemon that late
 
 Work = Coroutine[Any, Any, "Report | None"]
@@ -223,12 +224,15 @@ async def caught_up(session: Session) -> None:
         await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
 
 
-def taken_over(session: Session, owner: str) -> None:
-    """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
+def taken_over(session: Session, owner: str, client: str) -> None:
+    """A session of the client learns what goes on: it is told how that ends, where nobody else is.
+
+    `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
+    """
     for call in session.calls.values():
-        owed = session.state.handed.get(call.id)
+        owed, same = session.state.handed.get(call.id), client and call.caller.environ.get(CLIENT) == client
         alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
-        if owed and owed.session != owner and alone:
+        if owed and owed.session != owner and (alone or same):
             session.log(events.Handed(at=now(), call=call.id, session=owner))
 
 
@@ -239,9 +243,13 @@ def parting(session: Session) -> None:
             forget(session, call)
 
 
-async def stopped(session: Session, seconds: float) -> str:
-    """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
-    mine = [call for call in session.calls.values() if call.handed and not (call.said or call.telling)]
+async def stopped(session: Session, owner: str, seconds: float) -> str:
+    """Interrupt what runs; return what came of that session's own within so many seconds: it is told so."""
+    mine = [
+        call
+        for call in session.calls.values()
+        if (owed := session.state.handed.get(call.id)) and owed.session == owner and not (call.said or call.telling)
+    ]
     for call in mine:
         call.telling = True
     interrupted = await session.interrupt()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from stepper.policy import firstline
+from stepper.policy import changes, firstline
 from stepper.policy.model import Cell
 from stepper.session import answers, standing
 from stepper.session.callers import Call
@@ -38,20 +39,35 @@ def goes_on(session: Session, call: Call) -> Report:
     return handed.goes_on(session.name, cell, *how_far, outputs, session.outputs.limits().queue, matched(session, call))
 
 
-def still(session: Session) -> str:
+def still(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
     now_runs = standing.running(session)
     if now_runs is None or not session.state.runs_on:
         return ""
-    return handed.still(session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line)
+    return handed.still(
+        session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line, _wakes(session, owner)
+    )
 
 
-def refused(session: Session) -> str | None:
+def refused(session: Session, owner: str = "") -> str | None:
     """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
     now_runs = standing.running(session)
     if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
         return None
-    return handed.refused(session.name, name(session), now_runs.seconds, _till(now_runs))
+    return handed.refused(session.name, name(session), now_runs.seconds, _till(now_runs), _wakes(session, owner))
+
+
+def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the code cells that have not run as they stand, but for the one that runs."""
+    running, fresh = session.state.running, changes.not_run_yet(cells, session.state.ran_ever)
+    return [cell for cell in fresh if not (running and (cell.id, cell.source) == (running.cell_id, running.source))]
+
+
+def _wakes(session: Session, owner: str) -> bool:
+    """Whether the agent of that session is woken when what runs has ended."""
+    running = session.state.running
+    owed = session.state.handed.get(running.tool_use_id or "") if running else None
+    return owed is not None and owed.session == owner
 
 
 def _till(runs: answers.Running) -> str:

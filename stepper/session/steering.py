@@ -26,6 +26,7 @@ Runs = list[reports.Ended] | None
 
 async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
+    await session.interrupt()  # a cell of the one before may run for hours
     async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log(events.Created(at=now()))

@@ -15,6 +15,8 @@ LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
 ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
+WOKEN = "you are woken with its report when it ends"
+OTHERS = "it is another session's, which is told when it ends"
 MEANWHILE = "plan, markdown, reading, other notebooks"
 
 
@@ -43,12 +45,12 @@ def goes_on(
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
 
-def still(name: str, runs: str, took: float, till: str, last: str) -> str:
+def still(name: str, runs: str, took: float, till: str, last: str, wakes: bool) -> str:
     """Return what a session reads at its start of what was handed on before it and runs."""
     said = f" It printed last:\n| {last}" if last else ""
     return (
         f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} ({till}):"
-        f" you are woken with its report when it ends. What ends it: {ENDS}.{said}"
+        f" {WOKEN if wakes else OTHERS}. What ends it: {ENDS}.{said}"
     )
 
 
@@ -61,11 +63,11 @@ def waits(name: str, behind: str) -> Report:
     return Report(text, f"▶ the cell waits in line behind {behind}")
 
 
-def refused(name: str, runs: str, took: float, till: str) -> str:
+def refused(name: str, runs: str, took: float, till: str, wakes: bool) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (
         f"{runs} of {one_line(name)} is still running after {seconds(took)} ({till}): this code"
-        f" cell was NOT written. You are woken when it ends; what can be done meanwhile: {MEANWHILE}."
+        f" cell was NOT written; {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}."
         f" What ends it: {ENDS}. `queue: true` in .stepper/config.yaml lets cells wait in line."
     )
 
