@@ -239,7 +239,7 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert read["cells"][0]["step"] == 1
         moved = await client.call_tool("change_cells", {"action": "move", "cell_ids": [-1], "after": "top"})
         assert "1 cell moved" in text(moved)
-        assert "nothing ran" in text(await client.call_tool("run_notebook", {}))
+        assert "nothing to run" in text(await client.call_tool("run_notebook", {}))
         ran = await client.call_tool("run_notebook", {"which": "all"})
         assert text(ran).count(") ran ok in ") == 3
         assert [block.type for block in ran.content] == ["text", "image"]

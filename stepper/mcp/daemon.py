@@ -15,11 +15,22 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from stepper.ground.meeting import Meeting
 from stepper.hook import client
 
 AT_ONCE = 250  # threads that wait for the daemon
+LIMITER: RunVar[anyio.CapacityLimiter] = RunVar("limiter")  # of an event loop
+
+
+def limiter() -> anyio.CapacityLimiter:
+    """Return what bounds the threads of all calls."""
+    try:
+        return LIMITER.get()
+    except LookupError:
+        LIMITER.set(anyio.CapacityLimiter(AT_ONCE))
+        return LIMITER.get()
 
 
 class LeftError(Exception):
@@ -67,12 +78,10 @@ class Daemon:
     def __init__(self, project: str, session: str) -> None:
         self.paths = Meeting(project)
         self.session = session
-        self.limit: anyio.CapacityLimiter | None = None
 
     async def ask(self, verb: str, told: Mapping[str, Any], asked: Asked | None = None, launch: bool = True) -> Any:
         """Return the answer to a command, None where no daemon runs and none is to be started; raise StepperError."""
         request = asked or Asked()
-        self.limit = self.limit or anyio.CapacityLimiter(AT_ONCE)
         payload = json.dumps({name: value for name, value in told.items() if value is not None}).encode()
 
         def work() -> bytes | None:
@@ -85,7 +94,7 @@ class Daemon:
             return None
 
         try:
-            body = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self.limit)
+            body = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter())
         except anyio.get_cancelled_exc_class():
             request.leave()
             raise
