@@ -93,7 +93,7 @@ async def _work(
         if not caller.left.is_set():
             raise
         found = report.not_run(error.message, error.hint)  # it is told later
-    if found is not None and change.tool_use_id not in session.state.handed:  # then the agent works elsewhere, maybe
+    if found is not None and change.tool_use_id not in session.state.handed:  # it may work elsewhere
         _works(workspace, session, change)
     return found
 
@@ -112,6 +112,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
         return
     change = event.change
+    caller.keep(event.asked_again)
     session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
     known = session.calls.get(used)
     if again and used in session.state.handed and (known is None or known.recalled):
@@ -159,13 +160,16 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
+    elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, None)
     if session is None:
-        return payload.SILENT
+        return _context("SessionStart", elsewhere)
     missed = await missing(session)
     calls.taken_over(session, event.session, event.client)
     workspace.mark()
     about = (await standing.context(session)).text
-    return _context("SessionStart", "\n".join(filter(None, [missed, handing.still(session, event.session), about])))
+    return _context(
+        "SessionStart", "\n".join(filter(None, [elsewhere, missed, handing.still(session, event.session), about]))
+    )
 
 
 async def missing(session: Session) -> str:
@@ -194,9 +198,10 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if new:
         return new
     session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, owner)
     if session is None:
-        return payload.SILENT
-    said = [await missing(session)]
+        return _context("UserPromptSubmit", elsewhere)
+    said = [elsewhere, await missing(session)]
     if given is not None:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else

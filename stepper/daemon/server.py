@@ -224,16 +224,19 @@ class Daemon:
                 writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)
-        gone = asyncio.create_task(reader.read(1))
+        gone = asyncio.create_task(_said(reader))
 
         async def deliver(told: str) -> bool:
             writer.write(wire.pack(wire.PROGRESS, told.encode("utf-8", "replace")))
             await asyncio.wait([gone], timeout=TAKEN_SECONDS)
             return gone.done() and gone.result() != b""
 
+        def keep(told: bytes) -> None:
+            writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
+
         given = wire.unpack_environ(environ)
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
-        caller = Caller(given, by=by, deliver=deliver, lives=lambda: _lives(given))
+        caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         if verb.startswith(WAKERS):
@@ -277,6 +280,14 @@ def _lives(environ: Mapping[str, str]) -> bool:
     """Whether the client of Claude Code lives whose hook that environment is."""
     pid = environ.get(calls.CLIENT, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
+
+
+async def _said(reader: asyncio.StreamReader) -> bytes:
+    """Return the next byte of a client, nothing where it went away; one that is killed with words unread resets."""
+    try:
+        return await reader.read(1)
+    except ConnectionError:
+        return b""
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:

@@ -251,7 +251,11 @@ static void follow(void) {
         if (!strcmp(kind, "progress")) {
             if (beats++ && left_alone())
                 _exit(0);
-            if (waking && second && write(2, body, second) >= 0)
+            if (waking && second && !*body) { /* what to ask the next daemon with, should this one die */
+                free(payload.data);
+                payload.data = memmove(body, body + 1, payload.size = second - 1);
+                body = NULL;
+            } else if (waking && second && write(2, body, second) >= 0)
                 woke = send(sock, "+", 1, 0) == 1; /* the daemon knows now that it was told */
         } else if (!strcmp(kind, "ok")) {
             for (ssize_t sent = 0; second; body += sent, second -= sent)

@@ -119,8 +119,11 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     look = leaving()
 
     def tell(body: bytes) -> None:
+        nonlocal given
         look(body)
-        if body:
+        if body[:1] == b"\0":
+            given = body[1:]  # what to ask the next daemon with
+        elif body:
             os.write(2, body)
             told.append(body)
             sockets[-1].sendall(b"+")

@@ -10,6 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import StepperError
@@ -33,7 +34,8 @@ def begin(session: Session, name: str | None, caller: Caller, work: Work, recall
     """Do the work of a call in a task that no request's end ends."""
     call = Call(name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled)
     former = session.calls.get(call.id)
-    call.handed = call.id in session.state.handed
+    owed = session.state.handed.get(call.id)
+    call.handed, call.matched = owed is not None, owed is not None and owed.matched
     call.wakers = former.wakers if former else []
     session.calls[call.id] = call
     call.work.add_done_callback(lambda _: _ended(session, call))
@@ -101,6 +103,8 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     told.telling = False
     if taken:
         session.news.append(news)
+        if not over and (owed := session.state.handed.get(told.id)):
+            session.log(replace(owed, at=now(), matched=True))
         told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
         told.matched = told.matched and over
@@ -129,7 +133,8 @@ def _tell(session: Session, call: Call) -> None:
 
 def _missed(session: Session, call: Call) -> None:
     session.calls.pop(call.id)
-    session.log(events.Unheard(at=now(), text=handed.meanwhile(session.name, came_of(call).text), call=call.id))
+    owed, text = session.state.handed.get(call.id), handed.meanwhile(session.name, came_of(call).text)
+    session.log(events.Unheard(at=now(), text=text, call=call.id, session=owed.session if owed else ""))
 
 
 def came_of(call: Call) -> Report:
@@ -233,7 +238,7 @@ def taken_over(session: Session, owner: str, client: str) -> None:
         owed, same = session.state.handed.get(call.id), client and call.caller.environ.get(CLIENT) == client
         alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
         if owed and owed.session != owner and (alone or same):
-            session.log(events.Handed(at=now(), call=call.id, session=owner))
+            session.log(replace(owed, at=now(), session=owner))
 
 
 def parting(session: Session) -> None:

@@ -26,7 +26,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return None
-    caller.call = edit.tool_use_id
+    caller.call, waits = edit.tool_use_id, session.lock.locked()
     async with session.turn(caller if again else None, None if again else caller):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
@@ -36,6 +36,8 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
+        if waits and edit.source and cell.source != edit.source:
+            return report.not_run(f"{cell.label} was replaced while it waited in line: its new source runs in its turn")
         new = [cell] if edit.mode == "insert" else []
         return (await attempt(session, cells, [cell], new, edit.consent, caller, alone=True))[0]
 
