@@ -110,7 +110,13 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
             time.sleep(NAP_SECONDS)
             if not os.path.exists(f"{paths.home}/handed"):
                 return False
-        sock = sock or connect(paths) or start(paths, connect)
+        while not sock:
+            try:
+                sock = connect(paths) or start(paths, connect)
+            except DaemonError:
+                if os.getppid() != parent:
+                    return False
+                time.sleep(NAP_SECONDS)
     sock.close()
     given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
     if how and os.access(compiled, os.X_OK):
