@@ -31,6 +31,7 @@ from mcp_types import ElicitResult, Implementation
 from PIL import Image
 
 from stepper.ground.errors import StepperError
+from stepper.hook import client as hook_client
 from stepper.mcp import calls, results, tools
 from stepper.mcp.daemon import Daemon
 from stepper.mcp.server import Face
@@ -364,6 +365,21 @@ def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     play(untouched, story)
 
 
+def test_the_daemon_is_killed_while_a_notebook_is_made(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
+
+    async def gone(self: Daemon, verb: str, *told: Any, **more: Any) -> Any:
+        raise hook_client.gone(self.paths, accepted=True)
+
+    async def story(client: Client) -> None:
+        monkeypatch.setattr(Daemon, "ask", gone)
+        result = await client.call_tool("create_notebook", {"problem": "killed"})
+        assert result.is_error
+        assert "list_notebooks shows whether the notebook was made: then make no second one" in text(result)
+
+    play(project, story)
+
+
 def test_a_notebook_that_is_not_there_and_a_cell_that_is_not(project: Project) -> None:
     async def story(client: Client) -> None:
         assert (await client.call_tool("read_notebook", {"notebook": "nowhere.ipynb"})).is_error
@@ -457,6 +473,23 @@ def test_a_person_leaves_a_stop(project: Project, era: str, action: str) -> None
     play(project, story, era, elicitation_callback=ask)
 
 
+def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_persons_no(project: Project) -> None:
+    given: list[Any] = [["continue"], "all", None]
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"decision": given.pop()})
+
+    async def story(client: Client) -> None:
+        await stopped(client)
+        while given:
+            kept = await client.call_tool("lift_stop", {})
+            assert kept.is_error
+            assert "stays stopped: the person was asked and the client's answer names no decision." in text(kept)
+        assert (await client.call_tool("notebook_status", {})).structured_content["state"] == "stopped"
+
+    play(project, story, elicitation_callback=ask)
+
+
 def test_a_client_that_cannot_ask_names_the_commands(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         await stopped(client)
@@ -535,6 +568,22 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
                     break
 
     play(project, story, era, message_handler=handler)
+
+
+def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(project: Project) -> None:
+    """It subscribed to none: that the list changes was declared to it all the same."""
+    heard = asyncio.Event()
+
+    async def handler(message: Any) -> None:
+        heard.set() if getattr(message, "method", "") == "notifications/resources/list_changed" else None
+
+    async def story(client: Client) -> None:
+        await client.list_resources()
+        await asyncio.sleep(0.5)
+        await made(client, "one more")
+        await asyncio.wait_for(heard.wait(), 30)
+
+    play(project, story, "legacy", message_handler=handler)
 
 
 def test_prompts_say_what_the_skills_say_of_the_tools_here(project: Project, era: str) -> None:
