@@ -194,7 +194,7 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
     assert all("id" not in cell for cell in notebook.raw["cells"]) and text_of(notebook.raw["cells"][1]) == "1\n"
     nbformat.validate(nbformat.read(notebook.path, 4))
     assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
-        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"]
+        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1
     }  # fmt: skip
 
 
@@ -275,6 +275,9 @@ def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
     assert notebook.cell(made["cell_id"])["execution_count"] == 1
     agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
     assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
+    assert agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"  # its text stays
+    assert notebook.cell(made["cell_id"])["cell_type"] == "raw"
+    assert agent.cells(cells=[-1])[0]["source"] == "text"
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
@@ -321,6 +324,10 @@ def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
     assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
+    for cells, told in [([{"source": "a = '\ud800'"}], "half of a character"), ([{"cell": "1"}], "a text `source`")]:
+        with pytest.raises(StepperError, match=told):
+            agent.ask("new", problem="refused", cells=cells)
+    assert not list(agent.project.folder.glob("notebooks/*refused*"))  # and no notebook either
 
 
 def test_one_call_is_one_run(agent: Agent) -> None:
@@ -347,6 +354,24 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(agent: Agent, pro
     thread.join()
     assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
     assert len(project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    found: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        while not any(found):
+            with contextlib.suppress(client.GoneError):
+                found.append(agent.add("import time\ntime.sleep(0.6)\nprint('over')", "k = 1", "k", call="call-3"))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    thread.join()
+    assert "| over" in found[-1]["text"] and "Not run yet: 2 code cells below it" in found[-1]["text"]
+    assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
 
 # --- the gates ---------------------------------------------------------------------------------------------------------
@@ -538,17 +563,43 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
-        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b]
+        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2
     }  # fmt: skip
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
     assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
     assert "| b" in agent.cells(cells=[b])[0]["outputs"]
-    assert agent.ask("cell change", action="delete", cell_ids=["cell-0", b])["cells"] == [c, a]
+    assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [c, a, b, head]  # to the end
+    gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
+    assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
     for how, told in [({"action": "delete"}, "`action` and `cell_ids`"), ({"action": "burn", "cell_ids": [1]}, "one of"),
-                        ({"action": "move", "cell_ids": [1]}, "`after` is missing"),
                         ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'")]:  # fmt: skip
         with pytest.raises(StepperError, match=told):
             agent.ask("cell change", **how)
+
+
+@pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
+def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(agent: Agent, minor: int, name: str | int) -> None:
+    """Text waits for no cell: it may be written between a call's coming and its turn."""
+    cells = [code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")]
+    notebook = agent.project.notebook("named.ipynb", cells, minor=minor)
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, after="top", notebook="named.ipynb", wait_seconds=0.4)
+    waits = agent.run("meant = 1", cell_id=name, wait_seconds=0)
+    assert "has NOT run yet" in waits["text"]
+    agent.run("# above", cell_type="markdown", after="top")
+    agent.run("# below", cell_type="markdown")
+    while agent.ask("status", wait_seconds=30)["ended"]:
+        pass
+    assert ["".join(cell["source"]) for cell in notebook.raw["cells"]] == [
+        "# above", SLOW, "first = 1", "meant = 1", "# below"
+    ]  # fmt: skip
+
+
+def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
+    names = arrange.Names()
+    assert names.id(CELLS, -1) == "c" and names.id(CELLS[2:], -1) == "c"
+    with pytest.raises(arrange.NamingError, match="deleted meanwhile"):
+        names.cell(CELLS[:3], -1)
 
 
 def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
@@ -617,6 +668,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     wait_until(lambda: project.json("status")["running"] is None)
     told = agent.run("print('next')")  # what nobody heard is told with the next answer, once
     assert "was CANCELLED" in told["text"] and "| next" in told["text"]
+    assert "its report reached nobody" in told["text"] and "an edit of" not in told["text"]  # it was none
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
@@ -662,6 +714,27 @@ def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None
     told = agent.run("x = 1")
     assert "ended meanwhile" in told["text"] and "| over" in told["text"] and "ran ok" in told["text"]
     assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
+
+
+def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    agent.run(SLOW, wait_seconds=0.4)
+    told: list[dict[str, Any]] = []
+    both = [threading.Thread(target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))) for _ in "ab"]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    heard = [each["ended"] for each in told if each["ended"]]
+    assert len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+
+
+def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    wait_until(lambda: agent.project.json("status")["running"] is None)
+    assert "| over" in agent.ask("status", unread=True, details=True)["unheard"]
+    assert "| over" in agent.ask("status")["unheard"] and not agent.ask("status")["unheard"]
 
 
 def test_another_agents_cell_is_not_this_ones_to_wait_for(agent: Agent, project: Quick) -> None:

@@ -113,6 +113,10 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         raise UsageError("the problem is empty", 'stepper new "PROBLEM"')
     made = plan_of(told.problem, told.steps or [])
     slug = plan.slug(told.name or told.problem)
+    if told.cells:
+        from stepper.session import cells
+
+        cells.read(told.cells)  # what is refused is refused before there is a notebook
     session, before = await request.workspace.new(made, slug, date.today(), request.owner)
     steps = [answers.NamedStep(step.id, step.title) for step in made.steps]
     ran = None
@@ -132,8 +136,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     match told:
         case commands.Status():
             found = replace(await _status(request, session, told), daemon=request.about)
-            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
-            return replace(found, unheard=missed)
+            reads = request.owner and not told.unread
+            return replace(found, unheard=unseen.take_missed(session) if reads else found.unheard)  # it has it now
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():

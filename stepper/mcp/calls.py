@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, InputRequiredResult
 
 from stepper.ground.errors import StepperError, UsageError
-from stepper.ground.text import counted
+from stepper.ground.text import counted, one_line
 from stepper.hook.client import GoneError
 from stepper.mcp import results, texts
 from stepper.mcp.daemon import Asked, Daemon
@@ -145,9 +145,9 @@ async def _read(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
 async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     done = await daemon.ask(*tool.verb(given))
     words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[given["action"]]
-    order = ", ".join(done["cells"]) or "none"
-    many = counted(len(given["cell_ids"]), "cell")
-    return results.text(f"{done['notebook']}: {many} {words}. Its cells now: {order}")
+    order = ", ".join(map(one_line, done["cells"])) or "none"
+    many = counted(done["count"], "cell")
+    return results.text(f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}")
 
 
 async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
@@ -167,7 +167,7 @@ async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
 
 async def _kernel(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     action = given["action"]
-    status = await daemon.ask("status", {"notebook": given.get("notebook")})
+    status = await daemon.ask("status", {"notebook": given.get("notebook"), "unread": True})
     notebook, state = status["notebook"], status["kernel"]["state"]
     if notebook is None:
         raise UsageError("there is no current notebook", "create_notebook makes one")
@@ -192,9 +192,12 @@ async def _status(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
 
 
 async def standing(daemon: Daemon, given: Given, ctx: Context | None = None) -> tuple[Any, list[Any], str]:
-    """Return where a notebook stands, its last runs, and the last report, '' where there is none or it comes anew."""
+    """Return where a notebook stands, its last runs, and the last report, '' where there is none or it comes anew.
+
+    Outside of a call (`ctx`) a person may be who reads it: what the agent was not told yet stays to be told.
+    """
     verb, asks = TOOLS["notebook_status"].verb(given)
-    told = await (_asked(daemon, ctx, verb, asks) if ctx else daemon.ask(verb, asks))
+    told = await (_asked(daemon, ctx, verb, asks) if ctx else daemon.ask(verb, {**asks, "unread": True}))
     named = {"notebook": told["notebook"]}
     runs = (await daemon.ask("history", named))[-LAST_RUNS:] if told["notebook"] else []
     again = runs and not told.get("ended")

@@ -56,7 +56,7 @@ class Stops:
         self, daemon: Daemon, ctx: Context, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         """Ask the person about a stop, and do what they decide."""
-        found = await daemon.ask("status", {"notebook": (params.arguments or {}).get("notebook")})
+        found = await daemon.ask("status", {"notebook": (params.arguments or {}).get("notebook"), "unread": True})
         stop, notebook = found["stop"], found["notebook"]
         if not stop:
             return results.text(f"{notebook} is not stopped: there is nothing to lift." if notebook else "No notebook.")
@@ -106,7 +106,7 @@ async def _done(daemon: Daemon, about: tuple[str, str], answer: ElicitResult) ->
         named = {"decline": "declined", "cancel": "gave no answer"}
         said = named.get(answer.action, "the client's answer names no decision")
         return results.text(f"{notebook} stays stopped: the person was asked and {said}.\n{why}", error=True)
-    found = (await daemon.ask("status", {"notebook": notebook}))["stop"]
+    found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
     if not found or found["text"] != why:  # it was lifted elsewhere, and maybe another came
         return results.text(f"Nothing was done: {notebook} is not stopped by what the person was asked about any more.")
     words = str(content.get("words") or "").strip()

@@ -59,12 +59,13 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
         parts.append(told["ended"]["text"])
     parts.append(f"{one_line(told['notebook'])}: {told['state']}")
     if now:
-        line = f": {now['line']}" if now["line"] else ""
+        line = f": {one_line(now['line'])}" if now["line"] else ""
         limit = f" of at most {now['timeout']:g} s" if now["timeout"] else ""
-        parts.append(f"running {now['name']} for {now['seconds']:.0f} s{limit}{line}")
+        parts.append(f"running {one_line(now['name'])} for {now['seconds']:.0f} s{limit}{line}")
     steps = [f"  {step['id']}. {one_line(step['title'])}  ({_of(step)})" for step in told["steps"]]
     cells = [
-        f"  cell {cell['cell']} (id {cell['cell_id']}): {cell['title']}  ({cell['status']})" for cell in told["cells"]
+        f"  cell {cell['cell']} (id {one_line(cell['cell_id'])}): {one_line(cell['title'])}  ({cell['status']})"
+        for cell in told["cells"]
     ]
     parts += [*cut(steps, "steps"), *cut(cells, "cells")]
     parts += [stop["text"]] if stop else []
@@ -72,7 +73,7 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]
     parts += [told["unheard"]] if told["unheard"] else []
     if runs:
-        last = (f"{run['run']} {run['cell_id']} {run['outcome']} {run['duration_s']:.1f} s" for run in runs)
+        last = (f"{run['run']} {one_line(run['cell_id'])} {run['outcome']} {run['duration_s']:.1f} s" for run in runs)
         parts.append("last runs (run, cell, outcome): " + "; ".join(last))
     if report and not told.get("ended"):
         parts += ["The last report:", report]
@@ -118,7 +119,7 @@ def _held(context: Told | None) -> Iterable[str]:
     kinds = {"imported_modules": "imported", "defined_functions": "functions", "variables": "variables"}
     for key, name in kinds.items():
         held = [
-            f"{what} ({about})" if about and about != what else what
+            f"{one_line(what)} ({one_line(about)})" if about and about != what else one_line(what)
             for what, about in (context or {}).get(key, {}).items()
         ]
         more = f", … {len(held) - NAMES} more" if len(held) > NAMES else ""

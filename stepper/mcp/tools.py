@@ -196,9 +196,8 @@ TOOLS = {
             "Write and run a cell",
             "Write a cell and run it at once; the report tells how it ended. `source` alone: a new cell at the end, or "
             "below `after`. With `cell_id`: that cell gets `source` (or `old_string` replaced by `new_string` in it) "
-            "and "
-            "runs; `cell_id` alone runs it again. A cell has 30 s; `# stepper: timeout=10m` as its first line gives "
-            "more.",
+            "and runs; `cell_id` alone runs it again, with `cell_type` alone it becomes that. A cell has 30 s; "
+            "`# stepper: timeout=10m` as its first line gives more.",
             {
                 "source": {"type": "string", "description": "The whole text of the cell."},
                 "old_string": {
@@ -222,8 +221,8 @@ TOOLS = {
         Tool(
             "add_cells",
             "Add several cells",
-            "Put several cells into the notebook and run the code in them, in order, up to the first that fails: those "
-            "below it are not written.",
+            "Write several cells into the notebook and run the code in them, in order, up to the first that fails: "
+            "those below it stay written, not run.",
             {
                 "cells": {"type": "array", "items": CELL, "minItems": 1, "description": "The cells, in order."},
                 "after": AFTER,

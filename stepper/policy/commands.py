@@ -45,6 +45,7 @@ class Status(OfNotebook, name="status", examples=("status", "status --json")):
     details: bool = unshown(
         "What the kernel holds, and what it and the machine have of CPU, memory, GPU.", default=False
     )
+    unread: bool = unshown("Whether no agent reads the answer: what it was not told yet stays untold.", default=False)
 
 
 class List(Arguments, name="list"):
