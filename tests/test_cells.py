@@ -577,6 +577,31 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
             agent.ask("cell change", **how)
 
 
+@pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
+def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(agent: Agent, minor: int, name: str | int) -> None:
+    """Text waits for no cell: it may be written between a call's coming and its turn."""
+    cells = [code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")]
+    notebook = agent.project.notebook("named.ipynb", cells, minor=minor)
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, after="top", notebook="named.ipynb", wait_seconds=0.4)
+    waits = agent.run("meant = 1", cell_id=name, wait_seconds=0)
+    assert "has NOT run yet" in waits["text"]
+    agent.run("# above", cell_type="markdown", after="top")
+    agent.run("# below", cell_type="markdown")
+    while agent.ask("status", wait_seconds=30)["ended"]:
+        pass
+    assert ["".join(cell["source"]) for cell in notebook.raw["cells"]] == [
+        "# above", SLOW, "first = 1", "meant = 1", "# below"
+    ]  # fmt: skip
+
+
+def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
+    names = arrange.Names()
+    assert names.id(CELLS, -1) == "c" and names.id(CELLS[2:], -1) == "c"
+    with pytest.raises(arrange.NamingError, match="deleted meanwhile"):
+        names.cell(CELLS[:3], -1)
+
+
 def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
     agent.project.new("One", "Two")
     agent.add({"cell_type": "markdown", "source": "# H"}, "x = 3\nx", "print('a\\n' * 3000)", run=True)

@@ -29,10 +29,12 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
     This one and `add` are what a call does, whoever waits for it (`patience`).
     """
 
+    names = arrange.Names()
+
     def again(cells: Sequence[Cell]) -> list[Cell]:
         if told.old_string is not None:
-            return [arrange.edited(cells, told.cell_id, told.old_string, "")[0]]
-        return [] if told.cell_id is None else [arrange.named(cells, told.cell_id)]
+            return [arrange.edited(cells, names.id(cells, told.cell_id), told.old_string, "")[0]]
+        return [] if told.cell_id is None else [names.cell(cells, told.cell_id)]
 
     bare = told.source is None and told.old_string is None
     if bare and told.cell_id is None:
@@ -46,13 +48,14 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         if told.old_string is not None:
-            cell, source = arrange.edited(cells, told.cell_id, told.old_string, told.new_string or "")
+            within = names.id(cells, told.cell_id)
+            cell, source = arrange.edited(cells, within, told.old_string, told.new_string or "")
             return arrange.replaced(cells, cell, source, told.cell_type)
         if told.cell_id is not None:
-            cell = arrange.named(cells, told.cell_id)
+            cell = names.cell(cells, told.cell_id)
             return arrange.replaced(cells, cell, cell.source if told.source is None else told.source, told.cell_type)
         new = Cell("", arrange.NEW, 0, told.cell_type or "code", told.source or "")
-        return arrange.put_in(cells, arrange.place(cells, told.after), [new])
+        return arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), [new])
 
     return await _written(session, order, caller, consent, again)
 
@@ -62,7 +65,8 @@ async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, cons
     new = read(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
-    order = lambda cells: arrange.put_in(cells, arrange.place(cells, told.after), new)  # noqa: E731
+    names = arrange.Names()
+    order = lambda cells: arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), new)  # noqa: E731
     return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
 
 
@@ -94,7 +98,7 @@ async def _written(
             found = session.answered(caller.call)
             return found or report.not_run("this call was handled before; nothing is known of its run")
     try:
-        waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
+        waits = runs and any(cell.is_code for cell in _others(session.mended().cells, order, again)[1])
         if waits and handing.refused(session):
             return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
@@ -202,13 +206,17 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
 
+    names = arrange.Names()
+
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
-        some = list(dict.fromkeys(arrange.named(cells, name) for name in told.cell_ids))
-        return arrange.without(cells, some) if told.action == "delete" else arrange.moved(cells, some, told.after)
+        some = list(dict.fromkeys(names.cell(cells, name) for name in told.cell_ids))
+        if told.action == "delete":
+            return arrange.without(cells, some)
+        return arrange.moved(cells, some, names.id(cells, told.after))
 
     try:
         before = session.mended().cells
-        some = list(dict.fromkeys(arrange.named(before, name) for name in told.cell_ids))
+        some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
         if told.action == "clear_output":
             session.file.clear(some)
         else:
