@@ -31,12 +31,13 @@ from mcp_types import ElicitResult, Implementation
 from PIL import Image
 
 from stepper.ground.errors import StepperError
+from stepper.hook import client as hook_client
 from stepper.mcp import calls, results, tools
 from stepper.mcp.daemon import Daemon
 from stepper.mcp.server import Face
 from stepper.policy import arguments as told_of
 from stepper.policy import commands
-from stepper.setup import clients, install, trust, uninstall
+from stepper.setup import clients, install, tables, trust, uninstall
 from stepper.setup.refuse import parse
 from tests.conftest import ROOT, STATE, Project, bare_env, code, reused, scratch, some_nightly
 from tests.test_session import Quick
@@ -367,6 +368,21 @@ def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     play(untouched, story)
 
 
+def test_the_daemon_is_killed_while_a_notebook_is_made(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was made nobody knows: the agent is told how to see it, not to make a second one."""
+
+    async def gone(self: Daemon, verb: str, *told: Any, **more: Any) -> Any:
+        raise hook_client.gone(self.paths, accepted=True)
+
+    async def story(client: Client) -> None:
+        monkeypatch.setattr(Daemon, "ask", gone)
+        result = await client.call_tool("create_notebook", {"problem": "killed"})
+        assert result.is_error
+        assert "list_notebooks shows whether the notebook was made: then make no second one" in text(result)
+
+    play(project, story)
+
+
 def test_a_notebook_that_is_not_there_and_a_cell_that_is_not(project: Project) -> None:
     async def story(client: Client) -> None:
         assert (await client.call_tool("read_notebook", {"notebook": "nowhere.ipynb"})).is_error
@@ -506,6 +522,23 @@ def test_a_person_leaves_a_stop(project: Project, era: str, action: str) -> None
     play(project, story, era, elicitation_callback=ask)
 
 
+def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_persons_no(project: Project) -> None:
+    given: list[Any] = [["continue"], "all", None]
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"decision": given.pop()})
+
+    async def story(client: Client) -> None:
+        await stopped(client)
+        while given:
+            kept = await client.call_tool("lift_stop", {})
+            assert kept.is_error
+            assert "stays stopped: the person was asked and the client's answer names no decision." in text(kept)
+        assert (await client.call_tool("notebook_status", {})).structured_content["state"] == "stopped"
+
+    play(project, story, elicitation_callback=ask)
+
+
 def test_a_client_that_cannot_ask_names_the_commands(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         await stopped(client)
@@ -584,6 +617,22 @@ def test_resources_and_word_of_their_changes(project: Project, era: str) -> None
                     break
 
     play(project, story, era, message_handler=handler)
+
+
+def test_a_client_of_2025_that_listed_the_resources_hears_of_new_ones(project: Project) -> None:
+    """It subscribed to none: that the list changes was declared to it all the same."""
+    heard = asyncio.Event()
+
+    async def handler(message: Any) -> None:
+        heard.set() if getattr(message, "method", "") == "notifications/resources/list_changed" else None
+
+    async def story(client: Client) -> None:
+        await client.list_resources()
+        await asyncio.sleep(0.5)
+        await made(client, "one more")
+        await asyncio.wait_for(heard.wait(), 30)
+
+    play(project, story, "legacy", message_handler=handler)
 
 
 def test_prompts_say_what_the_skills_say_of_the_tools_here(project: Project, era: str) -> None:
@@ -860,6 +909,102 @@ def test_what_is_not_ours_is_refused(shop: Project, name: str, there: str, why: 
     assert why in refused.stderr
     assert path.read_text() == there
     path.unlink()
+
+
+OURS = '[mcp_servers.stepper]\ncommand = "sh"\nargs = ["-c", ".claude/hooks/stepper"]\n'  # as of another version
+MINE = """default_tools_approval_mode = "approve"
+enabled_tools = [
+  "run_cell",
+["x"],
+] # mine
+"""
+
+
+@pytest.fixture
+def toml(shop: Project) -> Iterator[Path]:
+    path = shop.folder / clients.CLIENTS["codex"].file
+    path.parent.mkdir(exist_ok=True)
+    yield path
+    path.unlink(missing_ok=True)
+    forget(shop)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        "[mcp_servers]\nstepper = { command = 'theirs' }\n",
+        "[mcp_servers]\nother = {}\nstepper = { command = '.claude/hooks/stepper' }\n",
+        "mcp_servers.stepper.command = 'theirs'\n",
+        "mcp_servers = { other = { command = 'theirs' } }\n",
+        '[mcp_servers."stepper"]\ncommand = "theirs"\n',
+        '[ mcp_servers.stepper ]\ncommand = "theirs"\n',
+        '[mcp_servers.stepper] # mine\ncommand = "theirs"\n',
+        'model = "x\n',
+    ],
+)
+def test_codexs_file_is_never_made_one_that_it_refuses(shop: Project, toml: Path, there: str) -> None:
+    """A server of our name in any spelling, or what can't be read: refused, the file as it was."""
+    pytest.importorskip("tomllib")
+    toml.write_text(there)
+    with pytest.raises(StepperError) as refused:
+        clients.put(shop.paths, "codex")
+    assert str(toml) in refused.value.hint
+    assert toml.read_text() == there
+    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    assert toml.read_text() == there
+
+
+@pytest.mark.parametrize(
+    "header", ["[mcp_servers.stepper]", "[mcp_servers.stepper] # mine", ' [mcp_servers . "stepper"]']
+)
+def test_codexs_table_is_renewed_and_taken_out_whole(shop: Project, toml: Path, header: str) -> None:
+    """What the person put into it, before and after, stays when it is renewed; its subtables go with it."""
+    tomllib = pytest.importorskip("tomllib")
+    tools = '\n[mcp_servers.stepper.tools.run_cell]\napproval_mode = "approve"\n'
+    others = "\n# of other\n[other]\nx = [\n[1]]\n"
+    toml.write_text(f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}")
+    assert clients.put(shop.paths, "codex") == "updated"
+    text = toml.read_text()
+    assert text.startswith(f"a = 1\n\n{header}\n")
+    assert text.endswith(f"{MINE}{tools}{others}")
+    assert tomllib.loads(text)["mcp_servers"]["stepper"]["args"] == ["-c", clients.WALK]
+    assert clients.put(shop.paths, "codex") == "unchanged"
+    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    assert toml.read_text() == f"a = 1\n{others}"
+
+
+def test_without_a_reader_of_toml_a_file_with_other_lines_is_left(
+    shop: Project, toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.10 has none."""
+    monkeypatch.setattr(tables, "_read", lambda text: None)
+    assert clients.put(shop.paths, "codex") == "made"
+    assert clients.put(shop.paths, "codex") == "unchanged"
+    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    assert not toml.exists()
+    toml.parent.mkdir(exist_ok=True)
+    toml.write_text("a = 1\n")
+    with pytest.raises(StepperError, match=r"before 3\.11 can't read it"):
+        clients.put(shop.paths, "codex")
+    assert toml.read_text() == "a = 1\n"
+
+
+@pytest.mark.parametrize("name", [name for name in clients.CLIENTS if name != "codex"])
+def test_what_the_person_adds_to_our_entry_stays(shop: Project, name: str) -> None:
+    path, key = shop.folder / clients.CLIENTS[name].file, clients.CLIENTS[name].key
+    clients.put(shop.paths, name)
+    data = json.loads(path.read_text())
+    entry = data[key][0] if name == "jupyter-ai" else data[key]["stepper"]
+    given = {**entry, "env": {"MINE": "1"}, "trust": True}
+    for args in (entry["args"], ["-c", ".claude/hooks/stepper"]):
+        entry.update({**given, "args": args})
+        path.write_text(json.dumps(data))
+        assert clients.put(shop.paths, name) == ("unchanged" if args is given["args"] else "updated")
+        new = json.loads(path.read_text())[key]
+        assert (new[0] if name == "jupyter-ai" else new["stepper"]) == given
+    clients.take(shop.paths, install.recorded(str(shop.folder)))
+    assert not path.exists()
+    forget(shop)
 
 
 def test_uninstall_takes_the_lines_out(shop: Project, capsys: pytest.CaptureFixture[str]) -> None:

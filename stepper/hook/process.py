@@ -88,30 +88,13 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     import time
 
     from stepper.hook import payload
-    from stepper.hook.client import connect
-    from stepper.hook.start import retired, start
 
     parent, compiled = os.getppid(), os.path.join(os.path.dirname(sys.executable), "hook")
-    if event == "Wake" and not how:
-        if not can_wake(parent):
-            return False
-        until = time.monotonic() + COMES_SECONDS
-        time.sleep(NAP_SECONDS)
-        while not (sock := connect(paths)):
-            if time.monotonic() > until or os.getppid() != parent:
-                return False
-            time.sleep(NAP_SECONDS)
-    else:
-        event = event if event == "Rearm" else "Wake again"
-        if how == "stale":
-            retired(paths)
-        sock = connect(paths)
-        if not sock and event == "Rearm":  # a daemon that ends takes the mark away, once all is told
-            time.sleep(NAP_SECONDS)
-            if not os.path.exists(f"{paths.home}/handed"):
-                return False
-        sock = sock or connect(paths) or start(paths, connect)
-    sock.close()
+    first = event == "Wake" and not how
+    if not (can_wake(parent) and begun(paths, parent) if first else started(paths, parent, event, how)):
+        return False
+    if not first and event != "Rearm":
+        event = "Wake again"
     given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
     if how and os.access(compiled, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)
@@ -138,6 +121,47 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
             time.sleep(NAP_SECONDS)
             event = event if event == "Rearm" else "Wake again"
     return bool(told)
+
+
+def begun(paths: Meeting, parent: int) -> bool:
+    """Wait until the edit's own event has started a daemon; return whether it has."""
+    import time
+
+    from stepper.hook.client import connect
+
+    until = time.monotonic() + COMES_SECONDS
+    time.sleep(NAP_SECONDS)
+    while not (sock := connect(paths)):
+        if time.monotonic() > until or posix.getppid() != parent:
+            return False
+        time.sleep(NAP_SECONDS)
+    sock.close()
+    return True
+
+
+def started(paths: Meeting, parent: int, event: str, how: str) -> bool:
+    """Have a daemon there, started where the last one is gone; return whether it is, and somebody waits for it."""
+    import time
+
+    from stepper.hook.client import connect
+    from stepper.hook.start import retired, start
+
+    if how == "stale":
+        retired(paths)
+    sock = connect(paths)
+    if not sock and event == "Rearm":  # a daemon that ends takes the mark away, once all is told
+        time.sleep(NAP_SECONDS)
+        if not posix.access(f"{paths.home}/handed", posix.F_OK):
+            return False
+    while not sock:
+        try:
+            sock = connect(paths) or start(paths, connect)
+        except DaemonError:
+            if posix.getppid() != parent:
+                return False
+            time.sleep(NAP_SECONDS)
+    sock.close()
+    return True
 
 
 def can_wake(parent: int) -> bool:

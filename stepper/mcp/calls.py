@@ -125,7 +125,11 @@ async def _list(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
 
 
 async def _create(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    made = await _asked(daemon, ctx, *tool.verb(given))
+    try:
+        made = await _asked(daemon, ctx, *tool.verb(given))
+    except GoneError as error:
+        error.hint = f"list_notebooks shows whether the notebook was made: then make no second one; {error.hint}"
+        raise
     ran = made.get("cells") or {}
     report = results.ran(ran) if ran else None
     said = "\n".join(filter(None, [texts.made(made), ran.get("text", "")]))

@@ -37,6 +37,7 @@ NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
 PLAIN, JSON = "text/plain", "application/json"
 NOT_FOUND = -32002  # in the era of 2025; since then INVALID_PARAMS
 LOOK_SECONDS = 1.0
+LIST_SECONDS = 5.0  # for who asked for nothing but once listed them: many clients do
 TEMPLATES = [
     ResourceTemplate(
         name="notebook",
@@ -137,8 +138,9 @@ class Changes:
             self.listening.remove(asked)
 
     def tell(self, name: str, which: str, session: ServerSession) -> None:
-        """Tell a session of 2025 of a resource's changes."""
+        """Tell a session of 2025 of a resource's changes, and of the list's; of these alone where `which` is ''."""
         self.subscribed[name, which] = session
+        self.moved.set()
         self._look()
 
     def untell(self, name: str, which: str) -> None:
@@ -153,7 +155,8 @@ class Changes:
         before = await self._rows()
         while self.listening or self.subscribed:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.moved.wait(), LOOK_SECONDS)
+                asked = self.listening or any(which for _, which in self.subscribed)
+                await asyncio.wait_for(self.moved.wait(), LOOK_SECONDS if asked else LIST_SECONDS)
             self.moved.clear()
             now = await self._rows()
             changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}

@@ -18,8 +18,8 @@ NOTHING_RAN = ("refused", "stopped", "not run")
 
 
 def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToolResult:
-    """Return a text with figures, given by their paths."""
-    images = [image for path in figures if (image := picture(path))]
+    """Return a text with figures, given by their paths; an error has none: Gemini makes text of them."""
+    images = [image for path in figures if not error and (image := picture(path))]
     return CallToolResult(content=[TextContent(text=bounded(told)), *images], is_error=error)
 
 

@@ -30,6 +30,7 @@ from mcp_types import (
     ToolAnnotations,
     UnsubscribeRequestParams,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from stepper import __version__
 from stepper.ground.errors import StepperError
@@ -87,9 +88,12 @@ class Face:
     async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """Return the resources there are now."""
         try:
-            return ListResourcesResult(resources=await resources.every(self.daemon(ctx)))
+            found = await resources.every(self.daemon(ctx))
         except StepperError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from None
+        if ctx.request is None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self.changes.tell(self.session, "", ctx.session)  # as `serve` declares
+        return ListResourcesResult(resources=found)
 
     async def list_templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         """Return the patterns of URIs."""

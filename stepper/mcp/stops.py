@@ -102,12 +102,13 @@ async def _done(daemon: Daemon, about: tuple[str, str], answer: ElicitResult) ->
     notebook, why = about
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
-    if answer.action != "accept" or decision not in WORDS:
-        said = "declined" if answer.action != "cancel" else "gave no answer"
+    if answer.action != "accept" or not isinstance(decision, str) or decision not in WORDS:
+        named = {"decline": "declined", "cancel": "gave no answer"}
+        said = named.get(answer.action, "the client's answer names no decision")
         return results.text(f"{notebook} stays stopped: the person was asked and {said}.\n{why}", error=True)
     found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
     if not found or found["text"] != why:  # it was lifted elsewhere, and maybe another came
         return results.text(f"Nothing was done: {notebook} is not stopped by what the person was asked about any more.")
     words = str(content.get("words") or "").strip()
-    told = await daemon.ask(str(decision), {"notebook": notebook, WORDS[str(decision)]: words})
+    told = await daemon.ask(decision, {"notebook": notebook, WORDS[decision]: words})
     return results.text(f"The person decided: {decision}.\n{told['text']}")

@@ -213,7 +213,7 @@ def look(session: Session, since: float) -> None:
             _missed(session, call)
     for name in list(session.state.handed):
         if name not in session.calls and (session.seen(name) or time.monotonic() > since + COMES_SECONDS):
-            begin(session, name, Caller(lives=bool), _recalled(session, name), recalled=True)
+            begin(session, name, Caller(lives=lambda: False), _recalled(session, name), recalled=True)
 
 
 async def _recalled(session: Session, name: str) -> Report | None:

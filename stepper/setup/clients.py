@@ -16,18 +16,17 @@ from typing import Any
 
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import settings, trust
+from stepper.setup import settings, tables, trust
 from stepper.setup.files import editor, read, remove, remove_empty, write
 from stepper.setup.refuse import check_links
+from stepper.setup.tables import NAME, Entry, is_ours, merged
 
-NAME, EVENT = "stepper", "Mcp"
+EVENT = "Mcp"
 # Started in any folder of the project: no `${…}`, which some clients take for theirs.
 WALK = (
     f'd=$PWD; while [ ! -x "$d/{settings.SCRIPT}" ] && [ "$d" != / ]; do d=$(dirname "$d"); done; '
     f'exec "$d/{settings.SCRIPT}" {EVENT}'
 )
-Entry = dict[str, Any]
-BLOCK = f"[mcp_servers.{NAME}]"
 
 
 @dataclass(frozen=True)
@@ -123,14 +122,10 @@ def take(paths: Paths, note: dict[str, Any]) -> list[str]:
 
 def _alone(client: Client, project: str) -> str:
     if client.file.endswith(".toml"):
-        return _toml(client.entry(project)).rstrip()
+        return tables.written(client.entry(project)).rstrip()
     entry = client.entry(project)
     servers: Any = [entry] if "name" in entry else {NAME: entry}
     return json.dumps({client.key: servers}, indent=2)
-
-
-def _ours(entry: object) -> bool:
-    return settings.SCRIPT in json.dumps(entry)
 
 
 def _parsed(text: str, path: Path, lines: str) -> dict[str, Any]:
@@ -151,12 +146,7 @@ def _with(client: Client, text: str | None, paths: Paths) -> str:
         f"{path} has another server called {NAME}", f"{editor(path)}  # rename it, then run this again"
     )
     if client.file.endswith(".toml"):
-        before, block, after = _blocks(text or "")
-        if block and not _ours(block):
-            raise taken
-        gap = "\n" if before and not before.endswith("\n\n") and not block else ""
-        ends = "\n" if before and not before.endswith("\n") else ""
-        return f"{before}{ends}{gap}{_toml(entry)}{after}"
+        return tables.put(text or "", entry, path, taken)
     data = _parsed(text or "", path, _alone(client, paths.project))
     servers = data.get(client.key, [] if "name" in entry else {})
     if not isinstance(servers, list if "name" in entry else dict):
@@ -164,32 +154,32 @@ def _with(client: Client, text: str | None, paths: Paths) -> str:
     if isinstance(servers, list):
         same = [each for each in servers if isinstance(each, dict) and each.get("name") == NAME]
         rest = [each for each in servers if each not in same]
-        merged: Any = [*rest, entry]
     else:
         same = [servers[NAME]] if NAME in servers else []
-        merged = {**servers, NAME: entry}
-    if any(not _ours(each) for each in same):
-        raise taken
+    for each in same:
+        if not is_ours(each):
+            raise taken
+        entry = merged(each, entry)
     if same == [entry]:
         return text or ""
-    return settings.render({**data, client.key: merged}, text if text and text.strip() else "{}\n")
+    new: Any = [*rest, entry] if isinstance(servers, list) else {**servers, NAME: entry}
+    return settings.render({**data, client.key: new}, text if text and text.strip() else "{}\n")
 
 
 def _without(client: Client, text: str, before: str | None) -> str | None:
     """Return a file's text without our lines, None where nothing is left of it that was there before."""
     if client.file.endswith(".toml"):
-        head, block, after = _blocks(text)
-        if not _ours(block):
+        rest = tables.cut(text, tables.written(_codex("")))
+        if rest == text:
             return text
-        rest = head.removesuffix("\n") + after if not after else head + after
         return before if before is not None and rest.strip() == before.strip() else rest if rest.strip() else before
     data = _parsed(text, Path(client.file), "")
     servers = data.get(client.key)
     left: Any = servers
     if isinstance(servers, list):
-        left = [each for each in servers if not (isinstance(each, dict) and each.get("name") == NAME and _ours(each))]
+        left = [each for each in servers if not (isinstance(each, dict) and each.get("name") == NAME and is_ours(each))]
     elif isinstance(servers, dict):
-        left = {name: each for name, each in servers.items() if name != NAME or not _ours(each)}
+        left = {name: each for name, each in servers.items() if name != NAME or not is_ours(each)}
     if left == servers:
         return text
     known = settings.parse(before) if before and before.strip() else {}
@@ -199,24 +189,6 @@ def _without(client: Client, text: str, before: str | None) -> str | None:
     if json.dumps(rest_data) == json.dumps(known):
         return before
     return settings.render(rest_data, text) if rest_data else before
-
-
-def _toml(entry: Entry) -> str:
-    """Return our table: strings, numbers and lists of strings JSON writes as TOML does."""
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "env"]
-    table = ", ".join(
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.get("env", {}).items()
-    )
-    lines += [f"env = {{ {table} }}"] if table else []
-    return "\n".join([BLOCK, *lines, ""])
-
-
-def _blocks(text: str) -> tuple[str, str, str]:
-    """Return what is before our table, the table itself, what comes after it."""
-    lines = text.splitlines(keepends=True)
-    begin = next((at for at, line in enumerate(lines) if line.strip() == BLOCK), len(lines))
-    end = next((at for at in range(begin + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
-    return "".join(lines[:begin]), "".join(lines[begin:end]), "".join(lines[end:])
 
 
 def hint(project: str) -> str:

@@ -27,13 +27,14 @@ def till(timeout: float, left: float | None) -> str:
 
 def goes_on(
     name: str, cell: Cell, took: float, till: str, plan: Plan, step: Step | None, last: str,
-    outputs: Sequence[dict[str, Any]], queue: bool, matched: str,
+    outputs: Sequence[dict[str, Any]] | None, queue: bool, matched: str,
 ) -> Report:  # fmt: skip
     """Return what is read at once of a cell that was handed on."""
     where = f"{step_name(plan, step)}, " if step else ""
     first = f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
     parts = ["stepper: " + first, *([_woken_by(matched)] if matched else [])]
-    parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
+    if outputs is not None:
+        parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
     lines = "wait in line" if queue else "are refused until then"
     parts.append(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
