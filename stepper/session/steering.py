@@ -133,6 +133,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
         if kernel is None and starts and not session.state.lost:
+            session.read()  # none is begun for another language's
             kernel = await session.keeper.get(caller.environ)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
@@ -169,6 +170,8 @@ async def restart(session: Session, caller: Caller) -> bool:
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
+        if not had:
+            session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
             session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)
