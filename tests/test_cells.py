@@ -905,6 +905,7 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
 
 def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
     notebook = real.project.new("Train", "Look")
+    real.run("'its kernel is there'")
     runs = real.run(
         "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
     )
