@@ -771,6 +771,25 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
                         await made(client, "over http")
                         assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))
 
+                @contextlib.asynccontextmanager
+                async def known_as(name: str, more: str = "") -> AsyncIterator[Client]:
+                    about = Implementation(name=name, version="1")
+                    async with (
+                        httpx2.AsyncClient(headers=own) as http,
+                        Client(streamable_http_client(url + more, http_client=http), client_info=about) as client,
+                    ):
+                        yield client
+
+                async with known_as("a") as a, known_as("b") as b, known_as("b", "?client=other") as other:
+                    there = [await made(client, f"of client {n}") for n, client in enumerate((a, b, other))]
+                    for client, mine in zip((a, b, other), there, strict=True):
+                        ran = await client.call_tool("run_cell", {"source": f"mine = {mine!r}"})
+                        assert "ran ok" in text(ran)
+                        read = (await client.call_tool("read_notebook", {})).structured_content
+                        assert read["notebook"] == mine and mine in read["cells"][-1]["source"]
+                async with known_as("a") as again:  # on another connection
+                    assert (await again.call_tool("read_notebook", {})).structured_content["notebook"] == there[0]
+
             asyncio.run(main())
         finally:
             process.terminate()
