@@ -644,6 +644,10 @@ def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> Non
     assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
     with pytest.raises(StepperError, match="a notebook of the language 'r'"):
         agent.run("y <- 2", notebook="r")
+    for verb, more in (("eval", {"source": "1"}), ("restart", {})):
+        with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+            agent.ask(verb, notebook="r", **more)
+    assert agent.ask("status", notebook="r")["kernel"]["pid"] is None
 
 
 # --- who waits, and goes away ------------------------------------------------------------------------------------------

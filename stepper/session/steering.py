@@ -133,6 +133,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
         if kernel is None and starts and not session.state.lost:
+            _spoken(session)
             kernel = await session.keeper.get(caller.environ)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
@@ -165,7 +166,8 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """End the kernel and start a fresh one; return whether there was one."""
+    """End the kernel and start a fresh one; return whether there was one. Raise NotebookError, with nothing done."""
+    _spoken(session)
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
@@ -173,6 +175,15 @@ async def restart(session: Session, caller: Caller) -> bool:
             session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)
         return had
+
+
+def _spoken(session: Session) -> None:
+    """Raise NotebookError where no kernel of ours speaks the notebook's language; one that can't be read may."""
+    try:
+        session.file.read()
+    except NotebookError:
+        return
+    session.read()
 
 
 async def shutdown(session: Session, why: str) -> bool:
