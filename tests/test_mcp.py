@@ -826,6 +826,34 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(project: P
     Path(project.paths.link).unlink()
 
 
+def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tmp_path: Path) -> None:
+    script = tmp_path / ".claude/hooks/stepper"
+    below = tmp_path / "a repository" / "sub"
+    for folder in (script.parent, below):
+        folder.mkdir(parents=True)
+    script.write_text('#!/bin/sh\necho "ran $1 in $PWD"\n')
+    script.chmod(0o755)
+
+    def started() -> tuple[int, str]:
+        entry, state = clients.CLIENTS["claude"].entry(""), str(tmp_path / "state")
+        env = {**os.environ, "XDG_STATE_HOME": state}
+        done = subprocess.run(
+            [entry["command"], *entry["args"]], cwd=below, env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 or "nothing runs here" in done.stderr
+        return done.returncode, done.stdout
+
+    assert started() == (1, "")
+    (tmp_path / ".git").mkdir()  # a worktree: the main checkout is the one that is recorded
+    assert started() == (0, f"ran Mcp in {below}\n")
+    (below.parent / ".git").mkdir()
+    assert started() == (1, "")
+    (below.parent / ".git").rmdir()
+    (tmp_path / ".git").rmdir()
+    (tmp_path / "state/stepper/projects" / tmp_path.relative_to("/") / ".stepper").mkdir(parents=True)
+    assert started() == (0, f"ran Mcp in {below}\n")
+
+
 # --- setting clients up -----------------------------------------------------------------------------------
 
 JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
