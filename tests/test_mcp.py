@@ -771,6 +771,25 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
                         await made(client, "over http")
                         assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))
 
+                @contextlib.asynccontextmanager
+                async def known_as(name: str, more: str = "") -> AsyncIterator[Client]:
+                    about = Implementation(name=name, version="1")
+                    async with (
+                        httpx2.AsyncClient(headers=own) as http,
+                        Client(streamable_http_client(url + more, http_client=http), client_info=about) as client,
+                    ):
+                        yield client
+
+                async with known_as("a") as a, known_as("b") as b, known_as("b", "?client=other") as other:
+                    there = [await made(client, f"of client {n}") for n, client in enumerate((a, b, other))]
+                    for client, mine in zip((a, b, other), there, strict=True):
+                        ran = await client.call_tool("run_cell", {"source": f"mine = {mine!r}"})
+                        assert "ran ok" in text(ran)
+                        read = (await client.call_tool("read_notebook", {})).structured_content
+                        assert read["notebook"] == mine and mine in read["cells"][-1]["source"]
+                async with known_as("a") as again:  # on another connection
+                    assert (await again.call_tool("read_notebook", {})).structured_content["notebook"] == there[0]
+
             asyncio.run(main())
         finally:
             process.terminate()
@@ -805,6 +824,34 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(project: P
     assert done.stdout == ""
     assert "did not record this checkout" in done.stderr
     Path(project.paths.link).unlink()
+
+
+def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tmp_path: Path) -> None:
+    script = tmp_path / ".claude/hooks/stepper"
+    below = tmp_path / "a repository" / "sub"
+    for folder in (script.parent, below):
+        folder.mkdir(parents=True)
+    script.write_text('#!/bin/sh\necho "ran $1 in $PWD"\n')
+    script.chmod(0o755)
+
+    def started() -> tuple[int, str]:
+        entry, state = clients.CLIENTS["claude"].entry(""), str(tmp_path / "state")
+        env = {**os.environ, "XDG_STATE_HOME": state}
+        done = subprocess.run(
+            [entry["command"], *entry["args"]], cwd=below, env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 or "nothing runs here" in done.stderr
+        return done.returncode, done.stdout
+
+    assert started() == (1, "")
+    (tmp_path / ".git").mkdir()  # a worktree: the main checkout is the one that is recorded
+    assert started() == (0, f"ran Mcp in {below}\n")
+    (below.parent / ".git").mkdir()
+    assert started() == (1, "")
+    (below.parent / ".git").rmdir()
+    (tmp_path / ".git").rmdir()
+    (tmp_path / "state/stepper/projects" / tmp_path.relative_to("/") / ".stepper").mkdir(parents=True)
+    assert started() == (0, f"ran Mcp in {below}\n")
 
 
 # --- setting clients up -----------------------------------------------------------------------------------
