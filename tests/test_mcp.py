@@ -350,6 +350,25 @@ def test_fifty_calls_at_once(project: Project) -> None:
     play(project, story)
 
 
+def test_an_interrupt_gets_past_all_calls_that_wait(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepper.mcp.daemon.AT_ONCE", 2)
+
+    async def story(client: Client) -> None:
+        await made(client, "crowded")
+        waiting = [
+            asyncio.create_task(client.call_tool("run_cell", {"source": f"import time\ntime.sleep(60)  # {n}"}))
+            for n in range(4)
+        ]
+        await asyncio.wait_for(until(client, lambda told: told["running"]), 40)
+        interrupted = await asyncio.wait_for(client.call_tool("kernel", {"action": "interrupt"}), 20)
+        assert "interrupted" in text(interrupted)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    play(project, story)
+
+
 def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "killed")
