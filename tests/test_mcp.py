@@ -484,6 +484,21 @@ def test_a_result_is_bounded() -> None:
     assert results.bounded("short") == "short"
 
 
+def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
+    steps = [f"step {n} {'long ' * 100}" for n in range(120)]
+
+    async def story(client: Client) -> None:
+        answers = [await client.call_tool("create_notebook", {"problem": "many steps", "steps": steps})]
+        answers += [await client.call_tool(name, {}) for name in ("plan", "notebook_status", "list_notebooks")]
+        for answer in answers:
+            assert len(json.dumps(answer.structured_content)) < 30_000
+            assert len(text(answer)) <= results.LONGEST
+        assert [len(answer.structured_content["steps"]) for answer in answers[:3]] == [40] * 3
+        assert "… and 80 more steps" in text(answers[1])
+
+    play(quick, story)
+
+
 # --- stops ------------------------------------------------------------------------------------------------
 
 
