@@ -678,10 +678,10 @@ def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> Non
     assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
     with pytest.raises(StepperError, match="a notebook of the language 'r'"):
         agent.run("y <- 2", notebook="r")
-    for verb, more in (("eval", {"source": "1"}), ("restart", {})):
+    for verb, how in [("eval", {"source": "1"}), ("restart", {})]:  # no Python kernel either
         with pytest.raises(StepperError, match="a notebook of the language 'r'"):
-            agent.ask(verb, notebook="r", **more)
-    assert agent.ask("status", notebook="r")["kernel"]["pid"] is None
+            agent.ask(verb, notebook="r", **how)
+    assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
 
 
 # --- who waits, and goes away ------------------------------------------------------------------------------------------
@@ -939,6 +939,7 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
 
 def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
     notebook = real.project.new("Train", "Look")
+    real.run("'its kernel is there'")
     runs = real.run(
         "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
     )

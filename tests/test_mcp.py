@@ -1042,7 +1042,7 @@ def test_codexs_table_is_renewed_and_taken_out_whole(shop: Project, toml: Path, 
     """What the person put into it, before and after, stays when it is renewed; its subtables go with it."""
     tomllib = pytest.importorskip("tomllib")
     tools = '\n[mcp_servers.stepper.tools.run_cell]\napproval_mode = "approve"\n'
-    others = "\n# of other\n[other]\nx = [\n[1]]\n"
+    others = "\n# of other\n[other]\nx = [\n[1]]\ny = '''\n# '''\n"
     toml.write_text(f"a = 1\n\n{OURS.replace('[mcp_servers.stepper]', header)}{MINE}{tools}{others}")
     assert clients.put(shop.paths, "codex") == "updated"
     text = toml.read_text()

@@ -62,6 +62,7 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
     call = calls.begin(session, used, caller, _work(workspace, session, change, caller, again))
+    calls.waited_for(session, call)
     if not await calls.in_time(session, call, change.session):
         _works(workspace, session, change)
         workspace.mark()

@@ -255,8 +255,9 @@ static void follow(void) {
                 free(payload.data);
                 payload.data = memmove(body, body + 1, payload.size = second - 1);
                 body = NULL;
-            } else if (waking && second && write(2, body, second) >= 0)
-                woke = send(sock, "+", 1, 0) == 1; /* the daemon knows now that it was told */
+            } else if (waking && second && send(sock, "+", 1, 0) == 1) {
+                woke = write(2, body, second) >= 0; /* first the word that it is told: else the next daemon tells it */
+            }
         } else if (!strcmp(kind, "ok")) {
             for (ssize_t sent = 0; second; body += sent, second -= sent)
                 if ((sent = write(1, body, second)) < 0 && (sent = 0, errno != EINTR))

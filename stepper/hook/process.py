@@ -107,9 +107,12 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
         if body[:1] == b"\0":
             given = body[1:]  # what to ask the next daemon with
         elif body:
+            try:
+                sockets[-1].sendall(b"+")  # first the word that it is told: else the next daemon tells it
+            except OSError:
+                return
             os.write(2, body)
             told.append(body)
-            sockets[-1].sendall(b"+")
 
     while not told:
         try:

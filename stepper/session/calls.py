@@ -42,6 +42,13 @@ def begin(session: Session, name: str | None, caller: Caller, work: Work, recall
     return call
 
 
+def waited_for(session: Session, call: Call) -> None:
+    """Who asked waits: that a former daemon handed it on was not read."""
+    if call.handed:
+        call.handed = False
+        session.log(events.Told(at=now(), call=call.id))
+
+
 async def in_time(session: Session, call: Call, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.work.done():

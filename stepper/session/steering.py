@@ -133,7 +133,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
         if kernel is None and starts and not session.state.lost:
-            _spoken(session)
+            session.read()  # none is begun for another language's
             kernel = await session.keeper.get(caller.environ)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
@@ -166,24 +166,16 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """End the kernel and start a fresh one; return whether there was one. Raise NotebookError, with nothing done."""
-    _spoken(session)
+    """End the kernel and start a fresh one; return whether there was one."""
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
+        if not had:
+            session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
             session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)
         return had
-
-
-def _spoken(session: Session) -> None:
-    """Raise NotebookError where no kernel of ours speaks the notebook's language; one that can't be read may."""
-    try:
-        session.file.read()
-    except NotebookError:
-        return
-    session.read()
 
 
 async def shutdown(session: Session, why: str) -> bool:

@@ -136,5 +136,6 @@ def _parts(text: str) -> list[str]:
         end = len(lines)
         while end and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
             end -= 1
+        end = end if _reads("".join(lines[:end])) else len(lines)  # its last line only looks like a comment
         parts += ["".join(lines[:end]), "".join(lines[end:])]
     return parts

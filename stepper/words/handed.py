@@ -82,7 +82,7 @@ def matched(name: str, runs: str, line: str) -> Report:
     """Return what wakes the agent: a line that it asked to be woken by."""
     text = (
         f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
-        f"You are woken once more when it ends. What ends it now: {ENDS}."
+        f"When it ends you are woken once more, or told with the next prompt. What ends it now: {ENDS}."
     )
     return Report(text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}")
 
