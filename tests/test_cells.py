@@ -26,11 +26,13 @@ from stepper.daemon import resources
 from stepper.ground.errors import DaemonError, StepperError
 from stepper.hook import client
 from stepper.notebook import plainjson
+from stepper.notebook.file import IpynbFile
 from stepper.policy import arrange
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Outcome, Run, Verdict
 from stepper.session import answers
 from stepper.session.cellanswers import Gpu, Load
+from stepper.session.ports import Target
 from tests.conftest import Project, code, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_session import Quick
@@ -617,6 +619,38 @@ def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
     assert agent.cells(cells=["1"], outputs="none")[0]["outputs"] == ""
     with pytest.raises(StepperError, match="has 1 page of these cells"):
         agent.ask("cell read", page=2)
+
+
+def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.project.new()
+    printed = {"output_type": "stream", "name": "stdout", "text": "z" * 7_000}
+    cells = [{**code(f"x{n}", f"id{n}"), "outputs": [printed]} for n in range(200)]
+    agent.project.notebook("big.ipynb", cells)
+    looked, begun, goes_on, outputs_of = list[str](), threading.Event(), threading.Event(), IpynbFile.outputs_of
+
+    def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
+        looked.append(target.cell_id)
+        begun.set()
+        assert goes_on.wait(60)
+        return outputs_of(file, target)
+
+    monkeypatch.setattr(IpynbFile, "outputs_of", slow)
+    found = list[dict[str, Any]]()
+    reader = threading.Thread(
+        target=lambda: found.append(agent.ask("cell read", notebook="big", outputs="full", page=2)), daemon=True
+    )
+    reader.start()
+    assert begun.wait(30)
+    agent.ask("list")  # the daemon hears others meanwhile
+    goes_on.set()
+    reader.join(60)
+    assert found[0]["cells"][0]["cell_id"] == "id1" and "page 2 of 22 or more" in found[0]["text"]
+    assert len(looked) < 30
+    both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
+    assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both["pages"] == 200
+    assert "page 199 of 200:" in both["text"] and "page 200 of 200:" in both["text"]
 
 
 @settings(deadline=None, max_examples=50)

@@ -350,6 +350,25 @@ def test_fifty_calls_at_once(project: Project) -> None:
     play(project, story)
 
 
+def test_an_interrupt_gets_past_all_calls_that_wait(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepper.mcp.daemon.AT_ONCE", 2)
+
+    async def story(client: Client) -> None:
+        await made(client, "crowded")
+        waiting = [
+            asyncio.create_task(client.call_tool("run_cell", {"source": f"import time\ntime.sleep(60)  # {n}"}))
+            for n in range(4)
+        ]
+        await asyncio.wait_for(until(client, lambda told: told["running"]), 40)
+        interrupted = await asyncio.wait_for(client.call_tool("kernel", {"action": "interrupt"}), 20)
+        assert "interrupted" in text(interrupted)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    play(project, story)
+
+
 def test_the_daemon_is_killed_during_a_call(untouched: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "killed")
@@ -463,6 +482,21 @@ def test_a_result_is_bounded() -> None:
     assert len(results.bounded("x" * 50_000)) <= results.LONGEST
     assert results.bounded("x" * 50_000).endswith("more characters are left out")
     assert results.bounded("short") == "short"
+
+
+def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
+    steps = [f"step {n} {'long ' * 100}" for n in range(120)]
+
+    async def story(client: Client) -> None:
+        answers = [await client.call_tool("create_notebook", {"problem": "many steps", "steps": steps})]
+        answers += [await client.call_tool(name, {}) for name in ("plan", "notebook_status", "list_notebooks")]
+        for answer in answers:
+            assert len(json.dumps(answer.structured_content)) < 30_000
+            assert len(text(answer)) <= results.LONGEST
+        assert [len(answer.structured_content["steps"]) for answer in answers[:3]] == [40] * 3
+        assert "… and 80 more steps" in text(answers[1])
+
+    play(quick, story)
 
 
 # --- stops ------------------------------------------------------------------------------------------------
