@@ -920,6 +920,7 @@ def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
     assert real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"] > 1 << 20
 
 
+@pytest.mark.nightly
 def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) -> None:
     notebook = real.project.new("Load", "Sum")
     real.run("values = [1, 2, 3]")
@@ -937,6 +938,7 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
     notebook = real.project.new("Train", "Look")
     real.run("'its kernel is there'")

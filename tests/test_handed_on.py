@@ -208,6 +208,7 @@ def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
     assert sorted("ran ok" in woken(waker) for waker in wakers) == [False, True]
 
 
+@pytest.mark.nightly
 def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None:
     notebook = project.new("Train")
     with subprocess.Popen(["sleep", "600"]) as client:
@@ -370,6 +371,7 @@ def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(p
     assert "3 of 3 new or changed code cells ran" in said and "| after" in said and "| 1" in said
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
 def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp_path: Path) -> None:
     """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""

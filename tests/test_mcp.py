@@ -283,6 +283,7 @@ def test_a_notebook_made_with_cells_runs_them_to_the_first_that_fails(project: P
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_progress_comes_each_second_with_the_last_line(project: Project, era: str) -> None:
     heard: list[tuple[float, str | None]] = []
 
@@ -322,6 +323,7 @@ def test_a_cancelled_call_interrupts_its_cell(project: Project, era: str) -> Non
     play(project, story, era)
 
 
+@pytest.mark.nightly
 def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         await made(client, "long")
@@ -338,6 +340,7 @@ def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: 
     play(project, story, era)
 
 
+@pytest.mark.nightly
 def test_fifty_calls_at_once(project: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "fifty")
