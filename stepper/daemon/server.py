@@ -1,4 +1,7 @@
-"""The daemon: an asyncio server on the project's unix socket, and the only place that wires adapters to the engine."""
+"""The daemon: an asyncio server on the project's unix socket, and the only place that wires adapters to the engine.
+
+(A few lines over 300: all that one daemon does from its start to its end.)
+"""
 
 from __future__ import annotations
 
