@@ -437,3 +437,17 @@ def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
     assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
     assert lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
     assert "ran ok" in edit.woken
+
+
+def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(project: Project) -> None:
+    """The cell has ended, and nobody could be told, before it asks."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    edit.waker.send_signal(signal.SIGSTOP)
+    project.kill_daemon()
+    (notebook.path.parent / "go").touch()
+    wait_until(lambda: "ended meanwhile" in project.json("status")["unheard"])
+    edit.waker.send_signal(signal.SIGCONT)
+    edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never comes
+    assert "ended meanwhile" in edit.woken and say(notebook, "And?") == ""
