@@ -209,7 +209,7 @@ class Daemon:
             asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
 
     def _settle(self) -> None:
-        if not self.working:
+        if self.working <= len(self.wakers):  # those wait for hours
             self.memory.settle()
 
     async def _answer(self, parts: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
