@@ -896,9 +896,10 @@ def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tm
 JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    yield from scratch(tmp_path_factory.mktemp("clients") / "repo")
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Project]:
+    """A project of each test's own: one of them uninstalls, and workers steal tests in any order."""
+    yield from scratch(tmp_path / "repo")
 
 
 @pytest.mark.parametrize("name", clients.CLIENTS)
