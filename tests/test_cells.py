@@ -26,11 +26,13 @@ from stepper.daemon import resources
 from stepper.ground.errors import DaemonError, StepperError
 from stepper.hook import client
 from stepper.notebook import plainjson
+from stepper.notebook.file import IpynbFile
 from stepper.policy import arrange
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Outcome, Run, Verdict
 from stepper.session import answers
 from stepper.session.cellanswers import Gpu, Load
+from stepper.session.ports import Target
 from tests.conftest import Project, code, reused, text_of
 from tests.test_main_path import wait_until
 from tests.test_session import Quick
@@ -619,6 +621,38 @@ def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
         agent.ask("cell read", page=2)
 
 
+def test_a_page_of_a_large_notebook_costs_that_page_and_nobody_waits(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.project.new()
+    printed = {"output_type": "stream", "name": "stdout", "text": "z" * 7_000}
+    cells = [{**code(f"x{n}", f"id{n}"), "outputs": [printed]} for n in range(200)]
+    agent.project.notebook("big.ipynb", cells)
+    looked, begun, goes_on, outputs_of = list[str](), threading.Event(), threading.Event(), IpynbFile.outputs_of
+
+    def slow(file: IpynbFile, target: Target) -> list[dict[str, Any]]:
+        looked.append(target.cell_id)
+        begun.set()
+        assert goes_on.wait(60)
+        return outputs_of(file, target)
+
+    monkeypatch.setattr(IpynbFile, "outputs_of", slow)
+    found = list[dict[str, Any]]()
+    reader = threading.Thread(
+        target=lambda: found.append(agent.ask("cell read", notebook="big", outputs="full", page=2)), daemon=True
+    )
+    reader.start()
+    assert begun.wait(30)
+    agent.ask("list")  # the daemon hears others meanwhile
+    goes_on.set()
+    reader.join(60)
+    assert found[0]["cells"][0]["cell_id"] == "id1" and "page 2 of 22 or more" in found[0]["text"]
+    assert len(looked) < 30
+    both = agent.ask("cell read", notebook="big", outputs="full", page=199, many=5)
+    assert [cell["cell_id"] for cell in both["cells"]] == ["id198", "id199"] and both["pages"] == 200
+    assert "page 199 of 200:" in both["text"] and "page 200 of 200:" in both["text"]
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text("ab \n", max_size=40).map(lambda text: text * 500), max_size=3))
 def test_pages_hold_all_of_long_cells(texts: list[str]) -> None:
@@ -886,6 +920,7 @@ def test_the_kernel_is_not_told_who_asked(real: Agent) -> None:
     assert real.ask("status", details=True)["resources"]["kernel"]["memory_bytes"] > 1 << 20
 
 
+@pytest.mark.nightly
 def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) -> None:
     notebook = real.project.new("Load", "Sum")
     real.run("values = [1, 2, 3]")
@@ -903,6 +938,7 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
     notebook = real.project.new("Train", "Look")
     real.run("'its kernel is there'")

@@ -208,6 +208,7 @@ def test_a_session_that_goes_on_is_woken_again(project: Project) -> None:
     assert sorted("ran ok" in woken(waker) for waker in wakers) == [False, True]
 
 
+@pytest.mark.nightly
 def test_what_woke_a_client_that_is_gone_is_told_later(project: Project) -> None:
     notebook = project.new("Train")
     with subprocess.Popen(["sleep", "600"]) as client:
@@ -370,6 +371,7 @@ def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(p
     assert "3 of 3 new or changed code cells ran" in said and "| after" in said and "| 1" in said
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiled client")
 def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp_path: Path) -> None:
     """Also once its daemon was killed: the compiled client waits on, beside the Python that had another one started."""
@@ -435,3 +437,17 @@ def test_the_person_sees_now_and_then_how_it_gets_on(project: Project) -> None:
     assert at[1] - at[0] >= 3 and at[2] - at[1] >= 3, lines
     assert lines[-1] == f'running step 1 of 2 "Train" for {at[-1]} s of at most 2 h: begun'
     assert "ran ok" in edit.woken
+
+
+def test_who_asks_the_next_daemon_late_wakes_the_agent_at_once(project: Project) -> None:
+    """The cell has ended, and nobody could be told, before it asks."""
+    notebook = project.new("Train")
+    edit = Edit(notebook, WAITS)
+    assert "still running" in edit.answer.text
+    edit.waker.send_signal(signal.SIGSTOP)
+    project.kill_daemon()
+    (notebook.path.parent / "go").touch()
+    wait_until(lambda: "ended meanwhile" in project.json("status")["unheard"])
+    edit.waker.send_signal(signal.SIGCONT)
+    edit.waker.wait(timeout=10)  # it would wait 15 s for a call that never comes
+    assert "ended meanwhile" in edit.woken and say(notebook, "And?") == ""

@@ -969,6 +969,7 @@ def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
     assert f"{scratch}/.stepper/env" in done.stdout
 
 
+@pytest.mark.nightly
 def test_a_checkout_can_be_its_own_target(checkout, tmp_path, kernel):
     own = tmp_path / "own"
     shutil.copytree(checkout, own)

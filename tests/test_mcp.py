@@ -283,6 +283,7 @@ def test_a_notebook_made_with_cells_runs_them_to_the_first_that_fails(project: P
     play(project, story)
 
 
+@pytest.mark.nightly
 def test_progress_comes_each_second_with_the_last_line(project: Project, era: str) -> None:
     heard: list[tuple[float, str | None]] = []
 
@@ -322,6 +323,7 @@ def test_a_cancelled_call_interrupts_its_cell(project: Project, era: str) -> Non
     play(project, story, era)
 
 
+@pytest.mark.nightly
 def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: str) -> None:
     async def story(client: Client) -> None:
         await made(client, "long")
@@ -338,6 +340,7 @@ def test_what_lasts_longer_than_it_is_waited_for_goes_on(project: Project, era: 
     play(project, story, era)
 
 
+@pytest.mark.nightly
 def test_fifty_calls_at_once(project: Project) -> None:
     async def story(client: Client) -> None:
         await made(client, "fifty")
@@ -346,6 +349,25 @@ def test_fifty_calls_at_once(project: Project) -> None:
         done = await asyncio.gather(*(client.call_tool(*mixed[i % len(mixed)]) for i in range(50)))
         assert not [text(result) for result in done if result.is_error]
         assert "| 17" in text(await client.call_tool("execute_code", {"code": "n"}))
+
+    play(project, story)
+
+
+def test_an_interrupt_gets_past_all_calls_that_wait(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepper.mcp.daemon.AT_ONCE", 2)
+
+    async def story(client: Client) -> None:
+        await made(client, "crowded")
+        waiting = [
+            asyncio.create_task(client.call_tool("run_cell", {"source": f"import time\ntime.sleep(60)  # {n}"}))
+            for n in range(4)
+        ]
+        await asyncio.wait_for(until(client, lambda told: told["running"]), 40)
+        interrupted = await asyncio.wait_for(client.call_tool("kernel", {"action": "interrupt"}), 20)
+        assert "interrupted" in text(interrupted)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     play(project, story)
 
@@ -463,6 +485,21 @@ def test_a_result_is_bounded() -> None:
     assert len(results.bounded("x" * 50_000)) <= results.LONGEST
     assert results.bounded("x" * 50_000).endswith("more characters are left out")
     assert results.bounded("short") == "short"
+
+
+def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
+    steps = [f"step {n} {'long ' * 100}" for n in range(120)]
+
+    async def story(client: Client) -> None:
+        answers = [await client.call_tool("create_notebook", {"problem": "many steps", "steps": steps})]
+        answers += [await client.call_tool(name, {}) for name in ("plan", "notebook_status", "list_notebooks")]
+        for answer in answers:
+            assert len(json.dumps(answer.structured_content)) < 30_000
+            assert len(text(answer)) <= results.LONGEST
+        assert [len(answer.structured_content["steps"]) for answer in answers[:3]] == [40] * 3
+        assert "… and 80 more steps" in text(answers[1])
+
+    play(quick, story)
 
 
 # --- stops ------------------------------------------------------------------------------------------------
@@ -771,6 +808,25 @@ def test_over_http_with_a_key_from_nobodys_page(project: Project) -> None:
                         await made(client, "over http")
                         assert "ran ok" in text(await client.call_tool("run_cell", {"source": "1"}))
 
+                @contextlib.asynccontextmanager
+                async def known_as(name: str, more: str = "") -> AsyncIterator[Client]:
+                    about = Implementation(name=name, version="1")
+                    async with (
+                        httpx2.AsyncClient(headers=own) as http,
+                        Client(streamable_http_client(url + more, http_client=http), client_info=about) as client,
+                    ):
+                        yield client
+
+                async with known_as("a") as a, known_as("b") as b, known_as("b", "?client=other") as other:
+                    there = [await made(client, f"of client {n}") for n, client in enumerate((a, b, other))]
+                    for client, mine in zip((a, b, other), there, strict=True):
+                        ran = await client.call_tool("run_cell", {"source": f"mine = {mine!r}"})
+                        assert "ran ok" in text(ran)
+                        read = (await client.call_tool("read_notebook", {})).structured_content
+                        assert read["notebook"] == mine and mine in read["cells"][-1]["source"]
+                async with known_as("a") as again:  # on another connection
+                    assert (await again.call_tool("read_notebook", {})).structured_content["notebook"] == there[0]
+
             asyncio.run(main())
         finally:
             process.terminate()
@@ -807,14 +863,43 @@ def test_the_script_serves_where_this_user_set_it_up_and_nowhere_else(project: P
     Path(project.paths.link).unlink()
 
 
+def test_the_line_runs_nothing_of_folders_above_that_this_user_did_not_set_up(tmp_path: Path) -> None:
+    script = tmp_path / ".claude/hooks/stepper"
+    below = tmp_path / "a repository" / "sub"
+    for folder in (script.parent, below):
+        folder.mkdir(parents=True)
+    script.write_text('#!/bin/sh\necho "ran $1 in $PWD"\n')
+    script.chmod(0o755)
+
+    def started() -> tuple[int, str]:
+        entry, state = clients.CLIENTS["claude"].entry(""), str(tmp_path / "state")
+        env = {**os.environ, "XDG_STATE_HOME": state}
+        done = subprocess.run(
+            [entry["command"], *entry["args"]], cwd=below, env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 or "nothing runs here" in done.stderr
+        return done.returncode, done.stdout
+
+    assert started() == (1, "")
+    (tmp_path / ".git").mkdir()  # a worktree: the main checkout is the one that is recorded
+    assert started() == (0, f"ran Mcp in {below}\n")
+    (below.parent / ".git").mkdir()
+    assert started() == (1, "")
+    (below.parent / ".git").rmdir()
+    (tmp_path / ".git").rmdir()
+    (tmp_path / "state/stepper/projects" / tmp_path.relative_to("/") / ".stepper").mkdir(parents=True)
+    assert started() == (0, f"ran Mcp in {below}\n")
+
+
 # --- setting clients up -----------------------------------------------------------------------------------
 
 JSON_REST = '{\n    "theme": "dark",\n    "%s": %s\n}\n'
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    yield from scratch(tmp_path_factory.mktemp("clients") / "repo")
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Project]:
+    """A project of each test's own: one of them uninstalls, and workers steal tests in any order."""
+    yield from scratch(tmp_path / "repo")
 
 
 @pytest.mark.parametrize("name", clients.CLIENTS)

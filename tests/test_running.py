@@ -128,6 +128,7 @@ for n in range(1, 601):
     if os.path.exists("go"): break"""
 
 
+@pytest.mark.nightly
 def test_when_a_cell_will_be_over_is_told_by_what_it_prints(project: Project) -> None:
     notebook = project.new("Train")
     thread = threading.Thread(target=notebook.insert, args=(COUNTS,))

@@ -24,7 +24,7 @@ async def of_cells(request: Request, session: Session, told: Any) -> object:
         case cellcommands.CellChange():
             return cells.change(session, told, request.consent)
         case cellcommands.CellRead():
-            return reading.read(session, told)
+            return await reading.read(session, told)
     raise NotImplementedError(type(told).__name__)
 
 

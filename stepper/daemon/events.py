@@ -113,15 +113,17 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
         return
     change = event.change
-    caller.keep(event.asked_again)
     session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
+    if used not in session.over:  # a short cell's: there is nothing to ask another daemon
+        caller.keep(event.asked_again)
     known = session.calls.get(used)
     if again and used in session.state.handed and (known is None or known.recalled):
         alone = Caller(caller.environ)
         known = calls.begin(session, used, alone, _work(workspace, session, change, alone, True))
     if again and known is None and any(used == each.call for each in session.state.unheard):
         await _tell_missed(session, caller)
-    await calls.stands_by(session, used, caller)
+    else:
+        await calls.stands_by(session, used, caller)
     workspace.mark()
 
 

@@ -223,8 +223,11 @@ static int take(void *into, size_t size) {
         ssize_t got = recv(sock, into, size, 0);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && waking && !left_alone())
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && waking) {
+            if (left_alone())
+                _exit(woke ? 2 : 0);
             continue;
+        }
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return -1;
         if (got <= 0)

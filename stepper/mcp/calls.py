@@ -121,7 +121,7 @@ async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Ca
 
 async def _list(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     rows = await daemon.ask("list", {})
-    return results.data({"notebooks": rows[: texts.MOST]}, texts.listed(rows))
+    return results.data({"notebooks": texts.rows(rows)}, texts.listed(rows))
 
 
 async def _create(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
@@ -133,7 +133,7 @@ async def _create(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     ran = made.get("cells") or {}
     report = results.ran(ran) if ran else None
     said = "\n".join(filter(None, [texts.made(made), ran.get("text", "")]))
-    answer = results.data(made, said, report.content[1:] if report else ())
+    answer = results.data({**made, "steps": texts.rows(made["steps"])}, said, report.content[1:] if report else ())
     return answer.model_copy(update={"is_error": report.is_error}) if report else answer
 
 
@@ -162,7 +162,7 @@ async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
     told = await daemon.ask(*tool.verb({"action": action, **given}))
     if "steps" not in told:
         told = await daemon.ask("plan", {"notebook": given.get("notebook")})
-    return results.data(told, texts.planned(told))
+    return results.data({**told, "steps": texts.rows(told["steps"])}, texts.planned(told))
 
 
 async def _kernel(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:

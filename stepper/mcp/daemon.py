@@ -20,17 +20,18 @@ from anyio.lowlevel import RunVar
 from stepper.ground.meeting import Meeting
 from stepper.hook import client
 
-AT_ONCE = 250  # threads that wait for the daemon
-LIMITER: RunVar[anyio.CapacityLimiter] = RunVar("limiter")  # of an event loop
+AT_ONCE = 250  # threads that wait for the daemon; as many again for what waits for no cell
+LASTING = ("cell run", "cell add", "run", "eval", "new")
+LIMITERS: RunVar[tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]] = RunVar("limiters")  # of an event loop
 
 
-def limiter() -> anyio.CapacityLimiter:
-    """Return what bounds the threads of all calls."""
+def limiter(waits: bool) -> anyio.CapacityLimiter:
+    """Return what bounds the threads of calls that wait for cells, or of all others: an interrupt is to get past."""
     try:
-        return LIMITER.get()
+        found = LIMITERS.get()
     except LookupError:
-        LIMITER.set(anyio.CapacityLimiter(AT_ONCE))
-        return LIMITER.get()
+        LIMITERS.set(found := (anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(AT_ONCE)))
+    return found[waits]
 
 
 class LeftError(Exception):
@@ -93,8 +94,9 @@ class Daemon:
                 )
             return None
 
+        waits = verb in LASTING or bool(told.get("wait_seconds"))
         try:
-            body = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter())
+            body = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter(waits))
         except anyio.get_cancelled_exc_class():
             request.leave()
             raise

@@ -36,6 +36,7 @@ from stepper.mcp.stops import Context
 NOTEBOOKS, STATUS = "stepper://notebooks", "stepper://status"
 PLAIN, JSON = "text/plain", "application/json"
 NOT_FOUND = -32002  # in the era of 2025; since then INVALID_PARAMS
+MOST = 20  # pages of a resource
 LOOK_SECONDS = 1.0
 LIST_SECONDS = 5.0  # for who asked for nothing but once listed them: many clients do
 TEMPLATES = [
@@ -96,7 +97,9 @@ async def _content(daemon: Daemon, which: str) -> tuple[str, str]:
         raise StepperError("there is no such resource")
     if cell:
         return PLAIN, await _pages(daemon, "output", {"notebook": notebook, "cell": cell})
-    return PLAIN, await _pages(daemon, "cell read", {"notebook": notebook, "outputs": "full"})
+    read = await daemon.ask("cell read", {"notebook": notebook, "outputs": "full", "many": MOST})
+    rest = f"\n… more pages: read_notebook(outputs=full, page={MOST + 1})" if read["pages"] > MOST else ""
+    return PLAIN, read["text"] + rest
 
 
 def named(which: str) -> tuple[str, str]:
@@ -105,7 +108,7 @@ def named(which: str) -> tuple[str, str]:
     return (unquote(found[1]), unquote(found[2] or "")) if found else ("", "")
 
 
-async def _pages(daemon: Daemon, verb: str, asked: dict[str, Any], most: int = 20) -> str:
+async def _pages(daemon: Daemon, verb: str, asked: dict[str, Any], most: int = MOST) -> str:
     """Return all pages of a command's answer, up to so many."""
     first = await daemon.ask(verb, {**asked, "page": 1})
     pages = [first["text"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from secrets import token_hex
@@ -56,9 +57,16 @@ class Face:
 
     def daemon(self, ctx: Context) -> Daemon:
         """Return the daemon as the request's session asks it."""
-        told = ctx.request.headers.get(SESSION_HEADER, "") if ctx.request is not None else ""
-        session = f"mcp-{re.sub(r'[^a-zA-Z0-9-]', '', told)[:40]}" if told else self.session
-        return Daemon(self.project, session)
+        return Daemon(self.project, self._over_http(ctx.request, ctx) if ctx.request else self.session)
+
+    def _over_http(self, request: Any, ctx: Context) -> str:
+        """Return the session of a request: by its header, in the era without one by what the client tells of itself."""
+        if told := request.headers.get(SESSION_HEADER, ""):
+            return f"mcp-{re.sub(r'[^a-zA-Z0-9-]', '', told)[:40]}"
+        known = ctx.session.client_params  # a connection tells nothing: a client has several, and they come and go
+        about = [known.client_info.name, known.client_info.version] if known else []
+        marks = [*about, request.headers.get("user-agent", ""), request.url.query]
+        return f"{self.session}-{hashlib.sha256(repr(marks).encode()).hexdigest()[:12]}"
 
     async def list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """Return the tools."""

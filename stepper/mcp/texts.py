@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepper.ground.text import one_line
 
 Told = Mapping[str, Any]
 MOST = 40  # rows of a list
+WIDEST = 200  # characters of a text in one
 NAMES = 30  # names of a kind that the kernel holds
 
 
@@ -30,10 +31,21 @@ def cut(lines: list[str], what: str) -> list[str]:
     return lines if len(lines) <= MOST else [*lines[:MOST], f"… and {len(lines) - MOST:,} more {what}"]
 
 
+def rows(of: Sequence[Told]) -> list[dict[str, Any]]:
+    """Return the same rows as data, their texts no longer than may be."""
+    return [
+        {
+            name: f"{value[:WIDEST]}…" if isinstance(value, str) and len(value) > WIDEST else value
+            for name, value in row.items()
+        }
+        for row in of[:MOST]
+    ]
+
+
 def made(told: Told) -> str:
     """Return what is told of a new notebook."""
     lines = [f"Made {one_line(told['notebook'])}; it is the current notebook."]
-    lines += [f"  {step['id']}. {one_line(step['title'])}" for step in told["steps"]]
+    lines += cut([f"  {step['id']}. {one_line(step['title'], WIDEST)}" for step in told["steps"]], "steps")
     if told["unfinished"]:
         lines.append(f"{one_line(told['unfinished'])} is unfinished; it stays as it is.")
     where = "the notebook's folder" if told["kernel_cwd"] == "notebook" else "the project's folder"
@@ -42,12 +54,14 @@ def made(told: Told) -> str:
 
 def planned(told: Told) -> str:
     """Return a plan."""
-    lines = [f"{one_line(told['notebook'])}: {'its plan' if told['steps'] else 'no plan'}"]
+    lines = []
     for step in told["steps"]:
-        criterion = f" :: {one_line(step['criterion'])}" if step.get("criterion") else ""
-        reason = f": {one_line(step['reason'])}" if step.get("reason") else ""
-        lines.append(f"  {step['id']}. {one_line(step['title'])}{criterion}  ({step['status']}{reason})")
-    return "\n".join(lines)
+        criterion = f" :: {one_line(step['criterion'], WIDEST)}" if step.get("criterion") else ""
+        reason = f": {one_line(step['reason'], WIDEST)}" if step.get("reason") else ""
+        title = one_line(step["title"], WIDEST)
+        lines.append(f"  {step['id']}. {title}{criterion}  ({step['status']}{reason})")
+    head = f"{one_line(told['notebook'])}: {'its plan' if lines else 'no plan'}"
+    return "\n".join([head, *cut(lines, "steps")])
 
 
 def standing(told: Told, runs: list[Told], report: str) -> str:
@@ -86,7 +100,7 @@ def held_short(told: Told) -> dict[str, Any]:
         kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
         for kind, held in (told.get("context") or {}).items()
     }
-    return {**told, "steps": told["steps"][:MOST], "cells": told["cells"][:MOST], "context": context or None}
+    return {**told, "steps": rows(told["steps"]), "cells": rows(told["cells"]), "context": context or None}
 
 
 def _of(step: Told) -> str:

@@ -52,8 +52,9 @@ class IpynbFile:
         try:
             with open(self.path, "rb", opener=private.regular) as stream:
                 about = os.fstat(stream.fileno())
-                if self._last is not None and self._last.signature == signature(about):
-                    return self._last
+                last = self._last  # another thread may read, too
+                if last is not None and last.signature == signature(about):
+                    return last
                 data = stream.read()
                 raw = load_json(data)
         except FileNotFoundError:
@@ -71,8 +72,8 @@ class IpynbFile:
             hint = f"python -m json.tool {self.path}  # shows the place"
             raise NotebookError(f"{self.name} is not valid JSON ({error})", hint) from None
         check(raw, self.name)
-        self._last = Document(data, raw, about)
-        return self._last
+        self._last = found = Document(data, raw, about)
+        return found
 
     def glance(self) -> Document:
         """Read it without keeping it: an idle daemon holds no notebook. Raise NotebookError."""

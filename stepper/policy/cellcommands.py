@@ -71,3 +71,4 @@ class CellRead(Arguments, name="cell read", face="mcp"):
         "How much of their outputs: `none`, the beginning and end, all.", default="brief", choice=OUTPUTS
     )
     page: int = unshown("Which page.", default=1)
+    many: int = unshown("How many pages, from that one on.", default=1)

@@ -45,7 +45,7 @@ class Read:
     notebook: str
     cells: Sequence[CellRead]
     page: int
-    pages: int
+    pages: int  # of many those that were counted: as far as some beyond this one
     text: str
 
 

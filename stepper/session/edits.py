@@ -42,9 +42,8 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
         return (await attempt(session, cells, [cell], new, edit.consent, caller, alone=True))[0]
 
 
-def _planned(session: Session) -> Notebook:
-    """Return the notebook as it was written, with its plan, which the Write may have dropped."""
-    document = session.read()
+def _planned(session: Session, document: Notebook) -> Notebook:
+    """Return the notebook that was written with its plan, which the Write may have dropped."""
     if plan.from_json(document.plan) is not None or not session.state.plan.steps:
         return document
     session.file.set_plan(session.state.plan)
@@ -57,14 +56,17 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
     caller.call = write.tool_use_id
-    if session.state.runs_on and not again and not handing.code_besides(session, _planned(session).cells):
+    if (
+        session.state.runs_on
+        and not again
+        and not handing.code_besides(session, _planned(session, session.read()).cells)
+    ):
         return None  # nothing of it would run: it does not wait for what was handed on
     async with session.turn(caller if again else None, None if again else caller):
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before
-        session.mended()
-        ran_ever, cells = session.state.ran_ever, _planned(session).cells
+        ran_ever, cells = session.state.ran_ever, _planned(session, session.mended()).cells
         to_run = changes.not_run_yet(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
         found, _ = await attempt(session, cells, to_run, new, write.consent, caller)

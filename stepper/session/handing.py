@@ -34,8 +34,9 @@ def goes_on(session: Session, call: Call) -> Report:
     if running is None or now_runs is None or running.tool_use_id != call.id:
         return handed.waits(session.name, name(session))
     cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
-    whole = session.waits_for is not None  # of a run that was taken over nobody has heard all
-    outputs = kernel.coming.outputs() if kernel and kernel.coming and whole else [] if whole else None
+    outputs = None
+    if session.waits_for is not None:  # of a run that was taken over nobody has heard all
+        outputs = kernel.coming.outputs() if kernel and kernel.coming else []
     how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
     return handed.goes_on(session.name, cell, *how_far, outputs, session.outputs.limits().queue, matched(session, call))
 

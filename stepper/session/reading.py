@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import UsageError
+from stepper.ground.errors import NotebookError, UsageError
 from stepper.ground.text import counted
 from stepper.policy import arrange, cellcommands
 from stepper.policy.changes import source_hash
@@ -17,42 +20,69 @@ from stepper.words import cells as words
 from stepper.words.quotes import outputs_text, paged
 
 BRIEF = 1000  # characters of a cell's outputs
+AHEAD = 20  # pages that are counted beyond those that are asked for
 
 
-def read(session: Session, told: cellcommands.CellRead) -> Read:
-    """Return a page of the cells that are asked for, all by default; raise UsageError. Takes no lock."""
-    session.file.read()  # kept while its outputs are read one by one
-    document, _ = unseen.compare(session)
+async def read(session: Session, told: cellcommands.CellRead) -> Read:
+    """Return pages of the cells that are asked for, all by default; raise UsageError. Takes no lock.
+
+    The file and the outputs are read beside the loop, outputs no further than those pages need.
+    """
+    document, _ = unseen.compare(session, await asyncio.to_thread(session.file.read))  # kept while its outputs are read
     try:
         some = [arrange.named(document.cells, name) for name in told.cells or ()]
     except arrange.NamingError as error:
         raise UsageError(f"{error} in {session.name}", arrange.HOW) from None
-    parts = [
-        part for cell in some or document.cells for part in words.parts(_read(session, cell, told.outputs, document))
-    ]
-    pages = words.paged(parts)
+    about = [*zip(some or document.cells, _about(session, some or document.cells, document, told.outputs), strict=True)]
+    last = max(1, told.page + told.many - 1)
+
+    def parts() -> Iterator[words.CellRead]:
+        for cell, found in about:
+            yield from words.parts(replace(found, outputs=_outputs(session, cell, told.outputs)))
+
+    def work() -> list[list[words.CellRead]]:
+        try:
+            return words.paged(parts(), last + AHEAD)
+        finally:
+            with contextlib.suppress(NotebookError):
+                session.file.glance()  # not kept
+
+    pages = await asyncio.to_thread(work)
+    of = counted(len(pages), "page")
     if not 1 <= told.page <= len(pages):
-        raise UsageError(f"{session.name} has {counted(len(pages), 'page')} of these cells")
-    page = pages[told.page - 1]
-    return Read(session.name, page, told.page, len(pages), words.read(session.name, page, told.page, len(pages)))
+        raise UsageError(f"{session.name} has {of} of these cells")
+    some_more = " or more" if len(pages) == last + AHEAD else ""
+    texts = [
+        words.read(session.name, page, number, len(pages), some_more)
+        for number, page in enumerate(pages[:last], 1)
+        if number >= told.page
+    ]
+    shown = [cell for page in pages[told.page - 1 : last] for cell in page]
+    return Read(session.name, shown, told.page, len(pages), "\n".join(texts))
 
 
-def _read(session: Session, cell: Cell, how: str, document: Notebook) -> words.CellRead:
-    """Return a cell as it stands, with as much of its outputs as is asked for."""
-    about = words.CellRead(cell.id, cell.index, cell.number, cell.type, cell.source)
-    if not cell.is_code:
-        return about
-    state, same = session.state, source_hash(cell.source)
-    runs = [run for run in state.runs if run.cell_id == cell.id and run.source_hash == same]
-    count = document.outputs_count(cell) or next((n for n, name in state.counts.items() if name == cell.id), None)
-    step = next((key for key, progress in state.progress.items() if progress.cell_id == cell.id), None)
-    outputs = [] if how == "none" else session.file.outputs_of(Target.of(cell))
+def _about(session: Session, cells: Sequence[Cell], document: Notebook, how: str) -> Iterator[words.CellRead]:
+    """Yield the cells as they stand, but for their outputs."""
+    state, last = session.state, {(run.cell_id, run.source_hash): run for run in session.state.runs}
+    counts = {name: count for count, name in reversed(state.counts.items())}
+    steps = {progress.cell_id: key for key, progress in reversed(state.progress.items())}
+    for cell in cells:
+        about = words.CellRead(cell.id, cell.index, cell.number, cell.type, cell.source)
+        if not cell.is_code:
+            yield about
+            continue
+        run, step = last.get((cell.id, source_hash(cell.source))), steps.get(cell.id)
+        yield replace(
+            about,
+            execution_count=document.outputs_count(cell) or counts.get(cell.id),
+            step=step if isinstance(step, int) else None,
+            status=standing.cell_status(session, cell).status,
+            pictures=session.adviser.saved(run.run) if run and how != "none" else (),
+        )
+
+
+def _outputs(session: Session, cell: Cell, how: str) -> str:
+    """Return as much of a cell's outputs, as text, as is asked for."""
+    outputs = [] if how == "none" or not cell.is_code else session.file.outputs_of(Target.of(cell))
     text = outputs_text(outputs, BRIEF, "", errors=True) if how == "brief" else paged(outputs) if outputs else []
-    return replace(
-        about,
-        execution_count=count,
-        step=step if isinstance(step, int) else None,
-        status=standing.cell_status(session, cell).status,
-        outputs="\n".join(text).removeprefix(":\n"),
-        pictures=session.adviser.saved(runs[-1].run) if runs and how != "none" else (),
-    )
+    return "\n".join(text).removeprefix(":\n")

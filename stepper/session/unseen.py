@@ -48,12 +48,12 @@ def take_elsewhere(sessions: Iterable[Session], current: Session | None, owner: 
     return "\n".join(told)
 
 
-def compare(session: Session) -> tuple[Notebook, list[Cell]]:
+def compare(session: Session, read: Notebook | None = None) -> tuple[Notebook, list[Cell]]:
     """Return the notebook and its cells that have not run as they stand: those lose their standing.
 
-    Raise NotebookError.
+    It may have been `read` just now. Raise NotebookError.
     """
-    document, state = session.file.glance(), session.state
+    document, state = read or session.file.glance(), session.state
     if not session.runs(document):
         return document, []
     fresh = changes.changed(document.cells, state.ran_ever)

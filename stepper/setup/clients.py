@@ -22,9 +22,14 @@ from stepper.setup.refuse import check_links
 from stepper.setup.tables import NAME, Entry, is_ours, merged
 
 EVENT = "Mcp"
-# Started in any folder of the project: no `${…}`, which some clients take for theirs.
+# Started in any folder of the project: no `${…}`, which some clients take for theirs. The script runs where this user
+# set stepper up, else in the repository (a worktree) that is theirs: a folder above it may be anybody's.
 WALK = (
-    f'd=$PWD; while [ ! -x "$d/{settings.SCRIPT}" ] && [ "$d" != / ]; do d=$(dirname "$d"); done; '
+    's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; d=$(pwd -P); '
+    f'until [ -x "$d/{settings.SCRIPT}" ] && {{ [ -e "$s/stepper/projects$d/.stepper" ] || [ -O "$d/.git" ]; }}; do '
+    'if [ -e "$d/.git" ] || [ "$d" = / ]; then '
+    'echo "stepper: nothing runs here: ./install.sh THIS_REPOSITORY sets it up" >&2; exit 1; fi; '
+    'd=$(dirname "$d"); done; '
     f'exec "$d/{settings.SCRIPT}" {EVENT}'
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepper.ground.text import clean, counted, one_line
@@ -108,12 +109,14 @@ def parts(cell: CellRead) -> Iterator[CellRead]:
         yield replace(cell, source=source, outputs=outputs, pictures=pictures, part=number, parts=len(groups))
 
 
-def paged(cells: Sequence[CellRead]) -> list[list[CellRead]]:
-    """Return parts of cells on pages, at least one."""
+def paged(cells: Iterable[CellRead], most: int = sys.maxsize) -> list[list[CellRead]]:
+    """Return parts of cells on pages, at least one; of as many cells as `most` pages take."""
     pages, room = list[list[CellRead]]([[]]), PAGE - 200
     for cell in cells:
         size = len(shown(cell)) + 1
         if size > room and pages[-1]:
+            if len(pages) == most:
+                break
             pages.append([])
             room = PAGE - 200
         pages[-1].append(cell)
@@ -121,9 +124,9 @@ def paged(cells: Sequence[CellRead]) -> list[list[CellRead]]:
     return pages
 
 
-def read(name: str, cells: Sequence[CellRead], page: int, pages: int) -> str:
+def read(name: str, cells: Sequence[CellRead], page: int, pages: int, more: str = "") -> str:
     """Return a page as text."""
-    head = f"stepper: {one_line(name)}" + (f", page {page} of {pages}" if pages > 1 else "")
+    head = f"stepper: {one_line(name)}" + (f", page {page} of {pages}{more}" if pages > 1 else "")
     return bounded("\n".join([head + (":" if cells else ": no cells."), *map(shown, cells)]), PAGE)
 
 

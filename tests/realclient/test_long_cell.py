@@ -20,12 +20,12 @@ from .conftest import InteractiveFactory
 from .model import ScriptedModel, tool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
-CELL = """# stepper: timeout=60
+CELL = """# stepper: timeout=60 wait=none
 import sys, time
 for i in range(101):
     sys.stderr.write(f"\\r{i:3}%|{'█' * (i // 5):20}| {i}/100"); sys.stderr.flush()
     time.sleep(0.2)"""
-SEEN = re.compile(r'running step 1 of 1 "Train" for (\d+) s of at most 60 s:\s+(\d+)%\|')
+SEEN = re.compile(r'running step 1 of 1 "Train" for (\d+) s of at most 60 s(?:, ≈ \d+ \w+ left)?:\s+(\d+)%\|')
 
 
 @pytest.fixture
