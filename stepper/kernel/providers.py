@@ -10,7 +10,7 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Death
-from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider
+from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider, Queued
 
 if TYPE_CHECKING:
     from stepper.kernel.local.specs import Spec
@@ -85,6 +85,12 @@ class AnyPlace:
         self, record: str, runtime: str, parts: Mapping[str, str], accepts: Callable[[Any], bool] = bool
     ) -> None:
         self.record, self.given, self.accepts = record, (record, runtime, parts), accepts
+        self.starts: KernelProvider | None = None  # what starts one now
+
+    @property
+    def queued(self) -> Queued | None:
+        """What a start that is under way waits for in a queue."""
+        return self.starts.queued if self.starts else None
 
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
@@ -93,7 +99,11 @@ class AnyPlace:
             raise unknown(kind)
         if self._recorded()[0] != kind:
             await self.withdraw()  # a job may wait for it elsewhere
-        return await PLACES[kind](*self.given).start(place)
+        self.starts = PLACES[kind](*self.given)
+        try:
+            return await self.starts.start(place)
+        finally:
+            self.starts = None
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""

@@ -72,12 +72,15 @@ class Stop:
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """A kernel's standing."""
+    """A kernel's standing; of one elsewhere `where` that is, what is left of its walltime, and what stands between."""
 
     pid: int | None = None
     state: str = "none"
     rss_bytes: int | None = None
     python: str | None = None
+    where: str = ""
+    left_seconds: float | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import Any
 
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace, Variable
-from stepper.session.ports import About, Execution, KernelPlace
+from stepper.session.ports import About, Execution, KernelPlace, Queued
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 EXIT = "ended by exit() or quit()"
@@ -291,6 +291,8 @@ class FakeKernel:
 
 class FakeKernels:
     """Starts fake kernels. What is in `left` outlives a daemon: a record's name → its kernel."""
+
+    queued: Queued | None = None
 
     def __init__(self, left: dict[str, FakeKernel], record: str) -> None:
         self.left, self.record = left, record

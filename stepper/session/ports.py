@@ -93,13 +93,30 @@ class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `without` is what its place can't do, as a sentence.
+    `without` is what its place can't do, as a sentence. Of a kernel elsewhere `where` tells in a few words where
+    that is (job 12 on n1), `left` how many seconds of its walltime are left as it was last told, `trouble` what stands
+    between (the link is down; its state is not known).
     """
 
     python: str
     pid: int | None = None
     lacks: str = ""
     without: str = ""
+    where: str = ""
+    left: float | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
+
+    `seconds` are those for which whoever wants it is to be held.
+    """
+
+    text: str
+    since: float
+    seconds: float
 
 
 class Coming(Protocol):
@@ -188,6 +205,10 @@ class Kernel(Protocol):
 
 class KernelProvider(Protocol):
     """Starts kernels and finds those that outlived a daemon."""
+
+    @property
+    def queued(self) -> Queued | None:
+        """What a start that is under way waits for in a queue; None where it does not."""
 
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""

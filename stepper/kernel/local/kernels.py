@@ -22,7 +22,7 @@ from stepper.kernel.local import launch, process
 from stepper.kernel.local.launch import Files
 from stepper.kernel.local.process import Identity
 from stepper.policy.model import Death
-from stepper.session.ports import KernelPlace
+from stepper.session.ports import KernelPlace, Queued
 
 if TYPE_CHECKING:
     from stepper.kernel.live import LiveKernel
@@ -35,6 +35,8 @@ class LocalKernels:
 
     `parts` are what its helper may load besides its own: name → package.
     """
+
+    queued: Queued | None = None  # it waits in no queue
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.files = Files(record)

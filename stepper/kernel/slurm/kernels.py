@@ -1,8 +1,7 @@
 """The kernel provider `slurm`: a kernel is a job, submitted once, on record before anybody waits for it.
 
-A job that still waits is no failure: whoever asks again, also another daemon, waits for the same one. Still to come:
-that a cell which was held by it runs when the job starts, as one that was handed on (its call would await `start` in
-place of a second edit); `jobid`, an `srun --overlap` that ends with the daemon; `via: ssh`, `ssh/link` to the node.
+A job that still waits is no failure: whoever asked waits on (`queued` tells how it stands), and another daemon for the
+same one. Still to come: `jobid`, an `srun --overlap` that ends with the daemon; `via: ssh`, `ssh/link` to the node.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from stepper.kernel.slurm.kernel import SlurmProcess
 from stepper.policy import kernels
 from stepper.policy.kernels import Place, Slurm
 from stepper.policy.model import Death
-from stepper.session.ports import KernelPlace
+from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 60.0  # from the job's start
 LOOK_SECONDS, FILE_SECONDS = 1.0, 0.1  # between two looks at a job that is to start, at its connection file
@@ -47,6 +46,8 @@ START = (
 
 class SlurmKernels:
     """One notebook's kernel, kept in `record` for the next daemon."""
+
+    queued: Queued | None = None
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.record, self.parts, self.queue = record, parts, queue.Queue(os.environ)
@@ -65,12 +66,12 @@ class SlurmKernels:
         told = told or await self._submit(place, place.at, place.at.where)
         try:
             return await self._ready(told, place.at.where)
-        except _QueuedError:
-            raise
         except BaseException:
             with contextlib.suppress(KernelError):  # else the next start tries again, and is told
                 await self.withdraw()
             raise
+        finally:
+            self.queued = None
 
     async def withdraw(self) -> None:
         """End the job on record, whether it waits or runs; raise KernelError where nobody can know that it ended."""
@@ -136,12 +137,13 @@ class SlurmKernels:
 
     async def _ready(self, told: dict[str, Any], where: Slurm) -> LiveKernel:
         file, job = Path(told["file"]), int(told["job"])
-        until, began, looked = time.monotonic() + where.queue_seconds, 0.0, 0.0
+        since, began, looked = time.monotonic(), 0.0, 0.0
         while not _there(file):
             if (now := time.monotonic()) > looked + LOOK_SECONDS:
                 looked, seen = now, await self.queue.look(job, queue.name(told["kernel"]))
-                if seen is not None and seen.waits and now > until:
-                    raise _QueuedError(await self._queued(seen, where))
+                if seen is not None:
+                    text = await self._waits(seen, where) if seen.waits else ""
+                    self.queued = Queued(text, since, where.queue_seconds) if text else None
                 if seen is not None and not seen.waits and not seen.lives:
                     said = file.with_suffix(".out").read_text("utf-8", "replace")[-TAIL:] or "it wrote nothing"
                     raise KernelStartFailedError(f"job {job} ended before the kernel began ({seen.state}): {said}")
@@ -159,12 +161,12 @@ class SlurmKernels:
             raise
         return kernel
 
-    async def _queued(self, job: queue.Job, where: Slurm) -> str:
+    async def _waits(self, job: queue.Job, where: Slurm) -> str:
         before = await self.queue.ahead(job.id, where.partition)
-        parts = [f"queued: {job.state} ({job.reason})", f"{before} ahead"]
+        parts = [f"{job.state} ({job.reason})", f"{before} ahead"]
         parts += [f"partition {where.partition}"] if where.partition else []
         parts += [f"estimated start {job.starts[11:16]}"] if "T" in job.starts else []
-        return ", ".join(parts) + f" (job {job.id}): the cell has NOT run; the job waits on, and the next run takes it"
+        return ", ".join([*parts, f"job {job.id}"])
 
     def _forget(self, told: Mapping[str, Any]) -> None:
         file = Path(told["file"])
@@ -192,10 +194,6 @@ class SlurmKernels:
         if death is not None:
             await kernel.shutdown()
         return death or kernel
-
-
-class _QueuedError(KernelError):
-    """The job waits: the cell has not run."""
 
 
 def _there(file: Path) -> bool:

@@ -18,13 +18,15 @@ from stepper.kernel.ssh.link import Link
 from stepper.policy import kernels
 from stepper.policy.kernels import Place, Ssh
 from stepper.policy.model import Death
-from stepper.session.ports import KernelPlace
+from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 60.0
 
 
 class SshKernels:
     """One notebook's kernel, kept in `record` for the next daemon; the sockets to it lie in `runtime`."""
+
+    queued: Queued | None = None  # it waits in no queue
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.record, self.runtime, self.parts = record, runtime, parts
