@@ -96,7 +96,11 @@ async def _of_project(request: Request, told: Any) -> object:
         case commands.Shutdown() if not named:
             request.end()
             ending = (steering.shutdown(session, SHUTDOWN) for session in workspace.all_sessions())
-            return answers.Ended(sum(await asyncio.gather(*ending)))
+            ended = await asyncio.gather(*ending, return_exceptions=True)
+            for wrong in ended:
+                if isinstance(wrong, BaseException):  # the others have ended all the same
+                    raise wrong
+            return answers.Ended(sum(map(bool, ended)))
         case _:
             return await _of_notebook(request, workspace.named(named, request.cwd, request.owner), told)
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.ground import reading
+from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import ODD, Connection
 from stepper.kernel.faults import bounded, fault_of, sampled
 from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
-from stepper.kernel.place import GRACE_SECONDS, Guard
+from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard
 from stepper.kernel.wake import Watch
 from stepper.policy import classify
 from stepper.policy.model import Death, Fault, Limits, Outcome
@@ -227,7 +228,10 @@ class Running:
             if now > self.interrupted_at + grace / 2 and not self.insisted:
                 self.insisted = True  # the first may have met code that catches everything, such as a destructor
                 await kernel.interrupt(kernel.interrupted)
-            if now > self.interrupted_at + grace:
+            down = kernel.process.down
+            if down > PATIENCE_SECONDS:
+                raise LineDownError(kernel.about().trouble)
+            if now > self.interrupted_at + grace and not down:
                 how = f"killed by stepper: the interrupt had no effect for {grace:.0f} s"
                 done.death = Death(how, kernel.process.last_words())
         return done.death is not None
@@ -241,7 +245,10 @@ class Running:
             gone = await kernel.wait_death()
             done.death = Death("ended by exit() or quit()", gone.stderr if gone else "", "SystemExit")
         if done.death is not None:
-            await kernel.shutdown()
+            try:
+                await kernel.shutdown()
+            except KernelError as error:
+                done.notes.append(": ".join(filter(None, (error.message, error.hint))))
         kernel.sync_widgets()
         done.outputs, done.pictures, done.captured = area.outputs(), area.pictures(), self.captured.outputs()
         done.left_out, done.displays = area.left_out, area.placed

@@ -185,6 +185,9 @@ class FakeKernel:
                 done.told["criterion"] = {"holds": eval(criterion, self.names)}  # noqa: S307
         return done
 
+    async def reached(self) -> None:
+        pass
+
     async def adopt(self) -> Death | None:
         if not self.now.over.is_set():
             self.now.throw(KeyboardInterrupt)

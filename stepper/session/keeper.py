@@ -60,9 +60,9 @@ class Keeper:
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
-        self.foreign = False
         if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
             self.kernel, self.found_dead = None, death
+        self.foreign = False
 
     @property
     def queued(self) -> Queued | None:
@@ -75,6 +75,7 @@ class Keeper:
         One that waits in a queue is given up where whoever wants it has `left`: raise StepperError.
         """
         if self.kernel is not None:
+            await self.kernel.reached()
             death = await self.kernel.death()
             if death is None:
                 return self.kernel
@@ -125,14 +126,16 @@ class Keeper:
         return busy
 
     async def end(self, why: str) -> bool:
-        """End the kernel; return whether there was one."""
+        """End the kernel; return whether there was one. Raise KernelError where it was let go and may live on."""
         kernel, self.kernel = self.kernel, None
         if self.found_dead is not None:
             self.found_dead = None
             self.lost(why)
         if kernel is not None:
-            await kernel.shutdown()
-            self.lost(why)
+            try:
+                await kernel.shutdown()
+            finally:
+                self.lost(why)
         else:
             await self.provider.withdraw()
         return kernel is not None

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from dataclasses import replace
 from typing import Any
 
-from stepper.ground.errors import NotebookError, StepperError
+from stepper.ground.errors import LineDownError, NotebookError, StepperError
 from stepper.policy import events, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
@@ -82,18 +82,25 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(self, again: Caller | None = None, caller: Caller | None = None) -> AsyncIterator[None]:
+    async def turn(
+        self, again: Caller | None = None, caller: Caller | None = None, ends: bool = False
+    ) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
-        A `caller` that goes away is not waited for: raise StepperError.
+        A `caller` that goes away is not waited for: raise StepperError. Where nothing reaches the kernel, nobody has a
+        turn but to end it (`ends`): raise LineDownError.
         """
         if again and again.call:
             self.asking[again.call] = again
         try:
             await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
             try:
-                await self._catch_up()
+                try:
+                    await self._catch_up()
+                except LineDownError:
+                    if not ends:
+                        raise
                 yield
             finally:
                 self.lock.release()

@@ -169,7 +169,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
 async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one."""
     await session.interrupt()
-    async with session.turn():
+    async with session.turn(ends=True):
         had = await session.keeper.end("it was restarted at the person's request")
         if not had:
             session.read()  # none is begun for another language's notebook
@@ -182,7 +182,7 @@ async def restart(session: Session, caller: Caller) -> bool:
 async def shutdown(session: Session, why: str) -> bool:
     """End the kernel; return whether there was one."""
     await session.interrupt()
-    async with session.turn():
+    async with session.turn(ends=True):
         return await session.keeper.end(why)
 
 

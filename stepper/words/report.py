@@ -283,6 +283,12 @@ def not_run(reason: str, hint: str = "") -> Report:
     return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False)
 
 
+def unknown(reason: str, hint: str = "") -> Report:
+    """Return the report on a cell that was sent to its kernel, and of which no more is known now."""
+    text = f"stepper: {words(reason)}" + (f"\nThe command that tells how it stands: {one_line(hint)}" if hint else "")
+    return Report(bounded(text), f"… {one_line(reason, 200)}", ok=False)
+
+
 def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed code cells") -> Report:
     """Return the report on cells of a notebook that ran one after the other, in order, the last one in full."""
     last = of_run(ended[-1])
