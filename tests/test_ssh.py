@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +28,8 @@ from stepper.kernel.ssh import link
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
-from tests.conftest import Notebook, scratch
+from tests import debian
+from tests.conftest import Notebook, scratch, some_nightly
 from tests.npm import Unavailable, unavailable
 from tests.sshd import Host
 
@@ -254,26 +257,6 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         assert "| begun" in said and "| over" in said and "lost its daemon" in said, said
 
 
-def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
-    other = room.folder / "other"
-    other.mkdir(mode=0o700)
-
-    def fails(at: kernels.Place) -> str:
-        provider = AnyPlace(str(other / "kernel.json"), str(other), {})
-        with pytest.raises(KernelError) as failed:
-            room.wait(provider.start(KernelPlace("", "/", {}, at=at)))
-        assert not (other / "kernel.json").exists()
-        return str(failed.value)
-
-    assert "no_such_python" in fails(host.place(python="/no_such_python"))
-    assert "there is no folder /nowhere" in fails(host.place(folder="/nowhere"))
-    host.known("other")
-    try:
-        assert "Host key verification failed" in fails(host.place())
-    finally:
-        host.known("host")
-
-
 def test_a_kernel_that_dies_there_also_while_the_line_is_down(room: Room, hasty: None) -> None:
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert done.outcome is Outcome.KERNEL_DIED and "is gone" in done.death.how
@@ -312,3 +295,90 @@ def test_what_is_ended_is_ended_there_or_told_and_ended_later(room: Room, hasty:
     other.loop.close()
     shutil.rmtree(other.folder)
     assert text(room.run("print('the other one lives on')"))
+
+
+def fails(room: Room, at: kernels.Place) -> KernelError:
+    other = room.folder / "other"
+    other.mkdir(mode=0o700, exist_ok=True)
+    provider = AnyPlace(str(other / "kernel.json"), str(other), {})
+    with pytest.raises(KernelError) as failed:
+        room.wait(provider.start(KernelPlace("", "/", {}, at=at)))
+    assert not (other / "kernel.json").exists() and not lines(other)
+    return failed.value
+
+
+def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
+    ssh = f"ssh -F {host.client} box"
+    assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
+    assert "there is no folder /nowhere" in fails(room, host.place(folder="/nowhere")).message
+    odd = fails(room, host.place(python="/bin/true"))
+    assert odd.message == "box: /bin/true said nothing: it is no Python" and odd.hint == f"{ssh} /bin/true --version"
+    bare = venv(room.folder / "bare")
+    lacks = fails(room, host.place(python=bare))
+    assert "lacks ipykernel" in lacks.message and lacks.hint == f"{ssh} {bare} -m pip install ipykernel"
+    for key, said in (("other", "Host key verification failed."), ("", "Host key verification failed.")):
+        host.known(key)
+        try:
+            refused = fails(room, host.place())
+        finally:
+            host.known("host")
+        assert said in refused.message, refused
+        if key:
+            assert "the host key of box has changed" in refused.message and f"{host.folder}/known" in refused.message
+            assert refused.hint.startswith(f"ssh-keygen -f '{host.folder}/known' -R '[127.0.0.1]:{host.port}'; {ssh}")
+        else:
+            assert refused.hint == f"{ssh} true"
+    host_keys = (host.folder / "authorized").read_text()
+    (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
+    try:
+        refused = fails(room, host.place())
+        assert "Permission denied (publickey" in refused.message and refused.hint == f"{ssh} true"
+    finally:
+        (host.folder / "authorized").write_text(host_keys)
+    unknown = fails(room, kernels.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"])
+    assert "Could not resolve hostname no-such-host.invalid" in unknown.message
+
+
+def venv(folder: Path) -> str:
+    """A Python without any package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return str(folder / "bin" / "python")
+
+
+SHELLS = {
+    "a profile that prints": 'echo welcome; echo "stepper: nothing of ours"; exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    "csh": 'echo welcome; exec csh -c "$SSH_ORIGINAL_COMMAND"',
+    "fish": 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
+}
+
+
+@pytest.mark.parametrize("shell", some_nightly(SHELLS, "a profile that prints"))
+def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
+    if shell in ("csh", "fish"):
+        try:
+            debian.installed(shell, shell)
+        except Unavailable as why:
+            unavailable(why)
+    with own_host(ForceCommand=SHELLS[shell], Banner="/etc/os-release", AllowStreamLocalForwarding="no") as host:
+        other = Room(host)
+        assert text(other.run("print('it runs')")) == "it runs\n"
+        other.close()
+
+
+def test_an_sshd_that_forbids_forwarding(room: Room) -> None:
+    with own_host(AllowTcpForwarding="no") as host:
+        began = time.monotonic()
+        refused = fails(room, host.place())
+        assert "forbids forwarding" in refused.message and "AllowTcpForwarding" in refused.hint, refused
+        assert time.monotonic() < began + 20 and not os.listdir(host.home / ".local/state/stepper/kernels")
+
+
+@contextlib.contextmanager
+def own_host(**options: str) -> Iterator[Host]:
+    folder = Path(tempfile.mkdtemp(prefix="sshd"))
+    made = Host(folder, **options)
+    try:
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)

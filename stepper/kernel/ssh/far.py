@@ -75,7 +75,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     with open(stderr, "ab") as stream:
         child = subprocess.Popen(
             [sys.executable, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", file],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=folder,
             env=dict(os.environ, STEPPER_KERNEL=told["kernel"]), start_new_session=True,
         )  # fmt: skip
     return {"pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "encrypts": encrypts}

@@ -15,6 +15,7 @@ import zmq
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel.live import LiveKernel
+from stepper.kernel.ssh import refusals
 from stepper.kernel.ssh.far import CHANNELS
 from stepper.kernel.ssh.kernel import SshProcess
 from stepper.kernel.ssh.link import Link
@@ -51,7 +52,7 @@ class SshKernels:
         if "pid" not in said:
             python, host = said.get("python", place.at.where.python), place.at.where.host
             if "lacks" in said:
-                mend = f"ssh {host} {python} -m pip install ipykernel"
+                mend = f"{refusals.ssh(place.at.where)} {python} -m pip install ipykernel"
                 raise KernelError(f"{python} on {host} lacks ipykernel: {said['lacks']}", mend)
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
         connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}

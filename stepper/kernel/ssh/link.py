@@ -20,7 +20,9 @@ from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel.ssh.refusals import in_words
 from stepper.policy.kernels import Ssh
 
-# The first line that it reads is the program: no argument shows what is asked.
+# What runs there comes by its standard input, the lines of shell as the first line, then the program: no argument shows
+# what is asked, and any login shell takes these words as they are.
+SHELL = """exec sh -c 'IFS= read -r line; eval "$(printf %b "$line")"'"""
 READS = "import sys, json; told = json.loads(sys.stdin.readline()); exec(told.pop('program')); main(told)"
 # What the user's own configuration says is kept but for what is about another use of ssh.
 OPTIONS = {
@@ -106,12 +108,13 @@ class Link:
         Raise LineDownError where it can't be reached, KernelError where what answers there says something else.
         """
         program = files("stepper.kernel.ssh").joinpath("far.py").read_text("utf-8")
-        shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}"
+        shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}\n"
         process = await asyncio.create_subprocess_exec(
-            *self._command("-o", "ControlMaster=no", self.where.host, f"exec sh -c {shlex.quote(shell)}"),
+            *self._command("-o", "ControlMaster=no", self.where.host, SHELL),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        line = json.dumps({"program": program, "do": what, **told}).encode() + b"\n"
+        escaped = shell.replace("\\", "\\\\").replace("\n", "\\n")
+        line = f"{escaped}\n{json.dumps({'program': program, 'do': what, **told})}\n".encode()
         try:
             said, wrong = await asyncio.wait_for(process.communicate(line), seconds)
         except asyncio.TimeoutError:

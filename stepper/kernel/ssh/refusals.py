@@ -35,7 +35,10 @@ def in_words(said: bytes, where: Ssh, of_ssh: bool) -> tuple[str, str]:
         )
     if of_ssh:
         return f"{where.host}: {last or 'ssh ended without a word'}", f"{command} true"
-    return f"{where.host}: {last or 'it said nothing'}", f"{command} {shlex.quote(where.python)} --version"
+    return (
+        f"{where.host}: {last or f'{where.python} said nothing: it is no Python'}",
+        f"{command} {shlex.quote(where.python)} --version",
+    )
 
 
 def forbids(said: bytes) -> bool:
