@@ -22,8 +22,9 @@ import psutil
 import pytest
 
 from stepper.ground.errors import KernelError, LineDownError
-from stepper.kernel import connection, execution
+from stepper.kernel import channels, connection, execution
 from stepper.kernel.providers import AnyPlace
+from stepper.kernel.ssh import kernel as ssh_kernel
 from stepper.kernel.ssh import link
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
@@ -155,6 +156,8 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are brought back, and given up, sooner than people would have it."""
     monkeypatch.setattr(link, "AGAIN_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
     for module in (connection, execution):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 1.0)
         monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
@@ -382,3 +385,38 @@ def own_host(**options: str) -> Iterator[Host]:
     finally:
         made.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.nightly
+def test_a_host_that_goes_away_and_comes_back_as_people_see_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with own_host() as host:
+        for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
+            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.stepper("trust")
+            made = project.json("new", "Look there", "--kernel", "box")
+            notebook = Notebook(project, project.folder / made["notebook"])
+            notebook.insert("runs = 0")
+            threading.Timer(2, host.stop).start()
+            answer = notebook.insert("# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8))[1]
+            assert "may run on, or have ended: the link to box is down since" in answer.text, answer.text
+            assert "NOT run" not in answer.text and "the kernel lives on there" in answer.text
+            kernel = project.json("status")["kernel"]
+            assert kernel["where"] == "box" and re.match(r"the link to box is down since \d+ s;", kernel["trouble"])
+            refused = notebook.insert("print('not yet')")[1].text
+            assert "NOT run" in refused and "What became of run 2 (cell 2) is not known yet" in refused, refused
+            assert "interrupted as soon as the line is back" in project.stepper("interrupt", check=1).stderr
+            host.start()
+            until = time.monotonic() + 40
+            while project.json("status")["running"] and time.monotonic() < until:
+                time.sleep(0.5)
+            said = project.json("report")["text"]
+            assert "| begun" in said and "lost its line and went on" in said and "lost its daemon" not in said, said
+            assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
+            host.stop()
+            time.sleep(3)
+            left = project.stepper("shutdown", made["notebook"], check=1)
+            assert "was let go and may live on there" in left.stdout + left.stderr, left
+            host.start()
+            project.stepper("shutdown", made["notebook"])
+            assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
+            assert not lines(project.folder)

@@ -179,7 +179,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
 
             return await kernels.wait(request, session)
         case commands.Interrupt():
-            return answers.Interrupted(session.name, await session.interrupt())
+            return answers.Interrupted(session.name, await steering.interrupt(session))
         case commands.Restart():
             return answers.Restarted(session.name, await steering.restart(session, request.caller))
         case commands.Shutdown():

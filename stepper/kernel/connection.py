@@ -84,6 +84,8 @@ class Connection:
         if self.busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
+        elif self.process.down:
+            self.owed = self.owed or reason
 
     async def reached(self) -> None:
         """Return once something reaches it, or it is known to be dead; raise LineDownError."""

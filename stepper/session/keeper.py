@@ -121,7 +121,7 @@ class Keeper:
             self.unwanted = True
             return True
         busy = self.kernel is not None and self.kernel.busy
-        if self.kernel is not None and busy:
+        if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)
         return busy
 
