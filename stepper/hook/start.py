@@ -18,6 +18,7 @@ START_SECONDS = 8.5
 DAEMON_ENVIRON = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
     "XDG_STATE_HOME",  # where this user's installs are recorded
+    "SLURM_CONF",  # which cluster's jobs are looked at
     *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
 )
 

@@ -148,8 +148,9 @@ class SlurmProcess:
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines of the job's output, without escapes."""
-        return ESCAPES.sub("", job.words(self.file, TAIL)).strip()[-STDERR_CHARACTERS:]
+        """Return the last lines of the job's output, without escapes and ipykernel's greeting."""
+        said = job.words(self.file, TAIL).rpartition(f"--existing {self.file}\n")[2]
+        return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""

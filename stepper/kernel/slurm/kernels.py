@@ -88,8 +88,7 @@ class SlurmKernels:
                     f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
                     f"scancel {step}" if step else f"scancel --me --name={name}",
                 )
-            private.remove(self.record)
-            job.remove(Path(told["file"]))
+            self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
@@ -125,13 +124,25 @@ class SlurmKernels:
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
         private.replace(self.record, json.dumps(told).encode())  # what was submitted is found by its name
+        try:
+            await self._hand_in(told, where, script, place)
+        except queue.RefusedError:
+            self._forget(told)
+            raise
+        return told
+
+    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+        name, file = told["job_name"], Path(told["file"])
         if where.jobid:
             environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
             private.replace(self.record, json.dumps(told).encode())
-        return told
+
+    def _forget(self, told: Mapping[str, Any]) -> None:
+        private.remove(self.record)
+        job.remove(Path(told["file"]))
 
     async def _held(self, where: Slurm) -> None:
         """Return once the job that the person holds runs; raise KernelError where it is over."""
