@@ -38,7 +38,7 @@ DOCUMENTS = {
 WITHIN = {
     answers.NamedStep: "id title",
     answers.StepStatus: "id title status cell_id attempts",
-    answers.KernelStatus: "pid state rss_bytes python",
+    answers.KernelStatus: "pid state rss_bytes python where left_seconds trouble",
     answers.CellStatus: "cell cell_id title status",
     answers.Stop: "error cell_id question ways text",
     answers.HowFar: "done of what",
