@@ -23,6 +23,7 @@ import zmq
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError, KernelStartFailedError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import queue
 from stepper.kernel.slurm.kernel import SlurmProcess
@@ -120,7 +121,7 @@ class SlurmKernels:
             private.replace(f"{file}.py", node.encode())
             for ending in (".out", ".stack"):  # whoever opens them later leaves them the user's alone
                 os.close(private.opened(str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT))
-            private.replace(self.record, json.dumps(told).encode())  # what waits is found by the job's name
+            records.write(self.record, told)  # what waits is found by the job's name
         except OSError as error:
             why = f"the kernel's files can't be written: {error.strerror}: {file.parent}"
             raise KernelError(why, "`folder:` names one on the shared file system") from error
@@ -128,7 +129,7 @@ class SlurmKernels:
             told["job"] = await self.queue.submit(
                 _flags(where, name, file), _script(where, python, file, place), place.environ
             )
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
         except BaseException:
             with contextlib.suppress(KernelError):  # it may have been taken all the same
                 await self.withdraw()
@@ -152,7 +153,7 @@ class SlurmKernels:
                 raise KernelStartFailedError(f"the kernel of job {job} did not begin within {START_SECONDS:.0f} s")
             await asyncio.sleep(FILE_SECONDS)
         told["connection"] = json.loads(private.read(str(file)))
-        private.replace(self.record, json.dumps(told).encode())
+        records.write(self.record, told)
         kernel = LiveKernel(SlurmProcess(told, self.record, self.queue), self.parts)
         try:
             await kernel.connect(START_SECONDS)
