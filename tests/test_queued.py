@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Notebook, Project
+from tests.conftest import Project
 from tests.slurm.lab import Lab
 from tests.test_handed_on import STARTED, Edit, delivered
 from tests.test_main_path import wait_until
@@ -81,7 +81,6 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Proje
     assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
     delivered(notebook, said)
     assert f"job {job} on n" in project.stepper("status").stdout
-
 
 
 def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:

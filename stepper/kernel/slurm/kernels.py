@@ -20,6 +20,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
 from stepper.kernel.slurm.kernel import SlurmProcess, lacks
@@ -124,13 +125,13 @@ class SlurmKernels:
         }  # fmt: skip
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
-        private.replace(self.record, json.dumps(told).encode())  # what was submitted is found by its name
+        records.write(self.record, told)  # what was submitted is found by its name
         if where.jobid:
             environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
         return told
 
     async def _held(self, where: Slurm) -> None:
@@ -155,7 +156,7 @@ class SlurmKernels:
         told["node"] = connection.pop("node")
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        private.replace(self.record, json.dumps(told).encode())
+        records.write(self.record, told)
         process = self._process(told, where, seen)
         kernel = LiveKernel(process, self.parts)
         try:
