@@ -50,11 +50,11 @@ class SlurmKernels:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
         where = place.at.where
-        self.queue = queue.Queue(place.environ)
         told = self._recorded()
         if told and not await self._waits(told, place.at):
             await self.withdraw()
             told = {}
+        self.queue = queue.Queue(place.environ)
         try:
             try:
                 return await self._ready(told or await self._submit(place, place.at, where), where)
@@ -103,6 +103,7 @@ class SlurmKernels:
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
             if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
                 return {}
+            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
             return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -122,6 +123,7 @@ class SlurmKernels:
         told: dict[str, Any] = {
             "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
             "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "environ": self.queue.environ,
         }  # fmt: skip
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
