@@ -85,7 +85,7 @@ def keep(name: str, folder: Path, owner: int, since: float) -> None:
     except Unavailable as reason:
         tell(folder / f"{name}.json", {"unavailable": str(reason)})
         wait(owner, since)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, whoever waits for the service tells it
         tell(folder / f"{name}.json", {"failed": traceback.format_exc()})
         wait(owner, since)
     shutil.rmtree(own, ignore_errors=True)
