@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
 #
-#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--editable]
+#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--mcp] [--editable]
 #   ./install.sh [TARGET] --uninstall
 #   ./install.sh [TARGET] --demo
 #
@@ -13,6 +13,8 @@
 #                  Approving an edit is approving its execution: the cell runs at once
 #   --add-ipykernel  add ipykernel to the project's dependencies (uv add --dev ipykernel): `uv sync` leaves it then
 #   --link         `stepper` for your own shell: ~/.local/bin/stepper, which calls that of the project you are in
+#   --mcp          serve other agents too (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab): adds the package `mcp` to
+#                  stepper's environment; then `stepper mcp --config CLIENT --install`
 #   --editable     use this checkout itself, so that its changes hold at once
 #   --uninstall    remove what install added, and only that
 #   --demo         set up (a new scratch folder where TARGET is not given) and play a whole job
@@ -98,7 +100,7 @@ from_checkout() {
 
 # The plan is lines, name=value, and data alone: nothing that Python printed is evaluated. An empty stamp: the environment
 # is as it should be.
-target='' env='' state='' stamp='' editable='' demo='' scratch='' uninstall=''
+target='' env='' state='' stamp='' editable='' demo='' scratch='' uninstall='' mcp=''
 plan=$(from_checkout plan "$@") || exit $?
 while IFS= read -r line; do
   value=${line#*=}
@@ -111,6 +113,7 @@ while IFS= read -r line; do
     demo=*) demo=$value ;;
     scratch=*) scratch=$value ;;
     uninstall=*) uninstall=$value ;;
+    mcp=*) mcp=$value ;;
   esac
 done <<END
 $plan
@@ -135,10 +138,10 @@ make_env() {
     # uv keeps wheels of folders by the time of pyproject.toml alone: without --refresh-package it takes an old one
     uv venv --quiet --no-project --python "$base" "$env" && cd "$here" &&
       uv pip install --quiet --compile-bytecode --refresh-package notebook-stepper \
-        --python "$env/bin/python" ${editable:+-e} .
+        --python "$env/bin/python" ${editable:+-e} ".${mcp:+[mcp]}"
   else
     ("$base" -m venv "$env" || no_venv "$version") && cd "$here" &&
-      "$env/bin/python" -I -m pip install --quiet ${editable:+-e} .
+      "$env/bin/python" -I -m pip install --quiet ${editable:+-e} ".${mcp:+[mcp]}"
   fi
 }
 

@@ -263,7 +263,14 @@ class Session:
         place = install(peer.name, peer.pins)
         server, *arguments = peer.serve(self.path)
         names = ",".join(pin.partition("==")[0] for pin in peer.pins)
-        command = [str(place / "python"), str(DRIVER), names, str(place / server), *arguments]
+        command = [
+            str(place / "python"),
+            "-I",
+            str(DRIVER),
+            names,  # -I: else `mcp` is the file beside it
+            str(place / server),
+            *arguments,
+        ]
         self.log = (folder / "log").open("w+")
         pipe = subprocess.PIPE
         self.driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.log, cwd=folder, text=True)

@@ -194,7 +194,7 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
     assert all("id" not in cell for cell in notebook.raw["cells"]) and text_of(notebook.raw["cells"][1]) == "1\n"
     nbformat.validate(nbformat.read(notebook.path, 4))
     assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
-        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"]
+        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1
     }  # fmt: skip
 
 
@@ -218,6 +218,7 @@ def test_each_road_is_told_in_the_history(agent: Agent) -> None:
     agent.project.kill_daemon()
     agent.project.stepper("run", notebook.path.name, "--all")
     assert [run["by"] for run in agent.project.json("history")] == ["hook", "mcp", "cli", "cli"]
+    assert [line.split()[-2] for line in agent.project.stepper("history").stdout.splitlines()[1:]][1] == "mcp"
 
 
 def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
@@ -250,6 +251,8 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
         ({"source": "1", "after": 9}, "there is no cell '9'"),
         ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
         ({"source": "a = '\ud800'"}, "half of a character"),
+        ({"source": "1", "wait_seconds": float("nan")}, "'wait_seconds' is out of all bounds"),
+        ({"source": "1", "wait_seconds": 10**400}, "'wait_seconds' is out of all bounds"),
         ({"source": "1", "cell_id": True}, "'cell_id' must be of the kind str or int"),
     ],
 )
@@ -272,6 +275,9 @@ def test_text_is_written_and_nothing_runs(agent: Agent) -> None:
     assert notebook.cell(made["cell_id"])["execution_count"] == 1
     agent.run("text", cell_id=made["cell_id"], cell_type="markdown")
     assert not {"outputs", "execution_count"} & notebook.cell(made["cell_id"]).keys()
+    assert agent.run(cell_id=made["cell_id"], cell_type="raw")["state"] == "nothing to run"  # its text stays
+    assert notebook.cell(made["cell_id"])["cell_type"] == "raw"
+    assert agent.cells(cells=[-1])[0]["source"] == "text"
     nbformat.validate(nbformat.read(notebook.path, 4))
 
 
@@ -300,7 +306,7 @@ def test_several_cells_stop_at_the_first_failure(agent: Agent) -> None:
     assert [step["status"] for step in told["steps"]] == ["done", "failed", "pending"]
     mended = agent.run("y = 2", cell_id=added["cell_id"])
     assert mended["state"] == "ok" and 'Step 2 of 3 "Two": done' in mended["text"]
-    assert agent.ask("run", notebook=told["notebook"], which="pending")["ran"] == 1
+    assert agent.ask("run", notebook="", which="pending")["ran"] == 1
     assert agent.ask("status")["state"] == "complete"
 
 
@@ -318,6 +324,10 @@ def test_a_notebook_is_made_with_its_cells(agent: Agent) -> None:
     assert made["cells"]["state"] == "ok" and "| 2" in made["cells"]["text"]
     assert [step["status"] for step in agent.ask("status")["steps"]] == ["done", "done"]
     assert agent.ask("new", problem="p")["cells"] is None
+    for cells, told in [([{"source": "a = '\ud800'"}], "half of a character"), ([{"cell": "1"}], "a text `source`")]:
+        with pytest.raises(StepperError, match=told):
+            agent.ask("new", problem="refused", cells=cells)
+    assert not list(agent.project.folder.glob("notebooks/*refused*"))  # and no notebook either
 
 
 def test_one_call_is_one_run(agent: Agent) -> None:
@@ -344,6 +354,24 @@ def test_a_call_whose_daemon_dies_is_asked_again_and_runs_once(agent: Agent, pro
     thread.join()
     assert found[-1]["state"] == "ok" and "| over" in found[-1]["text"]
     assert len(project.json("history")) == 1 and len(sources(agent)) == 2
+
+
+def test_what_a_daemon_that_dies_leaves_is_told(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    found: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        while not any(found):
+            with contextlib.suppress(client.GoneError):
+                found.append(agent.add("import time\ntime.sleep(0.6)\nprint('over')", "k = 1", "k", call="call-3"))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kill_daemon()
+    thread.join()
+    assert "| over" in found[-1]["text"] and "Not run yet: 2 code cells below it" in found[-1]["text"]
+    assert len(project.json("history")) == 1 and len(sources(agent)) == 4
 
 
 # --- the gates ---------------------------------------------------------------------------------------------------------
@@ -394,6 +422,16 @@ def test_three_retries_stop_it(agent: Agent) -> None:
     cell = agent.run("d = {}\nd['a']")["cell_id"]
     states = [agent.run(f"d = {{}}\nd['{name}']", cell_id=cell)["state"] for name in "bcd"]
     assert states == ["failed", "failed", "stopped"]
+
+
+def test_code_is_looked_at_before_any_cell_but_not_in_a_state_that_is_lost(agent: Agent) -> None:
+    agent.project.new("One")
+    assert agent.ask("eval", source="1 + 1")["output"] == "2"
+    agent.run("x = 5")
+    agent.ask("shutdown", notebook=agent.ask("status")["notebook"])
+    with pytest.raises(StepperError, match="has no live kernel"):
+        agent.ask("eval", source="x")
+    assert "state lost" in agent.run("x = 6")["text"]
 
 
 def test_what_would_only_repeat_itself_is_not_run(agent: Agent) -> None:
@@ -525,17 +563,43 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
-        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b]
+        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2
     }  # fmt: skip
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
     assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
     assert "| b" in agent.cells(cells=[b])[0]["outputs"]
-    assert agent.ask("cell change", action="delete", cell_ids=["cell-0", b])["cells"] == [c, a]
+    assert agent.ask("cell change", action="move", cell_ids=[head])["cells"] == [c, a, b, head]  # to the end
+    gone = agent.ask("cell change", action="delete", cell_ids=["cell-3", b, -2])
+    assert gone["cells"] == [c, a] and gone["count"] == 2  # cells, not names
     for how, told in [({"action": "delete"}, "`action` and `cell_ids`"), ({"action": "burn", "cell_ids": [1]}, "one of"),
-                        ({"action": "move", "cell_ids": [1]}, "`after` is missing"),
                         ({"action": "move", "cell_ids": [a], "after": "zz"}, "no cell 'zz'")]:  # fmt: skip
         with pytest.raises(StepperError, match=told):
             agent.ask("cell change", **how)
+
+
+@pytest.mark.parametrize(("minor", "name"), [(5, -1), (5, "cell-2"), (4, 3), (4, -1)])
+def test_a_cell_that_is_named_before_a_wait_is_that_cell_after_it(agent: Agent, minor: int, name: str | int) -> None:
+    """Text waits for no cell: it may be written between a call's coming and its turn."""
+    cells = [code(f"{name} = 1", name if minor > 4 else None) for name in ("first", "last")]
+    notebook = agent.project.notebook("named.ipynb", cells, minor=minor)
+    agent.project.config("queue: true\n")
+    agent.run(SLOW, after="top", notebook="named.ipynb", wait_seconds=0.4)
+    waits = agent.run("meant = 1", cell_id=name, wait_seconds=0)
+    assert "has NOT run yet" in waits["text"]
+    agent.run("# above", cell_type="markdown", after="top")
+    agent.run("# below", cell_type="markdown")
+    while agent.ask("status", wait_seconds=30)["ended"]:
+        pass
+    assert ["".join(cell["source"]) for cell in notebook.raw["cells"]] == [
+        "# above", SLOW, "first = 1", "meant = 1", "# below"
+    ]  # fmt: skip
+
+
+def test_a_cell_that_was_named_and_is_gone_is_no_other_one() -> None:
+    names = arrange.Names()
+    assert names.id(CELLS, -1) == "c" and names.id(CELLS[2:], -1) == "c"
+    with pytest.raises(arrange.NamingError, match="deleted meanwhile"):
+        names.cell(CELLS[:3], -1)
 
 
 def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
@@ -575,6 +639,17 @@ def test_what_a_cell_holds_passes_for_nothing_of_ours(agent: Agent) -> None:
     assert "\x1b" not in text and "\nstepper: forged" not in text and "| stepper: forged" in text
 
 
+def test_a_notebook_of_another_language_is_read_and_not_run(agent: Agent) -> None:
+    agent.project.notebook("r.ipynb", [code("x <- 1", "a")], language_info={"name": "R"})
+    assert agent.cells(notebook="r")[0]["source"] == "x <- 1"
+    with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+        agent.run("y <- 2", notebook="r")
+    for verb, how in [("eval", {"source": "1"}), ("restart", {})]:  # no Python kernel either
+        with pytest.raises(StepperError, match="a notebook of the language 'r'"):
+            agent.ask(verb, notebook="r", **how)
+    assert agent.ask("status", notebook="r")["kernel"]["state"] == "none"
+
+
 # --- who waits, and goes away ------------------------------------------------------------------------------------------
 
 
@@ -597,6 +672,7 @@ def test_a_caller_that_goes_away_cancels_its_cell(agent: Agent, project: Quick) 
     wait_until(lambda: project.json("status")["running"] is None)
     told = agent.run("print('next')")  # what nobody heard is told with the next answer, once
     assert "was CANCELLED" in told["text"] and "| next" in told["text"]
+    assert "its report reached nobody" in told["text"] and "an edit of" not in told["text"]  # it was none
     assert "CANCELLED" not in agent.run("1")["text"]
 
 
@@ -644,6 +720,27 @@ def test_what_nobody_asks_for_is_told_with_the_next_answer(agent: Agent) -> None
     assert "| over" not in agent.run("x = 2", cell_id=told["cell_id"])["text"]
 
 
+def test_two_who_wait_for_an_end_are_told_no_lie(agent: Agent, project: Quick) -> None:
+    project.new("One")
+    agent.run(SLOW, wait_seconds=0.4)
+    told: list[dict[str, Any]] = []
+    both = [threading.Thread(target=lambda: told.append(Agent(project).ask("status", wait_seconds=30))) for _ in "ab"]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    heard = [each["ended"] for each in told if each["ended"]]
+    assert len(heard) == 1 and heard[0]["state"] == "ok" and "| over" in heard[0]["text"]
+
+
+def test_what_nobody_heard_is_kept_from_a_look_that_is_not_the_agents(agent: Agent) -> None:
+    agent.project.new("One", "Two")
+    agent.run(SLOW, wait_seconds=0.4)
+    wait_until(lambda: agent.project.json("status")["running"] is None)
+    assert "| over" in agent.ask("status", unread=True, details=True)["unheard"]
+    assert "| over" in agent.ask("status")["unheard"] and not agent.ask("status")["unheard"]
+
+
 def test_another_agents_cell_is_not_this_ones_to_wait_for(agent: Agent, project: Quick) -> None:
     project.new("One", "Two")
     agent.run(SLOW, wait_seconds=0.4)
@@ -684,9 +781,16 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     notebook = agent.project.new("One", "Two")
     agent.add(SLOW, "print('two')", run=False)
     runs = agent.ask("run", notebook=notebook.path.name, which="pending", wait_seconds=0.4)
-    assert runs["call"] and "is still running" in runs["report"]
+    assert runs["call"] and runs["state"] == "running" and "is still running" in runs["text"]
     ended = agent.ask("status", wait_seconds=30)["ended"]
-    assert ended["state"] == "ok" and "2 cells of" in ended["text"] and len(agent.project.json("history")) == 2
+    assert ended["state"] == "ok" and "2 of 2 code cells ran, from the top." in ended["text"]
+    assert len(agent.project.json("history")) == len(ended["cells"]) == 2
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert told["state"] == "nothing to run" and "has no such cells" in told["text"]
+    agent.add("print('three')", run=False)
+    agent.run("raise ValueError(5)", cell_id=1)
+    told = agent.ask("run", notebook="", which="pending", wait_seconds=30)
+    assert told["state"] == "failed" and "ValueError" in told["text"] and "Not run: the 1 code cells" in told["text"]
 
 
 def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
@@ -768,6 +872,9 @@ def test_the_pictures_of_a_run_are_told_by_path(real: Agent) -> None:
     first, second = real.cells(cells=drawn["cells"])
     assert first["pictures"] + second["pictures"] == drawn["figures"]
     assert f"Figure: {drawn['figures'][2]}" in real.ask("cell read", cells=[-1])["text"]
+    looked = real.ask("eval", source="shown('blue')\nshown('red')")
+    assert len(looked["figures"]) == 2 and looked["figures"][1] in looked["text"]
+    assert real.ask("eval", source="1")["figures"] == []
     real.run("shown('red')", cell_id=-1)
     assert real.cells(cells=[-1])[0]["pictures"] != second["pictures"]
 
@@ -794,3 +901,20 @@ def test_a_failed_cell_mended_by_an_edit_and_a_notebook_run_anew(real: Agent) ->
     real.ask("shutdown", notebook=notebook.path.name)  # the life cycle of a session: ended, begun again, restored
     assert real.ask("run", notebook=notebook.path.name, which="restore")["ran"] == 2
     assert "| 4" in real.ask("eval", source="print(total)")["text"]
+
+
+def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent) -> None:
+    notebook = real.project.new("Train", "Look")
+    real.run("'its kernel is there'")
+    runs = real.run(
+        "import time\nfor n in range(300):\n    print('round', n, flush=True)\n    time.sleep(0.05)", wait_seconds=2.5
+    )
+    assert runs["state"] == "running" and "Last lines:\n| round" in runs["text"] and "| round" in runs["line"]
+    lines = [each["running"]["line"] for each in real.told]
+    assert len(lines) >= 1 and lines[-1].startswith("round ")
+    assert real.cells(cells=[runs["cell_id"]])[0]["status"] == "running"
+    assert real.ask("status", wait_seconds=0.1)["ended"]["state"] == "running"  # its agent went away each time
+    assert real.ask("interrupt")["interrupted"]
+    ended = real.ask("status", wait_seconds=30)["ended"]
+    assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
+    assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))

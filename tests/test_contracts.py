@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 pytest.importorskip("importlinter.contracts.acyclic_siblings", reason="an import-linter without that contract")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 FLOORS, PURE, DIAGNOSIS, CIRCLES = "floors", "pure", "diagnosis can be taken out", "no circles"
-PLACES = "places"
+PLACES, FACES, SDK = "places", "faces", "SDK"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,11 @@ def test_the_contracts_hold(package: Path) -> None:
         ("daemon/server.py", "from stepper.kernel.local.kernels import LocalKernels", {PLACES}),
         ("kernel/execution.py", "from stepper.kernel.local.memory import OomKills", {PLACES, CIRCLES}),
         ("hook/start.py", "from stepper.hook import client", {CIRCLES}),
+        ("mcp/texts.py", "from stepper.session import answers", {FACES}),
+        ("mcp/texts.py", "from stepper.cli import terminal", {FLOORS}),
+        ("cli/faces.py", "from stepper.mcp import server", {FLOORS}),
+        ("setup/clients.py", "import mcp_types", {SDK}),
+        ("hook/client.py", "from mcp import types", {SDK}),
         ("notebook/afterwards.py", "from stepper.notebook import file", {CIRCLES}),
     ],
 )

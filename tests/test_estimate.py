@@ -78,6 +78,7 @@ def test_too_little_is_known() -> None:
     assert counted((10, "1/10"), (20, "2/10"), (21, "1/10")) is None  # it fell
     assert counted((10, "1/10"), (20, "2/10")) == pytest.approx(80)
     assert counted((10, "5/10"), (20, "6/10")) is None  # it did not begin here
+    assert counted((10, "1/10"), (20, "2/10"), (24, "saved")) == pytest.approx(76)  # it was seen before
     assert counted((10, "a 1/10"), (20, "b 2/10")) is None  # two counters
     assert counted((10, "1/10"), (20, "2/10"), (30, "3/10"), (500, "3/10")) is None  # it hangs
     assert counted((10, "1/3\n10 %"), (20, "1/3\n20 %"), (30, "1/3\n30 %")) is None  # the outer one is at its beginning

@@ -41,12 +41,17 @@ def project(lasting: Project, request: pytest.FixtureRequest) -> Iterator[Projec
 class Edit:
     """An edit as the client handles it: the hook that it waits for, and the one that may wake the agent later."""
 
-    def __init__(self, notebook: Notebook, source: str, tools: Path | None = None, **env: str) -> None:
+    def __init__(
+        self,
+        notebook: Notebook,
+        source: str = "",
+        tools: Path | None = None,
+        payload: dict[str, Any] | None = None,
+        **env: str,
+    ) -> None:
         self.project, self.notebook, self.tools = notebook.project, notebook, tools
-        self.payload = notebook.edited(
-            "insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None
-        )
-        self.cell_id: str = self.payload["tool_response"]["cell_id"]
+        self.payload = payload or inserted(notebook, source)
+        self.cell_id: str = self.payload["tool_response"].get("cell_id", "")
         self.env = os.environ | {"CLAUDE_PID": str(os.getpid())} | env
         self.waker = self.started("Wake")
         self.hook = self.started("PostToolUse")
@@ -61,6 +66,19 @@ class Edit:
     @property
     def woken(self) -> str:
         return woken(self.waker)
+
+
+def inserted(notebook: Notebook, source: str) -> dict[str, Any]:
+    return notebook.edited("insert", source, notebook.raw["cells"][-1]["id"] if notebook.raw["cells"] else None)
+
+
+def written(notebook: Notebook, cells: list[dict[str, Any]], **answered: Any) -> dict[str, Any]:
+    """Write the whole file as the client does and return the PostToolUse payload."""
+    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    notebook.path.write_text(text)
+    answered = {"type": "update", "filePath": str(notebook.path), "content": text, **answered}
+    given = {"file_path": str(notebook.path), "content": text}
+    return notebook.payload("PostToolUse", "Write", given, tool_response=answered)
 
 
 def hooked(
@@ -96,7 +114,10 @@ def woken(waker: subprocess.Popen[bytes]) -> str:
 def delivered(notebook: Notebook, text: str) -> None:
     """The client tells the hooks of what woke the agent as of a prompt."""
     assert (
-        say(notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nstepper tells: {text}") == ""
+        say(
+            notebook, f"<task-notification>\n<summary>x</summary>\n</task-notification>\nOf a cell that went on: {text}"
+        )
+        == ""
     )
 
 
@@ -287,10 +308,7 @@ def test_where_nobody_can_be_woken_the_turn_waits_for_the_end(project: Project, 
     notebook = project.new("Train")
     source = WAITS
     if why == "a subagent":
-        edit = Edit.__new__(Edit)
-        edit.project, edit.notebook, edit.tools, edit.env = project, notebook, None, dict(os.environ)
-        edit.payload = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"]) | {"agent_id": "a1"}
-        edit.waker, edit.hook = edit.started("Wake"), edit.started("PostToolUse")
+        edit = Edit(notebook, payload=inserted(notebook, source) | {"agent_id": "a1"})
     else:
         edit = Edit(notebook, source, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
     assert edit.woken == ""
@@ -345,15 +363,10 @@ def test_a_line_that_matches_wakes_the_agent_and_its_end_once_more(project: Proj
 def test_a_notebook_that_is_written_whole_is_handed_on_where_a_cell_takes_long(project: Project) -> None:
     notebook = project.notebook("whole.ipynb")
     cells = [code("rows = [1]", "a"), code(WAITS, "b"), code("print(len(rows))", "c")]
-    text = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-    notebook.path.write_text(text)
-    given = {"file_path": str(notebook.path), "content": text}
-    payload = notebook.payload("PostToolUse", "Write", given, tool_response={"type": "update", "content": text})
-    waker, hook = hooked(project, "Wake", payload), hooked(project, "PostToolUse", payload)
-    told = Answer(hook.communicate()[0]).text
-    assert "Cell 2 (id b) is still running" in told
+    edit = Edit(notebook, payload=written(notebook, cells))
+    assert "Cell 2 (id b) is still running" in edit.answer.text
     (notebook.path.parent / "go").touch()
-    said = woken(waker)
+    said = edit.woken
     assert "3 of 3 new or changed code cells ran" in said and "| after" in said and "| 1" in said
 
 

@@ -915,7 +915,7 @@ def test_the_plan_is_lines_of_data(repo, kernel, monkeypatch, capfdbinary):
     assert call(monkeypatch, "plan", str(repo), "--allow", "--python", str(kernel)) == 0
     lines = capfdbinary.readouterr().out.decode().splitlines()
     told = dict(line.split("=", 1) for line in lines)
-    assert list(told) == ["target", "env", "state", "stamp", "editable", "demo", "scratch", "uninstall"]
+    assert list(told) == ["target", "env", "state", "stamp", "editable", "demo", "scratch", "uninstall", "mcp"]
     assert (told["target"], len(told["stamp"]), told["uninstall"]) == (str(repo), 64, "")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stepper.kernel import messages
 from stepper.kernel.outputs import OutputArea, size
 from stepper.kernel.streams import Stream
+from stepper.kernel.wake import Watch
 from stepper.policy.model import LeftOut
 from tests.conftest import Project, text_of
 from tests.folded import folded
@@ -185,3 +186,20 @@ def test_a_cell_with_a_bar_leaves_one_line_of_it_and_a_traceback_in_colours(proj
     assert "\x1b" not in answer.text and "100%|" in answer.text
     page = project.stepper("output", "1").stdout
     assert "\x1b" not in page and "100%|" in page and "ValueError" in page
+
+
+def test_a_line_is_found_however_much_came_before_it() -> None:
+    """Only lines that hold all that a match must hold take of the time that there is for looking."""
+    watch = Watch("loss.*nan")
+    watch.spent, watch.began = 0.4, watch.began - 0.1
+    for _ in range(30):
+        watch.take("stdout", "epoch 1 loss=0.123 acc=0.9\n" * 100_000)
+    watch.take("stdout", "epoch 2 loss=nan\n")
+    assert watch.matched == "epoch 2 loss=nan" and not watch.unseen
+
+
+def test_lines_that_take_too_long_to_look_at_are_passed_by_and_counted() -> None:
+    watch = Watch(r"loss=\d\.\d+e")
+    watch.spent = 10.0
+    watch.take("stdout", "loss=0.5 here\n" * 1000)
+    assert watch.matched == "" and watch.unseen == 14_000

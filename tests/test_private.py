@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stepper.daemon.server import PrivateLog
+from stepper.daemon.log import PrivateLog
 from stepper.ground import private, wire
 from stepper.ground.paths import Paths
 from stepper.setup import trust

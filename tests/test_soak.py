@@ -1,12 +1,31 @@
-"""Two minutes of the soak: cells in many notebooks, faults at random, everything compared after each."""
+"""Two minutes of the soak: cells in many notebooks, faults at random, everything compared after each; a cell that was
+handed on and prints a megabyte a second for 25 minutes, in two and a half.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import soak
+from tests.conftest import Project, text_of
+from tests.test_handed_on import SOON, Edit
+
+# Faster than some 20 MB/s a loaded machine's daemon falls behind: what waits for it then (100 MB at 32 MB/s) is no hour's.
+MUCH = """# stepper: timeout=none wake="loss.*nan"
+import time
+line = "epoch {} step {} loss=0.1234 acc=0.9876 lr=1.0e-04 data=0.001 s forward=0.012 s backward=0.034 s"
+for second in range(1500):
+    for fifth in range(5):  # as often as a kernel sends what was printed
+        print("\\n".join(line.format(second, step) for step in range(2000)), flush=True)
+        time.sleep(0.014)
+    print(f"{second + 1}/1500", flush=True)
+    time.sleep(0.02)"""
+MB = 1 << 20
 
 
 @pytest.mark.nightly
@@ -16,3 +35,42 @@ def test_two_minutes_of_faults_lose_nothing(tmp_path: Path, capsys: pytest.Captu
     assert found["cells"] > 50
     assert found["done"].keys() & soak.FIRST_HALF.keys()  # daemons were killed
     assert found["done"].keys() & {"kernel_killed", "kernel_ended"}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_hours_of_a_megabyte_a_second_take_no_memory(project: Project) -> None:
+    """1.5 GB in messages as a kernel sends them; a second of it takes some 110 ms (+ 6.4 MB, when it was measured)."""
+    project.config(SOON)
+    notebook = project.new("Train")
+    notebook.insert("print('warm')")
+    daemon = psutil.Process(project.json("status")["daemon"]["pid"])
+    time.sleep(2)
+    before, held, sizes = daemon.memory_info().rss, [0], [0]
+    edit = Edit(notebook, MUCH)
+    assert "still running" in edit.answer.text
+    over = threading.Event()
+
+    def looks() -> None:
+        while not over.wait(0.1):
+            held.append(daemon.memory_info().rss - before)
+            sizes.append(notebook.path.stat().st_size)
+
+    looking = threading.Thread(target=looks)
+    looking.start()
+    began = time.monotonic()
+    try:
+        lefts = []
+        while edit.waker.poll() is None and time.monotonic() < began + 400:
+            lefts.append((project.json("status")["running"] or {}).get("left_seconds"))
+            time.sleep(5)
+    finally:
+        over.set()
+        looking.join()
+    took = time.monotonic() - began
+    said = edit.woken
+    text = text_of(notebook.cell(edit.cell_id))
+    assert "ran ok" in said and "left out of the notebook: " in said and text.rstrip().endswith("1500/1500")
+    assert max(sizes) < 2 * MB, f"the file had {max(sizes) / MB:.2f} MB"
+    assert max(held) < 10 * MB, f"{took:.0f} s: + {max(held) / MB:.1f} MB at most, + {held[-1] / MB:.1f} in the end"
+    assert any(lefts), "when it is over could be told"

@@ -1,6 +1,6 @@
 """Which of a person's sentences are commands: phrases as several people might write them, made before the rule was.
 
-Half of them were kept aside unseen: at first run the rule had 81 of 81 right.
+Half of the first 160 were kept aside unseen: at first run the rule had 81 of 81 right.
 """
 
 from __future__ import annotations
@@ -100,7 +100,84 @@ COMMANDS = {
         show status and the plan
         show status⏎
     """,
+    "stop the cell": """
+        stop the cell
+        Stop the cell.
+        STOP THE CELL!
+        please stop the cell
+        stop the cell please
+        Please stop the cell now.
+        ok, stop the cell
+        stop that cell now
+        stop this cell
+        stop the running cell
+        stop the cell, it has diverged
+        stop the cell because the loss is nan
+        stop the cell because it takes longer than I thought
+        stop the cell since nobody needs that plot
+        stop the cell, it is stuck at 99 %
+        stop the cell - wrong learning rate
+        stop the cell (the loss is nan)
+        stop the cell for now
+        stop the cell and use lr=0.1
+        stop the cell, then use lr=0.1
+        stop the cell; we have seen enough, with this rate it does not learn
+        stop the cell. When it has ended, show me the loss.
+        stop the cell⏎After that we look at the data.
+        stop the cell, at once
+        /notebook-status stop
+        /notebook-status stop, it has diverged
+    """,
 }
+# What ends an hours-long run at once is no command where its sentence says when, or on what condition.
+NOT_NOW = """
+    stop the cell after epoch 10
+    Stop the cell after epoch 10.
+    please stop the cell after it has saved the checkpoint
+    stop the cell as soon as loss is nan
+    stop the cell, but only if accuracy is below 0.5
+    stop the cell until tomorrow
+    stop the cell, tomorrow that is
+    stop the cell from printing so much
+    stop the cell - when it is done
+    stop the cell… when it is done
+    stop the cell ... when it is done
+    stop the cell – at the next checkpoint
+    stop the cell now if it is stuck
+    stop the cell please, but not yet
+    stop the cell for now, if nothing depends on it
+    stop the cell so that I can look, but not before epoch 3
+    stop the cell when the loss is below 0.1
+    stop the cell if it takes longer than 2 h
+    stop the cell unless it is nearly done
+    stop the cell once it has converged
+    stop the cell at 5 pm
+    stop the cell, at 5 pm
+    stop the cell in ten minutes
+    stop the cell, in ten minutes
+    stop the cell before it overwrites the file
+    stop the cell and the kernel as soon as you have the figures
+    stop the cell later
+    stop the cell,⏎but only if it is stuck
+    stop the cell. But only if it is stuck.
+    stop the cell where the loss is nan
+    stop the cell with the loop
+    stop the cell using early stopping
+    stop the cell without losing the checkpoint
+    stop the cell only when I say so
+    stop the cell in the other notebook
+    stop that cell output from flooding
+    stop the cell timeout from being so short
+    stop cell
+    stop it
+    stop the cell?
+    don't stop the cell
+    never stop the cell
+    how do I stop the cell
+    should we stop the cell, or let it run?
+    you may stop the cell once it has converged
+    /notebook-status stop after epoch 10
+"""
 MENTIONS = """
     skip cells
     skip cell 3
@@ -199,12 +276,18 @@ def test_what_begins_with_a_commands_words_is_that_command(words: str) -> None:
 def test_a_long_prompt_takes_no_time(filler: str) -> None:
     began = time.thread_time()
     assert command(f"continue notebook, here is the table:\n+{filler}+\nx")
+    assert command(f"stop the cell, it prints +{filler}+ x")
     assert time.thread_time() - began < 2
 
 
 def test_what_only_mentions_them_is_none() -> None:
     assert len(phrases(MENTIONS)) > 70
     assert [phrase for phrase in phrases(MENTIONS) if command(phrase)] == []
+
+
+def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none() -> None:
+    assert len(phrases(NOT_NOW)) > 40
+    assert [phrase for phrase in phrases(NOT_NOW) if command(phrase)] == []
 
 
 @pytest.mark.parametrize(

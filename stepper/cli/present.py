@@ -155,11 +155,21 @@ def _plan(found: dict[str, Any]) -> str:
 def _history(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "No cell has run here yet."
-    rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "outcome")]
+    rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "by", "outcome")]
     for run in runs:
         started, cell = f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}", one_line(run["cell_id"], 100)
         took = f"{run['duration_s']:.2f} s"
-        rows.append((str(run["run"]), started, cell, str(run["step"] or "–"), took, run["outcome"]))
+        rows.append(
+            (
+                str(run["run"]),
+                started,
+                cell,
+                str(run["step"] or "–"),
+                took,
+                one_line(run["by"], 10) or "–",
+                run["outcome"],
+            )
+        )
     return _table(rows)
 
 
@@ -248,6 +258,7 @@ PRESENT = {
     "doctor": Rendering(_doctor, has_json=False, well=lambda checks: all(check.ok for check in checks)),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from stepper.daemon import resources
 from stepper.daemon.requests import Request, telling
-from stepper.ground.text import counted, one_line
 from stepper.policy import arguments, cellcommands, commands
 from stepper.session import answers, cellanswers, cells, patience, reading, standing, steering
 from stepper.session.session import Session
+from stepper.words.report import Ended
 
 
 async def of_cells(request: Request, session: Session, told: Any) -> object:
@@ -49,19 +49,16 @@ async def _written(
         return await patience.waited(session, request.owner, caller, told.wait_seconds, work)
 
 
-async def run(request: Request, session: Session, which: str, wait: float) -> answers.Ran:
+async def run(request: Request, session: Session, which: str, wait: float) -> cellanswers.CellRan:
     """Run a notebook's cells; it is waited for so many seconds."""
-    caller, done = request.caller, list[answers.Ran]()
 
     async def work() -> patience.Came:
-        done.append(await steering.run(session, which, caller, request.progress))
-        text = done[0].report or f"stepper: {counted(done[0].ran, 'cell')} of {one_line(session.name)} ran ok."
-        state = "ok" if done[0].ok else "stopped" if session.state.stop else "failed"
-        return patience.Came(text, ok=done[0].ok, state=state)
+        ended = list[Ended]()
+        done = await steering.run(session, which, request.caller, request.progress, ended)
+        return cells.of_runs(session, done, ended)
 
     async with telling(request, session):
-        found = await patience.waited(session, request.owner, caller, wait, work, tells=False)
-        return done[0] if done else answers.Ran(session.name, True, 0, 0, 0, found.text, [], found.call)
+        return await patience.waited(session, request.owner, request.caller, wait, work)
 
 
 async def status(request: Request, session: Session | None, told: commands.Status) -> answers.Status:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
+from stepper.daemon import asking
 from stepper.daemon.places import UncoveredError
 from stepper.daemon.workspace import Workspace
 from stepper.ground.errors import NotebookError, StepperError
@@ -14,14 +15,13 @@ from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import changes, gate, parting, plan, spoken
-from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, StepStatus
-from stepper.session import calls, edits, standing, steering, unseen
+from stepper.policy import gate, parting, spoken
+from stepper.policy.model import CellEdit, FileWrite, StepStatus
+from stepper.session import calls, edits, handing, standing, steering, unseen
 from stepper.session.callers import Caller
 from stepper.session.session import Session
 from stepper.words import brief, report
 
-TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
 PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that takes, less than the client waits
 
 
@@ -33,7 +33,7 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     """
     name, _, again = name.partition(" ")
     try:
-        event = Event(load_json(payload.lean(data)))
+        event = Event(load_json(payload.lean(data)), caller.environ.get(calls.CLIENT, ""))
     except ValueError as error:
         problem = f"the hook's payload can't be read: {error}" if data.strip() else "the hook's payload is empty"
         return payload.failed(name, StepperError(problem))
@@ -46,76 +46,6 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
         return await EVENTS[name](workspace, event) if name in EVENTS else payload.SILENT
     except (payload.PayloadError, StepperError) as error:
         return payload.failed(name, error)
-
-
-async def before_tool(workspace: Workspace, event: Event) -> bytes:
-    """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
-    if event.is_shell:
-        return shell_call(workspace, event.shell_command, event.consent)
-    change = event.change
-    session = workspace.session(workspace.resolve(change.notebook))
-    try:
-        if why_not := refused(session, change):
-            return payload.decided("deny", f"stepper: {why_not}")
-        why = gate.unseen(event.consent, session.limits())
-        if why and brings_code(session, change):
-            return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
-    except StepperError:
-        return payload.SILENT  # PostToolUse says what is wrong
-    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
-    if (event.asks_each or why) and gate.only_adds_text(session.state, change):
-        return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
-    return payload.SILENT
-
-
-def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
-    """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
-    runs, verb = gate.runs_code(command), gate.asks_person(command)
-    if consent is Consent.WITHHELD and gate.NEW.search(command):
-        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
-    if runs and consent is Consent.WITHHELD:
-        return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
-    if verb:
-        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
-        return payload.decided("ask", why)
-    limits = workspace.config.limits() if runs else None
-    why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None
-    return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
-
-
-def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
-    """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
-    limits, state, runs = session.limits(), session.state, calls.refused(session)
-    if isinstance(change, FileWrite):
-        try:
-            cells = session.file.parse(change.content).cells
-        except NotebookError:
-            return None  # PostToolUse says what is wrong with it
-        fresh = changes.not_run_yet(cells, state.ran_ever)
-        return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(cells, limits)
-    if change.mode == "delete" or change.cell_type == "markdown":
-        return None
-    cells = session.read().cells
-    if change.mode == "insert":
-        above = plan.find_cell(cells, change.after or "")
-        index = above.index + 1 if above else 0
-        new = Cell("", index, 0, "code", change.source)
-        why = gate.stopped(state) or runs or gate.waiting(state, cells, index)
-        return why or gate.too_many([*cells, new], limits)
-    target = plan.find_cell(cells, change.cell_id or "")
-    if target is not None and not target.is_code and change.cell_type is None:
-        return None
-    return gate.stopped(state) or runs
-
-
-def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
-    """Whether an edit that is about to happen brings code that would run."""
-    if isinstance(change, FileWrite):
-        return bool(changes.not_run_yet(session.file.parse(change.content).cells, session.state.ran_ever))
-    kind = change.cell_type
-    if kind is None and (target := plan.find_cell(session.read().cells, change.cell_id or "")):
-        kind = target.type
-    return change.mode != "delete" and kind in ("code", None)
 
 
 async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: bool) -> bytes:
@@ -132,10 +62,11 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     # Before the run: the time is given back in the same step that writes, and a daemon may die between the two.
     workspace.keep(path, change.session)
     call = calls.begin(session, used, caller, _work(workspace, session, change, caller, again))
+    calls.waited_for(session, call)
     if not await calls.in_time(session, call, change.session):
         _works(workspace, session, change)
         workspace.mark()
-        return payload.answer("PostToolUse", calls.goes_on(session, call))
+        return payload.answer("PostToolUse", handing.goes_on(session, call))
     found = call.work.result()
     if found is not None:
         if caller.left.is_set():
@@ -163,7 +94,7 @@ async def _work(
         if not caller.left.is_set():
             raise
         found = report.not_run(error.message, error.hint)  # it is told later
-    if found is not None:
+    if found is not None and change.tool_use_id not in session.state.handed:  # it may work elsewhere
         _works(workspace, session, change)
     return found
 
@@ -182,6 +113,7 @@ async def wake(workspace: Workspace, event: Event, caller: Caller, again: bool) 
     if event.of_subagent:  # the client wakes the main agent, never this one: it waits for the end
         return
     change = event.change
+    caller.keep(event.asked_again)
     session, used = workspace.session(workspace.resolve(change.notebook)), change.tool_use_id or ""
     known = session.calls.get(used)
     if again and used in session.state.handed and (known is None or known.recalled):
@@ -198,7 +130,7 @@ async def rearm(workspace: Workspace, event: Event, caller: Caller) -> None:
     sessions, current = list(workspace.sessions.values()), workspace.under_way(event.session)
     if current is not None and event.begins:
         await calls.caught_up(current)
-        calls.taken_over(current, event.session)
+        calls.taken_over(current, event.session, event.client)
     elif current is not None:
         calls.arrived(sessions, event.session, "")
         if current.state.unheard:
@@ -229,13 +161,16 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
 async def session_start(workspace: Workspace, event: Event) -> bytes:
     """A session begins, goes on or was compacted: what is under way."""
     session = workspace.under_way(event.session)
+    elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, None)
     if session is None:
-        return payload.SILENT
+        return _context("SessionStart", elsewhere)
     missed = await missing(session)
-    calls.taken_over(session, event.session)
+    calls.taken_over(session, event.session, event.client)
     workspace.mark()
     about = (await standing.context(session)).text
-    return _context("SessionStart", "\n".join(filter(None, [missed, calls.still(session), about])))
+    return _context(
+        "SessionStart", "\n".join(filter(None, [elsewhere, missed, handing.still(session, event.session), about]))
+    )
 
 
 async def missing(session: Session) -> str:
@@ -264,14 +199,15 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if new:
         return new
     session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, owner)
     if session is None:
-        return payload.SILENT
-    said = [await missing(session)]
+        return _context("UserPromptSubmit", elsewhere)
+    said = [elsewhere, await missing(session)]
     if given is not None:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
             workspace.worked.add(owner)
-        said.append(await PLAIN_WORDS[words](session, more))
+        said.append(await PLAIN_WORDS[words](session, owner if PLAIN_WORDS[words] is _stop else more))
     elif session.state.stop and not event.is_slash:
         said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
@@ -327,8 +263,10 @@ async def _status(session: Session, _: str) -> str:
     return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 
-async def _stop(session: Session, _: str) -> str:
-    return await calls.stopped(session, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+async def _stop(session: Session, owner: str) -> str:
+    return (
+        await calls.stopped(session, owner, PATIENCE_SECONDS) or f"stepper: no cell of {one_line(session.name)} runs."
+    )
 
 
 PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/spoken` finds them in a prompt
@@ -340,7 +278,7 @@ PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/
 }
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {
-    "PreToolUse": before_tool,
+    "PreToolUse": asking.before_tool,
     "PostToolBatch": after_batch,
     "SessionStart": session_start,
     "UserPromptSubmit": prompt,

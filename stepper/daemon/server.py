@@ -12,12 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from logging.handlers import RotatingFileHandler
-from typing import Any
 
 import psutil
 
 from stepper import __version__, diagnosis
+from stepper.daemon import log as daemon_log
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.requests import Request
@@ -124,6 +123,8 @@ class Daemon:
             if session.keeper.kernel is not None:
                 session.keeper.kernel.detach()
             session.put_late()
+            calls.parting(session)
+        self.workspace.mark()
         self._show([])
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
@@ -228,16 +229,19 @@ class Daemon:
                 writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
         writer.write(BEAT)
-        gone = asyncio.create_task(reader.read(1))
+        gone = asyncio.create_task(_said(reader))
 
         async def deliver(told: str) -> bool:
             writer.write(wire.pack(wire.PROGRESS, told.encode("utf-8", "replace")))
             await asyncio.wait([gone], timeout=TAKEN_SECONDS)
             return gone.done() and gone.result() != b""
 
+        def keep(told: bytes) -> None:
+            writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
+
         given = wire.unpack_environ(environ)
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
-        caller = Caller(given, by=by, deliver=deliver, lives=lambda: _lives(given))
+        caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)
         work = asyncio.create_task(self._work(verb.decode("utf-8", "replace"), payload, request))
         if verb.startswith(WAKERS):
@@ -279,20 +283,21 @@ class Daemon:
 
 def _lives(environ: Mapping[str, str]) -> bool:
     """Whether the client of Claude Code lives whose hook that environment is."""
-    pid = environ.get("CLAUDE_PID", "")
+    pid = environ.get(calls.CLIENT, "")
     return not pid.isdecimal() or psutil.pid_exists(int(pid))
+
+
+async def _said(reader: asyncio.StreamReader) -> bytes:
+    """Return the next byte of a client, nothing where it went away; one that is killed with words unread resets."""
+    try:
+        return await reader.read(1)
+    except ConnectionError:
+        return b""
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:
     sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
     return [await reader.readexactly(one) for one in sizes]
-
-
-class PrivateLog(RotatingFileHandler):
-    """The daemon's log, each of its files the user's alone."""
-
-    def _open(self) -> Any:
-        return open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace", opener=private.opened)
 
 
 def main() -> None:
@@ -306,7 +311,5 @@ def main() -> None:
             "an earlier one still runs a cell: ask again when that is through "
             "(`stepper shutdown` ends it, and the kernels with their state)"
         )
-    handler = PrivateLog(paths.log, maxBytes=1 << 20, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    daemon_log.begin(paths.log)
     asyncio.run(Daemon(paths).serve())

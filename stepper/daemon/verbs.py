@@ -85,7 +85,7 @@ async def _of_project(request: Request, told: Any) -> object:
             return await _new(request, told)
         case commands.Context() | commands.Status() if not (named or workspace.current(request.owner)):
             if isinstance(told, commands.Context):
-                return answers.Context()
+                return _system(told, answers.Context())
             return replace(await _status(request, None, told), daemon=request.about)
         case commands.List():
             return await _listed(request)
@@ -123,6 +123,10 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         from stepper.daemon import kernels
 
         metadata = kernels.metadata(request, kernel)
+    if told.cells:
+        from stepper.session import cells
+
+        cells.read(told.cells)  # what is refused is refused before there is a notebook
     session, before = await request.workspace.new(made, slug, date.today(), request.owner)
     if metadata is not None:
         steering.use_kernel(session, told.kernel or "", metadata)
@@ -144,8 +148,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     match told:
         case commands.Status():
             found = replace(await _status(request, session, told), daemon=request.about)
-            missed = unseen.take_missed(session) if request.owner else found.unheard  # the agent has it now
-            return replace(found, unheard=missed)
+            reads = request.owner and not told.unread
+            return replace(found, unheard=unseen.take_missed(session) if reads else found.unheard)  # it has it now
         case commands.Use(kernel=str(name)):
             from stepper.daemon import kernels
 
@@ -153,7 +157,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Use():
             return answers.Used(session.name)
         case commands.Context():
-            return await standing.context(session)
+            return _system(told, await standing.context(session))
         case commands.Restore() | commands.Run():
             return await _run(request, session, told)
         case commands.History():
@@ -195,7 +199,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     return await agents.of_cells(request, session, told)
 
 
-async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> answers.Ran:
+async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:
     which, wait = "restore", None
     if isinstance(told, commands.Run):
         which, wait = "all" if told.all else told.which, told.wait_seconds
@@ -217,6 +221,16 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
     return await standing.status(session) if session else answers.Status()
 
 
+def _system(told: commands.Context, found: answers.Context) -> answers.Context:
+    """Return a context, as the system text of the agent that it is for."""
+    if told.agent is None:
+        return found
+    from stepper.words import system
+
+    held = {"modules": found.imported_modules, "functions": found.defined_functions, "variables": found.variables}
+    return replace(found, text=system.told(told.agent, told.lang, found.current_notebook, held))
+
+
 async def _eval(request: Request, session: Session, source: str) -> answers.Evaluated:
     if not source.strip():
         raise UsageError("there is no code", 'stepper eval "df.columns"')
@@ -224,4 +238,4 @@ async def _eval(request: Request, session: Session, source: str) -> answers.Eval
     if why:
         raise StepperError(f"nothing ran: {why}")
     async with telling(request, session):
-        return await steering.evaluate(session, source, request.caller)
+        return await steering.evaluate(session, source, request.caller, starts=request.caller.by == "mcp")

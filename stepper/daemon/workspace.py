@@ -155,13 +155,13 @@ class Workspace:
 
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
-        work = any(map(self._working, set(self._currents().values())))
+        owed = any(session.state.handed or session.state.unheard for session in self.sessions.values())
+        work = owed or any(map(self._working, set(self._currents().values())))
         marked = os.path.exists(self.paths.active)
         if work and not marked:
             private.replace(self.paths.active, b"")
         elif marked and not work:
             private.remove(self.paths.active)
-        owed = any(session.state.handed or session.state.unheard for session in self.sessions.values())
         if owed != os.path.exists(self.paths.handed):
             private.replace(self.paths.handed, b"") if owed else private.remove(self.paths.handed)
 

@@ -251,8 +251,13 @@ static void follow(void) {
         if (!strcmp(kind, "progress")) {
             if (beats++ && left_alone())
                 _exit(0);
-            if (waking && second && write(2, body, second) >= 0)
-                woke = send(sock, "+", 1, 0) == 1; /* the daemon knows now that it was told */
+            if (waking && second && !*body) { /* what to ask the next daemon with, should this one die */
+                free(payload.data);
+                payload.data = memmove(body, body + 1, payload.size = second - 1);
+                body = NULL;
+            } else if (waking && second && send(sock, "+", 1, 0) == 1) {
+                woke = write(2, body, second) >= 0; /* first the word that it is told: else the next daemon tells it */
+            }
         } else if (!strcmp(kind, "ok")) {
             for (ssize_t sent = 0; second; body += sent, second -= sent)
                 if ((sent = write(1, body, second)) < 0 && (sent = 0, errno != EINTR))
@@ -294,11 +299,14 @@ static int can_wake(void) {
     const char *entry = getenv("CLAUDE_CODE_ENTRYPOINT");
     char path[64], words[1 << 16];
     struct pollfd in = {-1, POLLIN, 0};
+    struct stat about;
     FILE *file;
     if (!entry || strncmp(entry, "sdk-", 4))
         return 1;
     snprintf(path, sizeof path, "/proc/%d/fd/0", (int)parent);
-    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 && poll(&in, 1, 0) > 0 && in.revents & POLLHUP)
+    if ((in.fd = open(path, O_RDONLY | O_NONBLOCK)) >= 0 &&
+        ((poll(&in, 1, 0) > 0 && in.revents & POLLHUP) || fstat(in.fd, &about) != 0 || S_ISREG(about.st_mode) ||
+         (S_ISCHR(about.st_mode) && !isatty(in.fd))))
         return 0;
     close(in.fd);
     if (strcmp(entry, "sdk-cli"))

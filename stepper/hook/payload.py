@@ -25,6 +25,14 @@ COMMAND = re.compile(r"/(?:stepper:)?(?:continue|fix|skip|new-notebook)(?!\S)")
 NEW_NOTEBOOK = re.compile(r"new\s+notebook\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
+# What is asked again of an edit's payload: all but what is only of its file.
+ASKED = ("session_id", "permission_mode", "hook_event_name", "tool_name", "tool_use_id")
+ASKED_OF = {
+    "tool_input": ("notebook_path", "file_path", "edit_mode", "cell_id", "cell_type", "new_source"),
+    "tool_response": ("cell_id", "cell_type"),
+}
+
+
 class PayloadError(ValueError):
     """The payload is not what Claude Code sends."""
 
@@ -32,10 +40,10 @@ class PayloadError(ValueError):
 class Event:
     """What Claude Code tells of an event. What must be there for the event to mean anything raises PayloadError."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, client: str = "") -> None:
         if not isinstance(data, dict):
             raise PayloadError("the hook's payload is not a JSON object")
-        self.data = data
+        self.data, self.client = data, client  # the process that tells it
         self.session = _word(data, "session_id")
         mode = _word(data, "permission_mode")
         self.consent = CONSENTS.get(mode, Consent.ASKED)
@@ -97,6 +105,15 @@ class Event:
         kind = _word(answered, "cell_type") or _word(given, "cell_type") or None
         source = _word(given, "new_source", limit=None)
         return CellEdit(_path(given, "notebook_path"), own, above, kind, how, source, **common)
+
+    @property
+    def asked_again(self) -> bytes:
+        """The payload of an edit without what is only of its file: all that who waits for hours need keep of it."""
+        kept: dict[str, Any] = {name: _word(self.data, name) for name in ASKED}
+        for part, names in ASKED_OF.items():
+            told = _object(self.data, part)
+            kept[part] = {name: told[name] for name in names if name in told}
+        return _dump(kept)
 
     @property
     def used_shell(self) -> bool:

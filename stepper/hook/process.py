@@ -88,25 +88,13 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     import time
 
     from stepper.hook import payload
-    from stepper.hook.client import connect
-    from stepper.hook.start import retired, start
 
     parent, compiled = os.getppid(), os.path.join(os.path.dirname(sys.executable), "hook")
-    if event == "Wake" and not how:
-        if not can_wake(parent):
-            return False
-        until = time.monotonic() + COMES_SECONDS
-        time.sleep(NAP_SECONDS)
-        while not (sock := connect(paths)):
-            if time.monotonic() > until or os.getppid() != parent:
-                return False
-            time.sleep(NAP_SECONDS)
-    else:
-        event = event if event == "Rearm" else "Wake again"
-        if how == "stale":
-            retired(paths)
-        sock = connect(paths) or start(paths, connect)
-    sock.close()
+    first = event == "Wake" and not how
+    if not (can_wake(parent) and begun(paths, parent) if first else started(paths, parent, event, how)):
+        return False
+    if not first and event != "Rearm":
+        event = "Wake again"
     given, told, sockets = payload.lean(given), list[bytes](), list[_socket.socket]()
     if how and os.access(compiled, os.X_OK):
         os.lseek(0, 0, os.SEEK_SET)
@@ -114,11 +102,17 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     look = leaving()
 
     def tell(body: bytes) -> None:
+        nonlocal given
         look(body)
-        if body:
+        if body[:1] == b"\0":
+            given = body[1:]  # what to ask the next daemon with
+        elif body:
+            try:
+                sockets[-1].sendall(b"+")  # first the word that it is told: else the next daemon tells it
+            except OSError:
+                return
             os.write(2, body)
             told.append(body)
-            sockets[-1].sendall(b"+")
 
     while not told:
         try:
@@ -132,8 +126,50 @@ def woke(paths: Meeting, event: str, given: bytes, how: str) -> bool:
     return bool(told)
 
 
+def begun(paths: Meeting, parent: int) -> bool:
+    """Wait until the edit's own event has started a daemon; return whether it has."""
+    import time
+
+    from stepper.hook.client import connect
+
+    until = time.monotonic() + COMES_SECONDS
+    time.sleep(NAP_SECONDS)
+    while not (sock := connect(paths)):
+        if time.monotonic() > until or posix.getppid() != parent:
+            return False
+        time.sleep(NAP_SECONDS)
+    sock.close()
+    return True
+
+
+def started(paths: Meeting, parent: int, event: str, how: str) -> bool:
+    """Have a daemon there, started where the last one is gone; return whether it is, and somebody waits for it."""
+    import time
+
+    from stepper.hook.client import connect
+    from stepper.hook.start import retired, start
+
+    if how == "stale":
+        retired(paths)
+    sock = connect(paths)
+    if not sock and event == "Rearm":  # a daemon that ends takes the mark away, once all is told
+        time.sleep(NAP_SECONDS)
+        if not posix.access(f"{paths.home}/handed", posix.F_OK):
+            return False
+    while not sock:
+        try:
+            sock = connect(paths) or start(paths, connect)
+        except DaemonError:
+            if posix.getppid() != parent:
+                return False
+            time.sleep(NAP_SECONDS)
+    sock.close()
+    return True
+
+
 def can_wake(parent: int) -> bool:
     """Whether an agent can be woken, as client.c has it."""
+    import _stat
     import select
 
     entry = posix.environ.get(b"CLAUDE_CODE_ENTRYPOINT", b"")
@@ -143,7 +179,9 @@ def can_wake(parent: int) -> bool:
         stdin = posix.open(f"/proc/{parent}/fd/0", posix.O_RDONLY | posix.O_NONBLOCK)
         poll = select.poll()
         poll.register(stdin, select.POLLIN)
-        if any(seen & select.POLLHUP for _, seen in poll.poll(0)):
+        mode = posix.fstat(stdin).st_mode
+        file = _stat.S_ISREG(mode) or (_stat.S_ISCHR(mode) and not posix.isatty(stdin))
+        if file or any(seen & select.POLLHUP for _, seen in poll.poll(0)):
             return False
     except OSError:
         pass  # a socket, maybe

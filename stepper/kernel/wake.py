@@ -28,22 +28,24 @@ class Watch:
         """Take the next piece of a stream."""
         if self.matched:
             return
-        began = time.monotonic()
-        until = began + AHEAD_SECONDS + SHARE * (began - self.began) - self.spent
+        allowed = AHEAD_SECONDS + SHARE * (time.monotonic() - self.began) - self.spent
         text = self.rest.get(stream, "") + text
         text = (ESCAPES.sub("", text) if "\x1b" in text else text).replace("\r", "\n")
         at = text.rfind("\n") + 1
         self.rest[stream] = text[at : at + LINE]
         if self.sought.grows:
             at += LINE
+        first = 0.0  # finding lines is quick, and goes on whatever looking at them took
         for begin, line in self._lines(text[:at]):
-            if time.monotonic() > until:
-                self.unseen += at - begin
+            now = time.monotonic()
+            first = first or now
+            if now - first > allowed:
+                self.unseen += min(at, len(text)) - begin
                 break
             if self._holds(line) and self.sought.pattern.search(line):
                 self.matched = line
                 break
-        self.spent += time.monotonic() - began
+        self.spent += time.monotonic() - first if first else 0.0
 
     def _lines(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that may match, with where they begin."""

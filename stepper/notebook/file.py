@@ -1,4 +1,7 @@
-"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically."""
+"""Notebook files: read, put outputs on a cell by id and source on a fresh read, write atomically.
+
+(A few lines over 300: one file, and all that is done to it.)
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from stepper.ground.errors import NotebookError
 from stepper.notebook import arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap
-from stepper.notebook.plainjson import Changes, load_json, rewrite
-from stepper.notebook.rawcells import cleared, renamed, tagged, with_late, with_models, with_outputs
+from stepper.notebook.plainjson import Change, Changes, load_json, rewrite
+from stepper.notebook.rawcells import cleared, renamed, run_of, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
 from stepper.session.ports import Execution, KernelMetadata, Models, Outputs, Target
@@ -107,7 +110,7 @@ class IpynbFile:
         if before is None:
             return "the cell was changed or deleted while it ran, so its outputs were not written"
         if jupyter.about(self.path):
-            self._watch.over(jupyter.Put(cell, execution, step, _run_of(before)))
+            self._watch.over(jupyter.Put(cell, execution, step, run_of(before)))
         return ""
 
     def put_late(self, outputs: Outputs, models: Models | None, so_far: Outputs) -> set[Target]:
@@ -166,7 +169,7 @@ class IpynbFile:
         self._seen = document.signature[:3]
         for put in puts:
             raw = document.raw_cell(Target.of(put.cell))
-            if raw is not None and _run_of(raw) == put.before:
+            if raw is not None and run_of(raw) == put.before:
                 self.put(put.cell, put.execution, put.step, keep_time=True)
 
     def _nudge(self) -> None:
@@ -200,14 +203,19 @@ class IpynbFile:
 
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
+        self._change_cells([cell], partial(tagged, tag=tag))
 
-        def changes(document: Document) -> Changes:
-            index = document.find(Target.of(cell))
-            if index is None or tag in document.cells[index].tags:
-                return {}
-            return {index: partial(tagged, tag=tag)}
+    def clear(self, cells: Sequence[Cell]) -> None:
+        """Take the outputs of code cells away; raise NotebookError."""
+        code = [cell for cell in cells if cell.is_code]
+        self._late = {late: told for late, told in self._late.items() if late not in map(Target.of, code)}
+        self._change_cells(code, cleared)
 
-        self._change(changes)
+    def _change_cells(self, cells: Sequence[Cell], change: Change) -> None:
+        targets = [Target.of(cell) for cell in cells]
+        self._change(lambda document: {
+            index: change for target in targets if (index := document.find(target)) is not None
+        })  # fmt: skip
 
     def set_plan(self, plan: Plan, kernel: KernelMetadata | None = None) -> None:
         """Put the plan into `metadata.stepper`, and what its kernel is where Jupyter has that; raise NotebookError."""
@@ -231,14 +239,6 @@ class IpynbFile:
         self._rewrite(arranged)
         after = self.read().cells
         return after, [after[place] for place in others]
-
-    def clear(self, cells: Sequence[Cell]) -> None:
-        """Take the outputs of code cells away; raise NotebookError."""
-        targets = [Target.of(cell) for cell in cells if cell.is_code]
-        self._late = {late: told for late, told in self._late.items() if late not in targets}
-        self._change(lambda document: {
-            index: cleared for target in targets if (index := document.find(target)) is not None
-        })  # fmt: skip
 
     def _change(self, changes: Callable[[Document], Changes], keep_time: bool = True) -> Document:
         """Write what is to be changed of a fresh read; return what it was."""
@@ -305,9 +305,3 @@ class IpynbFile:
                 os.utime(name, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             raise NotebookError(f"{self.path} can't be touched: {error.strerror}") from error
-
-
-def _run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
-    metadata = raw.get("metadata", {})
-    return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")

@@ -61,12 +61,19 @@ def cleared(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
-    """Return the raw cell with a tag more."""
+    """Return the raw cell with a tag, as it was where it has it."""
     metadata = raw.get("metadata", {})
-    return as_written({**raw, "metadata": {**metadata, "tags": [*tags_of(metadata), tag]}})
+    tags = tags_of(metadata)
+    return raw if tag in tags else as_written({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
 
 
 def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
     """Return a cell's tags; a single one may stand without a list."""
     tags = metadata.get("tags")
     return (tags,) if isinstance(tags, str) else tuple(map(str, tags)) if isinstance(tags, list) else ()
+
+
+def run_of(raw: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one run's outputs from another's: a person may have cleared them, which is no loss."""
+    metadata = raw.get("metadata", {})
+    return raw.get("execution_count"), metadata.get("execution"), metadata.get("stepper")

@@ -16,6 +16,7 @@ Told = TypeVar("Told", bound="Arguments")
 NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP = (
     "Notebooks", "The plan", "The kernel", "Yours to decide, when a notebook is stopped", "The installation",
 )  # fmt: skip
+SECONDS = 1e9  # more than any wait
 GROUPS = (NOTEBOOKS, PLAN, KERNEL, PERSONS, SETUP)
 KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list[Any]": (list,), "str | int": (str, int),
@@ -112,6 +113,8 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
             if not isinstance(value, of) or (isinstance(value, bool) and bool not in of):
                 named = " or ".join(one.__name__ for one in of)
                 raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
+            if of[0] is float and isinstance(value, float | int) and not abs(value) < SECONDS:
+                raise UsageError(f"the request's argument {each.name!r} is out of all bounds")
             if value not in (choice := each.metadata.get("choice", [value])):
                 raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
             given[each.name] = value

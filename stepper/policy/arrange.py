@@ -41,6 +41,39 @@ def named(cells: Sequence[Cell], name: object) -> Cell:
     return found
 
 
+def still(cells: Sequence[Cell], cell: Cell) -> Cell:
+    """Return a cell that was named before, as it is now; raise NamingError where it is there no more.
+
+    One without an id of its own, whose name is its place, is known by its source.
+    """
+    if cell.id != f"cell-{cell.index}":
+        same = [each for each in cells if each.id == cell.id]
+    else:
+        same = [each for each in cells if each.source == cell.source]
+        same = [each for each in same if each.index == cell.index] or same
+    if len(same) != 1:
+        raise NamingError(f"the cell {cell.id[:100]!r} was moved, changed or deleted meanwhile")
+    return same[0]
+
+
+class Names:
+    """What cells are named by, looked up once: after a wait, or beside another writer, a number may mean another."""
+
+    def __init__(self) -> None:
+        self.meant: dict[str, Cell] = {}
+
+    def cell(self, cells: Sequence[Cell], name: object) -> Cell:
+        """Return the cell that was meant when the name was looked up first; raise NamingError."""
+        if meant := self.meant.get(repr(name)):
+            return still(cells, meant)
+        self.meant[repr(name)] = named(cells, name)
+        return self.meant[repr(name)]
+
+    def id(self, cells: Sequence[Cell], name: str | int | None) -> str | int | None:
+        """Return that cell's id, and what names none (None, the top) as it is."""
+        return name if name in (None, TOP) else self.cell(cells, name).id
+
+
 def place(cells: Sequence[Cell], after: str | int | None) -> int:
     """Return the index that what comes below a cell has: the end without one, 0 at the `top`; raise NamingError."""
     return len(cells) if after is None else 0 if after == TOP else named(cells, after).index + 1

@@ -28,7 +28,7 @@ class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
 
     `source` alone: a new cell. `cell_id` and `source`: that cell's source replaced. `old_string` and `new_string`: an
     edit of the cell (of the notebook, without `cell_id`), where the old one stands exactly once. `cell_id` alone: run
-    again as it stands. A text cell is written, nothing runs.
+    again as it stands, `cell_type` with it: made that. A text cell is written, nothing runs.
     """
 
     notebook: str | None = unshown(WHICH)
@@ -59,7 +59,7 @@ class CellChange(Cells, name="cell change", face="mcp"):
     action: str = unshown("What is done.", default="", choice=ACTIONS)
     cell_ids: list[Any] = unshown("The cells.", default=())
     notebook: str | None = unshown(WHICH)
-    after: str | int | None = unshown("The cell below which they are moved; 'top' for above all.")
+    after: str | int | None = unshown(AFTER)
 
 
 class CellRead(Arguments, name="cell read", face="mcp"):

@@ -11,6 +11,8 @@ from typing import Any
 
 from stepper.policy.arguments import KERNEL, PERSONS, PLAN, SETUP, VERBS, Arguments, option, unshown, word
 
+CLIENTS = ("claude", "cursor", "codex", "gemini", "vscode", "zed", "jupyter-ai")
+
 WHICH = "Which notebook; the current one when not given."
 
 
@@ -44,6 +46,7 @@ class Status(OfNotebook, name="status", examples=("status", "status --json")):
     details: bool = unshown(
         "What the kernel holds, and what it and the machine have of CPU, memory, GPU.", default=False
     )
+    unread: bool = unshown("Whether no agent reads the answer: what it was not told yet stays untold.", default=False)
 
 
 class List(Arguments, name="list"):
@@ -94,8 +97,14 @@ class Output(Arguments, name="output", examples=("output 3 --page 2",)):
     notebook: str | None = option(WHICH)
 
 
-class Context(Arguments, name="context"):
-    """Show what an agent must know to go on with the current notebook."""
+class Context(Arguments, name="context", examples=("context", "context --for Cohere --lang ja")):
+    """Show what an agent must know to go on with the current notebook.
+
+    With --for: the system text for an agent that has neither MCP nor skills.
+    """
+
+    agent: str | None = option("The agent's name: its system text, with what it must hold to.", flag="--for")
+    lang: str = option("The language of that text.", default="en", choice=("en", "ja"))
 
 
 class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")):
@@ -206,6 +215,20 @@ class Doctor(Arguments, name="doctor", daemon=False, group=SETUP):
 
 class Trust(Arguments, name="trust", persons=True, daemon=False, group=SETUP):
     """Accept what this checkout names to run: its kernels' interpreter and the hook's environment."""
+
+
+class Mcp(
+    Arguments, name="mcp", daemon=False, group=SETUP,
+    examples=("mcp", "mcp --config cursor", "mcp --config codex --install", "mcp --http 8777"),
+):  # fmt: skip
+    """Serve other agents (Cursor, Codex, Gemini, VS Code …) by MCP, on standard input and output.
+
+    Their clients start it: `--config CLIENT` prints the lines that have them do it, `--install` puts them there.
+    """
+
+    http: int | None = option("Serve on this port of 127.0.0.1 instead, to whoever has the key that is printed.")
+    config: str | None = option("Print the lines for a client, and the file they belong in.", choice=CLIENTS)
+    install: bool = option("With --config: put them there; all else there is kept.", default=False)
 
 
 class Completion(

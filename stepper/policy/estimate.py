@@ -70,6 +70,7 @@ class Estimate:
 
     def __init__(self) -> None:
         self.counters: dict[tuple[str, ...], Counter] = {}
+        self.decides: Counter | None = None
 
     def look(self, now: float, lines: Sequence[str]) -> float | None:
         """Look at the last lines that a cell has printed, so many seconds after it began; return what is left."""
@@ -79,6 +80,9 @@ class Estimate:
                 self.counters.setdefault(key, Counter(unit)).take(now, share)
         if sum(counter.samples[-1][1] >= 1 and len(counter.samples) > 2 for counter in self.counters.values()) > 2:
             return None  # one bar after the other: who knows how many
+        if not shown and self.decides:  # what it printed since tells nothing
+            return self.decides.left(now)
+        self.decides = None
         for key, (share, _) in shown.items():
             counter = self.counters.get(key)
             if counter is None or counter.fell or share >= 1:
@@ -86,6 +90,7 @@ class Estimate:
             if counter.waits:
                 return None  # it may enclose the others
             if len(counter.samples) > 1:
+                self.decides = counter
                 return counter.left(now)
         return None
 

@@ -164,15 +164,17 @@ class Reported(Event, kind="report"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handed(Event, kind="handed"):
+class Handed(Event, kind="handed", optional=("matched",)):
     """A call was handed on: who made it was told that it goes on, and is to be told once how it ended.
 
-    `session` is who is told: another one that learns of it at its start takes it over.
+    `session` is who is told: another one that learns of it at its start takes it over. `matched`: the line that it was
+    to be woken by was told.
     """
 
     at: Moment = ""
     call: str
     session: str = ""
+    matched: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,12 +186,13 @@ class Told(Event, kind="told"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unheard(Event, kind="unheard", optional=("call",)):
-    """What came of an edit reached nobody: the agent is to be told. `call` is one that was handed on."""
+class Unheard(Event, kind="unheard", optional=("call", "session")):
+    """What came of an edit reached nobody: the agent is to be told. `call` is one that was handed on to `session`."""
 
     at: Moment = ""
     text: str
     call: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,9 @@
 A prompt is a command where it begins with the command's words – no more than consent or courtesy before them – and then
 ends, or goes on after punctuation or with a word that ties a reason, a hint or an answer to them: "skip cell because we
 lack data". It is none where that sentence asks, or where commands are named again: it speaks of them then.
+
+"stop the cell" ends at once what may have run for hours: it is none, too, where its sentence says when, or on what
+condition ("if", "until", "after" …), or what of the cell ("from printing so much"). The agent reads that, and does it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,18 @@ COMMAND = re.compile(
 )
 NAMED = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
 END = re.compile(r"(?<![.!?…])[.!?…]+(?=[\s\"')]|$)|\n")  # of a sentence
+# The sentence that stops a cell: neither an ellipsis nor a line after a comma ends it, nor does "But" begin another.
+SENTENCE = re.compile(
+    r"(?s:.*?)(?:(?<![.…])[.!](?=[\s\"')]|$)(?!\s+(?:but|only|not)\b)|(?<![,;:–—-])\n|\Z)", re.IGNORECASE
+)
+CONDITION = (
+    "if|unless|when|whenever|in case|as long|while|until|till|before|after|(?<!at )once|soon|later|tomorrow|tonight"
+)
+TIED = re.compile(
+    rf"\b(?:{CONDITION}|not (?:now|yet))\b|^\s*(?:from|where|with|without|using)\b"
+    r"|(?:^|[^\w\s]|\bbut|\bonly|\band)\s*(?:at(?! once)|by|in|on)\b",
+    re.IGNORECASE,
+)
 DASHES = re.compile(r"^[\s,.;:!…–—-]+")
 PLEASE = re.compile(rf"^(?:{THANKS}|now)\b\W*|(?<!\W)\W*\b(?:{THANKS})\W*$", re.IGNORECASE)
 
@@ -36,4 +51,7 @@ def command(prompt: str) -> tuple[str, str] | None:
         return None
     said = PLEASE.sub("", DASHES.sub("", prompt[found.start("rest") :]))
     words = " ".join(found["words"].lower().split())
-    return "stop the cell" if "stop" in words else words, said.strip()
+    if "stop" not in words:
+        return words, said.strip()
+    sentence = SENTENCE.match(prompt, found.end("words"))
+    return None if sentence and TIED.search(sentence[0]) else ("stop the cell", said.strip())

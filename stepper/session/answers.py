@@ -217,14 +217,13 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
-    call: str = ""  # its id, where it goes on although this is answered: then the report tells how far it is
 
 
 @dataclass(frozen=True)
 class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
-    gone: int = 0
+    gone: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +286,7 @@ class Evaluated:
     fault: Fault | None
     text: str
     output: str
+    figures: Sequence[str] = ()  # the paths of the pictures that it showed, until the next code shows some
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ async def _nowhere(_: str) -> bool:
     return False
 
 
+def _nothing(_: bytes) -> None:
+    pass
+
+
 def _always() -> bool:
     return True
 
@@ -27,6 +31,7 @@ class Caller:
     call: str | None = None  # the tool's call that it asks for
     by: str = "cli"  # by what it asks: hook, mcp, cli
     deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
+    keep: Callable[[bytes], None] = _nothing  # hands it what it is to ask another daemon with
     lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
 
 

@@ -7,16 +7,15 @@ What ends while none is there reached nobody (`unseen`): it is told with the nex
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import StepperError
-from stepper.policy import events, firstline
-from stepper.policy.model import Cell
-from stepper.session import standing
+from stepper.policy import events
+from stepper.session import handing
 from stepper.session.callers import Call, Caller, Waker
 from stepper.session.keeper import now
 from stepper.session.session import Session
@@ -25,6 +24,7 @@ from stepper.words.report import Report
 
 LOOK_SECONDS = 0.5  # how often it is looked whether a call is to be handed on
 MARK = 400  # characters by which what was said is known again
+CLIENT = "CLAUDE_PID"  # the process that a hook is of, in its environment
 COMES_SECONDS = 15.0  # a waker may be there before its call, or ask the next daemon that late
 
 Work = Coroutine[Any, Any, "Report | None"]
@@ -34,79 +34,31 @@ def begin(session: Session, name: str | None, caller: Caller, work: Work, recall
     """Do the work of a call in a task that no request's end ends."""
     call = Call(name or uuid.uuid4().hex, caller, asyncio.create_task(work), recalled=recalled)
     former = session.calls.get(call.id)
-    call.handed = call.id in session.state.handed
+    owed = session.state.handed.get(call.id)
+    call.handed, call.matched = owed is not None, owed is not None and owed.matched
     call.wakers = former.wakers if former else []
     session.calls[call.id] = call
     call.work.add_done_callback(lambda _: _ended(session, call))
     return call
 
 
+def waited_for(session: Session, call: Call) -> None:
+    """Who asked waits: that a former daemon handed it on was not read."""
+    if call.handed:
+        call.handed = False
+        session.log(events.Told(at=now(), call=call.id))
+
+
 async def in_time(session: Session, call: Call, owner: str) -> bool:
     """Wait for what comes of a call; return False where it was handed on instead, to be told to that session."""
     while not call.work.done():
-        patience = _patience(session, call)
-        left = call.began + patience - time.monotonic()
+        left = handing.patience(session, call) + call.began - time.monotonic()
         if left <= 0 and any(waker.waits for waker in call.wakers) and not call.caller.left.is_set():
             session.log(events.Handed(at=now(), call=call.id, session=owner))
-            call.handed, call.matched = True, bool(_matched(session, call))
+            call.handed, call.matched = True, bool(handing.matched(session, call))
             return False
         await asyncio.wait([call.work], timeout=min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS)
     return True
-
-
-def _patience(session: Session, call: Call) -> float:
-    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
-    running, usual = session.state.running, session.outputs.limits().report_after_seconds
-    if running is None:
-        return math.inf  # its kernel starts
-    if running.tool_use_id != call.id:
-        return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
-    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
-        call.runs, call.began = True, max(call.began, session.began_at)
-    asked = firstline.parse(running.source).wait
-    return 0.0 if _matched(session, call) else usual if asked is None else asked
-
-
-def goes_on(session: Session, call: Call) -> Report:
-    """Return what is read at once of a call that was handed on."""
-    running, state, kernel = session.state.running, session.state, session.keeper.kernel
-    now_runs = standing.running(session)
-    if running is None or now_runs is None or running.tool_use_id != call.id:
-        return handed.waits(session.name, _name(session))
-    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
-    outputs = kernel.coming.outputs() if kernel and kernel.coming else []
-    how_far = now_runs.seconds, now_runs.timeout, state.plan, state.plan.step(now_runs.step), now_runs.line
-    return handed.goes_on(
-        session.name, cell, *how_far, outputs, session.outputs.limits().queue, _matched(session, call)
-    )
-
-
-def still(session: Session) -> str:
-    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
-    now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on:
-        return ""
-    return handed.still(session.name, now_runs.name, now_runs.seconds, now_runs.timeout, now_runs.line)
-
-
-def refused(session: Session) -> str | None:
-    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
-    now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
-        return None
-    return handed.refused(session.name, _name(session), now_runs.seconds, now_runs.timeout)
-
-
-def _name(session: Session) -> str:
-    now_runs = standing.running(session)
-    return now_runs.name if now_runs else "another cell"
-
-
-def _matched(session: Session, call: Call) -> str:
-    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
-    running, kernel = session.state.running, session.keeper.kernel
-    mine = running is not None and running.tool_use_id == call.id
-    return kernel.coming.matched if mine and kernel and kernel.coming else ""
 
 
 # --- being woken ------------------------------------------------------------------------------------------------------
@@ -129,7 +81,7 @@ def owed(sessions: Iterable[Session], owner: str) -> list[tuple[Session, Call]]:
         (session, call)
         for session in sessions
         for call in session.calls.values()
-        if (told := session.state.handed.get(call.id)) and told.session == owner
+        if not call.said and (told := session.state.handed.get(call.id)) and told.session == owner
         and not any(waker.waits for waker in call.wakers)
     ]  # fmt: skip
 
@@ -158,19 +110,25 @@ async def wakes(calls: Iterable[tuple[Session, Call]], caller: Caller) -> None:
     told.telling = False
     if taken:
         session.news.append(news)
+        if not over and (owed := session.state.handed.get(told.id)):
+            session.log(replace(owed, at=now(), matched=True))
         told.said, told.passed, told.teller = news if over else None, 0, caller
     else:
         told.matched = told.matched and over
-    _tell(session, told)
+    if told.said:
+        _let_go(told)
+    else:
+        _tell(session, told)
 
 
 def _tell(session: Session, call: Call) -> None:
     """Hand what there is to tell of a call that was handed on to a waker; with none, its end reached nobody."""
-    over, line = call.work.done(), "" if call.matched else _matched(session, call)
+    over, line = call.work.done(), "" if call.matched else handing.matched(session, call)
     known = call.said or call.telling or session.calls.get(call.id) is not call
     if not call.handed or known or not (over or line):
         return
-    news = handed.ended(session.name, came_of(call)) if over else handed.matched(session.name, _name(session), line)
+    about = session.name
+    news = handed.ended(about, came_of(call)) if over else handed.matched(about, handing.name(session), line)
     for waker in call.wakers:
         if waker.waits:
             waker.said.set_result((call, news))
@@ -182,7 +140,8 @@ def _tell(session: Session, call: Call) -> None:
 
 def _missed(session: Session, call: Call) -> None:
     session.calls.pop(call.id)
-    session.log(events.Unheard(at=now(), text=handed.meanwhile(session.name, came_of(call).text), call=call.id))
+    owed, text = session.state.handed.get(call.id), handed.meanwhile(session.name, came_of(call).text)
+    session.log(events.Unheard(at=now(), text=text, call=call.id, session=owed.session if owed else ""))
 
 
 def came_of(call: Call) -> Report:
@@ -261,7 +220,7 @@ def look(session: Session, since: float) -> None:
             _missed(session, call)
     for name in list(session.state.handed):
         if name not in session.calls and (session.seen(name) or time.monotonic() > since + COMES_SECONDS):
-            begin(session, name, Caller(lives=bool), _recalled(session, name), recalled=True)
+            begin(session, name, Caller(lives=lambda: False), _recalled(session, name), recalled=True)
 
 
 async def _recalled(session: Session, name: str) -> Report | None:
@@ -277,29 +236,43 @@ async def caught_up(session: Session) -> None:
         await asyncio.wait(works, timeout=3.0)  # one that still runs is none of it
 
 
-def taken_over(session: Session, owner: str) -> None:
-    """A session of the client learns what goes on: it is told how that ends, where nobody else is."""
+def taken_over(session: Session, owner: str, client: str) -> None:
+    """A session of the client learns what goes on: it is told how that ends, where nobody else is.
+
+    `client` is the process: after /clear it goes on, with what stands by to wake its agent, as another session.
+    """
     for call in session.calls.values():
-        owed = session.state.handed.get(call.id)
+        owed, same = session.state.handed.get(call.id), client and call.caller.environ.get(CLIENT) == client
         alone = not (call.caller.lives() or call.said or call.telling or any(waker.waits for waker in call.wakers))
-        if owed and owed.session != owner and alone:
-            session.log(events.Handed(at=now(), call=call.id, session=owner))
+        if owed and owed.session != owner and (alone or same):
+            session.log(replace(owed, at=now(), session=owner))
 
 
-async def stopped(session: Session, seconds: float) -> str:
-    """Interrupt what was handed on; return what came of it within so many seconds: it is told now, and here alone."""
-    claims = [(call, Waker(Caller())) for call in session.calls.values() if call.handed]
-    for call, waker in claims:
-        call.wakers.insert(0, waker)
-    if not await session.interrupt():
-        return ""
-    if claims:
-        await asyncio.wait([waker.said for _, waker in claims], timeout=seconds)
-    texts = []
-    for call, waker in claims:
-        if waker.said.done():
-            texts.append(waker.said.result()[1].text)
+def parting(session: Session) -> None:
+    """The daemon ends: what clients that live have taken, they tell."""
+    for call in list(session.calls.values()):
+        if call.said and call.teller and call.teller.lives():
             forget(session, call)
-        elif waker in call.wakers:
-            call.wakers.remove(waker)
-    return "\n".join(texts) or handed.interrupted(session.name)
+
+
+async def stopped(session: Session, owner: str, seconds: float) -> str:
+    """Interrupt what runs; return what came of that session's own within so many seconds: it is told so."""
+    mine = [
+        call
+        for call in session.calls.values()
+        if (owed := session.state.handed.get(call.id)) and owed.session == owner and not (call.said or call.telling)
+    ]
+    for call in mine:
+        call.telling = True
+    interrupted = await session.interrupt()
+    if interrupted and mine:
+        await asyncio.wait([call.work for call in mine], timeout=seconds)
+    texts = []
+    for call in mine:
+        call.telling = False
+        if interrupted and call.work.done():
+            texts.append(came_of(call).text)
+            forget(session, call)
+        else:
+            _tell(session, call)
+    return "\n".join(texts) or (handed.interrupted(session.name) if interrupted else "")

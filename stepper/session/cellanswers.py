@@ -35,6 +35,7 @@ class CellsChanged:
     notebook: str
     changed: Sequence[str]
     cells: Sequence[str]
+    count: int = 0  # how many it was about
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.text import one_line
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import calls, edits, standing, unseen
+from stepper.session import answers, edits, handing, standing, unseen
 from stepper.session.callers import Caller
 from stepper.session.cellanswers import CellsChanged
 from stepper.session.patience import Came
@@ -27,42 +29,50 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
     This one and `add` are what a call does, whoever waits for it (`patience`).
     """
 
+    names = arrange.Names()
+
     def again(cells: Sequence[Cell]) -> list[Cell]:
         if told.old_string is not None:
-            return [arrange.edited(cells, told.cell_id, told.old_string, "")[0]]
-        return [] if told.cell_id is None else [arrange.named(cells, told.cell_id)]
+            return [arrange.edited(cells, names.id(cells, told.cell_id), told.old_string, "")[0]]
+        return [] if told.cell_id is None else [names.cell(cells, told.cell_id)]
 
-    if told.source is None and told.old_string is None:
-        if told.cell_id is None:
-            raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
-        return await _written(session, lambda cells: cells, caller, consent, again)
+    bare = told.source is None and told.old_string is None
+    if bare and told.cell_id is None:
+        raise UsageError("there is nothing to run: neither `source`, `old_string` nor `cell_id` is given")
     if told.source is not None and (told.old_string, told.new_string) != (None, None):
         raise UsageError(
             "`source` is the whole cell, `old_string` and `new_string` are an edit of it: give one of both"
         )
-    if told.source is None and told.new_string is None:
+    if told.old_string is not None and told.new_string is None:
         raise UsageError("`new_string` is missing: what takes the place of `old_string`")
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         if told.old_string is not None:
-            cell, source = arrange.edited(cells, told.cell_id, told.old_string, told.new_string or "")
+            within = names.id(cells, told.cell_id)
+            cell, source = arrange.edited(cells, within, told.old_string, told.new_string or "")
             return arrange.replaced(cells, cell, source, told.cell_type)
-        source = told.source or ""
         if told.cell_id is not None:
-            return arrange.replaced(cells, arrange.named(cells, told.cell_id), source, told.cell_type)
-        new = Cell("", arrange.NEW, 0, told.cell_type or "code", source)
-        return arrange.put_in(cells, arrange.place(cells, told.after), [new])
+            cell = names.cell(cells, told.cell_id)
+            return arrange.replaced(cells, cell, cell.source if told.source is None else told.source, told.cell_type)
+        new = Cell("", arrange.NEW, 0, told.cell_type or "code", told.source or "")
+        return arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), [new])
 
     return await _written(session, order, caller, consent, again)
 
 
 async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, consent: Consent) -> Report:
     """Write new cells in one go and run the code cells among them to the first that fails. Raise UsageError."""
-    new = [_new(cell) for cell in told.cells]
+    new = read(told.cells)
     if not new:
         raise UsageError("`cells` is empty: there is nothing to add")
-    order = lambda cells: arrange.put_in(cells, arrange.place(cells, told.after), new)  # noqa: E731
+    names = arrange.Names()
+    order = lambda cells: arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), new)  # noqa: E731
     return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
+
+
+def read(cells: Sequence[object]) -> list[Cell]:
+    """Return the cells that are to be new; raise UsageError where one can't be written."""
+    return [_new(cell) for cell in cells]
 
 
 def _new(told: object) -> Cell:
@@ -71,6 +81,8 @@ def _new(told: object) -> Cell:
     kind = told.get("cell_type") or "code"
     if kind not in cellcommands.TYPES:
         raise UsageError(f"a cell's `cell_type` must be one of {', '.join(cellcommands.TYPES)}")
+    if why := changes.halved(told["source"]):
+        raise UsageError(f"{why}; nothing was written")
     return Cell("", arrange.NEW, 0, kind, told["source"])
 
 
@@ -86,8 +98,8 @@ async def _written(
             found = session.answered(caller.call)
             return found or report.not_run("this call was handled before; nothing is known of its run")
     try:
-        waits = runs and any(cell.is_code for cell in _others(session.read().cells, order, again)[1])
-        if waits and calls.refused(session):
+        waits = runs and any(cell.is_code for cell in _others(session.mended().cells, order, again)[1])
+        if waits and handing.refused(session):
             return _not(words.refused(_busy(session)))
         async with session.turn(caller=caller) if waits else contextlib.nullcontext():
             cells = session.mended().cells
@@ -136,6 +148,19 @@ async def _ran(
     return Came(found.text, found.line, found.stop, found.ok, about.id, state, figures, names)
 
 
+def of_runs(session: Session, done: answers.Ran, ended: Sequence[Ended]) -> Came:
+    """Return what came of a notebook's run, as it is told of cells that were written."""
+    if not ended:
+        text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
+        return Came(text, "✓ nothing to run", ok=done.ok, state="nothing to run" if done.ok else "not run")
+    found, last, stop = report.of_runs(ended, done.cells, "code cells"), ended[-1], session.state.stop
+    text = found.text if done.ok or done.report in found.text else f"{found.text}\n{done.report}"
+    state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
+    figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
+    names = [each.cell.id for each in ended]
+    return Came(text, found.line, stop.block if stop else "", done.ok, last.cell.id, state, figures, names)
+
+
 def _not(found: Report, state: str = "refused") -> Came:
     return Came(found.text, found.line, found.stop, ok=False, state=state)
 
@@ -178,18 +203,20 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     """Delete, move or clear cells, whatever runs; raise UsageError."""
     if not told.cell_ids or told.action not in cellcommands.ACTIONS:
         raise UsageError("`action` and `cell_ids` are needed: what is to be done to which cells")
-    if told.action == "move" and told.after is None:
-        raise UsageError("`after` is missing: the cell below which they are moved ('top' for above all)")
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
 
+    names = arrange.Names()
+
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
-        some = list(dict.fromkeys(arrange.named(cells, name) for name in told.cell_ids))
-        return arrange.without(cells, some) if told.action == "delete" else arrange.moved(cells, some, told.after)
+        some = list(dict.fromkeys(names.cell(cells, name) for name in told.cell_ids))
+        if told.action == "delete":
+            return arrange.without(cells, some)
+        return arrange.moved(cells, some, names.id(cells, told.after))
 
     try:
         before = session.mended().cells
-        some = list(dict.fromkeys(arrange.named(before, name) for name in told.cell_ids))
+        some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
         if told.action == "clear_output":
             session.file.clear(some)
         else:
@@ -198,4 +225,4 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     except arrange.NamingError as error:
         raise UsageError(f"{error} in {session.name}; nothing was changed", arrange.HOW) from None
     after = [cell.id for cell in session.file.glance().cells]
-    return CellsChanged(session.name, [after[place] for place in places if told.action != "delete"], after)
+    return CellsChanged(session.name, [after[place] for place in places if told.action != "delete"], after, len(some))

@@ -9,8 +9,9 @@ from dataclasses import replace
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
+from stepper.session import handing
 from stepper.session.callers import Caller
-from stepper.session.ports import Execution
+from stepper.session.ports import Execution, Notebook
 from stepper.session.run import run_cell, summed, work_on
 from stepper.session.session import Session
 from stepper.session.unseen import untold
@@ -25,7 +26,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
         return None
-    caller.call = edit.tool_use_id
+    caller.call, waits = edit.tool_use_id, session.lock.locked()
     async with session.turn(caller if again else None, None if again else caller):
         if session.seen(edit.tool_use_id):
             return session.answered(edit.tool_use_id) if again else None
@@ -35,8 +36,19 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
             return report.not_run(
                 f"no cell {edit.cell_id!r} in {session.name}", "Read the notebook again: its cell ids are shown there"
             )
+        if waits and edit.source and cell.source != edit.source:
+            return report.not_run(f"{cell.label} was replaced while it waited in line: its new source runs in its turn")
         new = [cell] if edit.mode == "insert" else []
         return (await attempt(session, cells, [cell], new, edit.consent, caller, alone=True))[0]
+
+
+def _planned(session: Session) -> Notebook:
+    """Return the notebook as it was written, with its plan, which the Write may have dropped."""
+    document = session.read()
+    if plan.from_json(document.plan) is not None or not session.state.plan.steps:
+        return document
+    session.file.set_plan(session.state.plan)
+    return session.read()
 
 
 async def written(session: Session, write: FileWrite, caller: Caller, again: bool = False) -> Report | None:
@@ -45,15 +57,14 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
     caller.call = write.tool_use_id
+    if session.state.runs_on and not again and not handing.code_besides(session, _planned(session).cells):
+        return None  # nothing of it would run: it does not wait for what was handed on
     async with session.turn(caller if again else None, None if again else caller):
         before = session.answered(write.tool_use_id) if again else None
         if session.seen(write.tool_use_id) and (not again or (before is not None and not before.ok)):
             return before
-        document = session.mended()
-        if plan.from_json(document.plan) is None and session.state.plan.steps:
-            session.file.set_plan(session.state.plan)  # the Write dropped it
-            document = session.read()
-        ran_ever, cells = session.state.ran_ever, document.cells
+        session.mended()
+        ran_ever, cells = session.state.ran_ever, _planned(session).cells
         to_run = changes.not_run_yet(cells, ran_ever)
         new = [cell for cell in to_run if cell.id not in ran_ever]
         found, _ = await attempt(session, cells, to_run, new, write.consent, caller)

@@ -6,14 +6,16 @@ Nobody can wake them. What ends while none of them asks reached nobody (`unseen`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepper.policy import events
-from stepper.policy.model import Verdict
+from stepper.ground.errors import StepperError
+from stepper.policy import arrange, changes, events
+from stepper.policy.model import Cell, Verdict
 from stepper.session import calls, standing, unseen
 from stepper.session.callers import Call, Caller, Waker
 from stepper.session.cellanswers import CellRan
@@ -39,13 +41,8 @@ class Came(Report):
 Work = Coroutine[Any, Any, Report | None]
 
 
-async def waited(
-    session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work], tells: bool = True
-) -> CellRan:
-    """Do work that runs cells; return what came of it, or that it goes on after so many seconds.
-
-    With `tells` what reached nobody before is told first.
-    """
+async def waited(session: Session, owner: str, caller: Caller, seconds: float, work: Callable[[], Work]) -> CellRan:
+    """Do work that runs cells; return what came of it, or that it goes on after so many seconds."""
     caller.call = caller.call or uuid.uuid4().hex
     call = session.calls.get(caller.call) or calls.begin(session, caller.call, caller, work())
     await asyncio.wait([call.work], timeout=max(seconds, LEAST_SECONDS))
@@ -58,9 +55,9 @@ async def waited(
     if call.handed:
         calls.forget(session, call)
     if caller.left.is_set():
-        unseen.missed(session, found.text)
+        session.log(events.Unheard(at=now(), text=words.unheard(session.name, found.text)))
         return found
-    missed = unseen.take_missed(session) if tells else ""
+    missed = unseen.take_missed(session)
     return replace(found, text=bounded(f"{missed}\n{found.text}")) if missed else found
 
 
@@ -85,12 +82,17 @@ async def over(session: Session, owner: str, caller: Caller, seconds: float) -> 
             call.wakers.remove(waker)
     told = waker.said.result()[0] if waker.said.done() else None
     waker.said.cancel()
-    if told is None or not told.work.done():
-        return goes_on(session, told or mine[0])
+    if told is not None:
+        told.telling = False
+    if told is None:  # the end of one may have been told to another who waited
+        going = [call for call in mine if session.calls.get(call.id) is call and not call.work.done()]
+        return goes_on(session, going[0]) if going else None
+    if not told.work.done():
+        return goes_on(session, told)
     found = of_call(session, told)
     calls.forget(session, told)
     if caller.left.is_set():
-        unseen.missed(session, found.text)
+        session.log(events.Unheard(at=now(), text=words.unheard(session.name, found.text)))
     return found
 
 
@@ -112,6 +114,15 @@ def goes_on(session: Session, call: Call) -> CellRan:
     return CellRan(session.name, begun.cell_id, "running", found.text, found.line, call=call.id)
 
 
+def _below(session: Session, name: str) -> list[Cell]:
+    """Return the code cells below one that have not run as they stand."""
+    with contextlib.suppress(StepperError, arrange.NamingError):  # what came of it matters more
+        cells = session.read().cells
+        index = arrange.named(cells, name).index
+        return [cell for cell in changes.not_run_yet(cells, session.state.ran_ever) if cell.index > index]
+    return []
+
+
 def of_call(session: Session, call: Call) -> CellRan:
     """Return what came of a call that is over; raise what its work raised, where nobody was told that it goes on."""
     if call.handed and call.work.exception() is not None:
@@ -123,6 +134,7 @@ def of_call(session: Session, call: Call) -> CellRan:
         fine = last is not None and last.verdict is Verdict.FINE
         state = "ok" if fine else "stopped" if session.state.stop else "failed" if last else "not run"
         cells, figures = ([last.cell_id], session.adviser.saved(last.run)) if last else ([], [])
-        found = Came(found.text, found.line, found.stop, fine, "".join(cells), state, figures, cells)
+        text = "\n".join(filter(None, [found.text, words.left(_below(session, last.cell_id)) if last else ""]))
+        found = Came(text, found.line, found.stop, fine, "".join(cells), state, figures, cells)
     text = "\n".join(filter(None, [found.text, found.stop]))
     return CellRan(session.name, found.cell_id, found.state, text, found.line, found.figures, cells=found.cells)

@@ -1,4 +1,7 @@
-"""What the engine needs of the world: a kernel, a notebook file, a journal. Protocols only."""
+"""What the engine needs of the world: a kernel, a notebook file, a journal. Protocols only.
+
+(Over 300 lines: it is a list of what is asked of each, read by name.)
+"""
 
 from __future__ import annotations
 

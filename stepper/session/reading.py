@@ -21,7 +21,7 @@ BRIEF = 1000  # characters of a cell's outputs
 
 def read(session: Session, told: cellcommands.CellRead) -> Read:
     """Return a page of the cells that are asked for, all by default; raise UsageError. Takes no lock."""
-    session.read()  # kept while its outputs are read one by one
+    session.file.read()  # kept while its outputs are read one by one
     document, _ = unseen.compare(session)
     try:
         some = [arrange.named(document.cells, name) for name in told.cells or ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +22,26 @@ from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
 
+Runs = list[reports.Ended] | None
+
 
 async def create(session: Session, made: Plan) -> None:
     """Begin the journal of a notebook that was just made under this name."""
+    await session.interrupt()  # a cell of the one before may run for hours
     async with session.turn():
         await session.keeper.end("its notebook was replaced by a new one of that name")
         session.log(events.Created(at=now()))
         session.log(events.Planned(at=now(), plan=plan.to_json(made)))
 
 
-async def run(session: Session, which: str, caller: Caller, progress: answers.Progress) -> answers.Ran:
+async def run(
+    session: Session, which: str, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+) -> answers.Ran:
     """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
-    to the first failure; or `restore` those that had ended well.
+    to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
     """
     if which == "restore":
-        return await restore(session, caller, progress)
+        return await restore(session, caller, progress, all_ended)
     async with session.turn(caller=caller):
         if why := gate.stopped(session.state):
             raise StepperError(f"nothing ran: {why}")
@@ -45,10 +51,12 @@ async def run(session: Session, which: str, caller: Caller, progress: answers.Pr
         cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
         if which == "stale":
             cells = arrange.stale(notebook, state.runs, state.ran, state.ran_ever)
-        return await _run(session, notebook, cells, caller, progress)
+        return await _run(session, notebook, cells, caller, progress, all_ended)
 
 
-async def restore(session: Session, caller: Caller, progress: answers.Progress) -> answers.Restored:
+async def restore(
+    session: Session, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
     It ends at the first that ends otherwise than before or was changed since.
@@ -64,7 +72,7 @@ async def restore(session: Session, caller: Caller, progress: answers.Progress) 
         session.log(events.Restored(at=now()))
         await _fresh(session, "it was restarted to restore the notebook's state")
         gone = len(well.keys() - {cell.id for cell in notebook})
-        ended = await _run(session, notebook, cells, caller, progress, well)
+        ended = await _run(session, notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
@@ -83,6 +91,7 @@ async def _run(
     cells: Sequence[Cell],
     caller: Caller,
     progress: answers.Progress,
+    all_ended: Runs,
     before: Mapping[str, Run] | None = None,
 ) -> answers.Ran:
     """Run cells to the first failure, or to the first that ends otherwise than `before`."""
@@ -92,6 +101,8 @@ async def _run(
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
         progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
         results.append(_result(ended))
+        if all_ended is not None:
+            all_ended.append(ended)
         found = session.kept(reports.of_run(ended), ended)
         if ended.run.verdict is not Verdict.FINE:
             failed = found
@@ -113,15 +124,18 @@ def _result(ended: reports.Ended) -> answers.CellResult:
     )
 
 
-async def evaluate(session: Session, source: str, caller: Caller) -> answers.Evaluated:
+async def evaluate(session: Session, source: str, caller: Caller, starts: bool = False) -> answers.Evaluated:
     """Run code in the live kernel without touching the notebook; return how it ended and what it printed.
 
-    Raise StepperError where there is no kernel: there is nothing to look at.
+    Raise StepperError where there is no kernel: there is nothing to look at; `starts` one where nothing was lost.
     """
     if why := changes.halved(source):
         raise UsageError(why)
     async with session.turn(caller=caller):
         kernel = session.keeper.kernel
+        if kernel is None and starts and not session.state.lost:
+            session.read()  # none is begun for another language's
+            kernel = await session.keeper.get(caller.environ)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, f"stepper run {session.name}")
@@ -145,11 +159,11 @@ async def evaluate(session: Session, source: str, caller: Caller) -> answers.Eva
         session.ended(execution, "`stepper eval`")
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
-        text = reports.of_scratch(
-            reports.Ended(cell, run, execution.outputs, timeout=timeout, most=limits.max_cell_timeout_seconds)
-        )
-        output = plain(execution.outputs)
-        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output)
+        shows, most = bool(execution.pictures), limits.max_cell_timeout_seconds
+        seen = await asyncio.to_thread(session.adviser.seen, execution, 0) if shows else []
+        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout, most=most, seen=seen))
+        output, figures = plain(execution.outputs), session.adviser.saved(0)[: len(execution.pictures)]
+        return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output, figures)
 
 
 async def restart(session: Session, caller: Caller) -> bool:
@@ -157,6 +171,8 @@ async def restart(session: Session, caller: Caller) -> bool:
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
+        if not had:
+            session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
             session.log(events.Continued(at=now()))
         await session.keeper.get(caller.environ)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stepper.ground.text import clean
 from stepper.policy import changes, events
@@ -34,6 +34,18 @@ def take_missed(session: Session) -> str:
     if told:
         heard(session)
     return told
+
+
+def take_elsewhere(sessions: Iterable[Session], current: Session | None, owner: str | None) -> str:
+    """Return what was handed on in other notebooks and ended meanwhile, '' for nothing: it is told now.
+
+    To its own session, or, without `owner`, to any that begins.
+    """
+    told = []
+    for session in sessions:
+        mine = [each for each in session.state.unheard if each.call and owner in (None, each.session)]
+        told += [take_missed(session)] if mine and session is not current else []
+    return "\n".join(told)
 
 
 def compare(session: Session) -> tuple[Notebook, list[Cell]]:

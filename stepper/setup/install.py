@@ -22,7 +22,7 @@ from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import doctor, ipykernel, modes, settings, shell, trust
+from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -86,6 +86,8 @@ def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace)
     say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
     say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
     say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if options.mcp:
+        say("mcp", f"for other agents' clients: {clients.hint(paths.project)}")
     if not options.link:
         say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
 
@@ -209,11 +211,12 @@ def _write_record(
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
         before["found"] = [*before["found"], notebooks]
     note = {
-        **{name: value for name, value in old.items() if name == "accepted"},
+        **{name: value for name, value in old.items() if name in ("accepted", "clients")},
         "version": 1,
         "python": choice.python,
         "given": choice.given,
         "source": options.source,
+        "mcp": options.mcp,
         "notebooks": notebooks,
         "config": config or old.get("config"),
         "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),

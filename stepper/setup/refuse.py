@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     parser.add_argument("--notebooks", nargs="+", default=[])
-    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "remade"):
+    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "remade"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -83,6 +83,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.scratch and not options.planned:
         options.target = tempfile.mkdtemp(prefix="stepper-demo-")
     options.target = os.path.realpath(options.planned or options.target or ".")
+    options.mcp = options.mcp or bool(recorded(options.target).get("mcp"))  # what is there stays
     return options
 
 
@@ -178,7 +179,7 @@ def stamp(options: argparse.Namespace) -> str:
     if not options.editable:
         folders = [source / name for name in ("stepper", "hooks", "skills")]
         files += [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    total = hashlib.sha256(f"{options.editable} {options.target}".encode("utf-8", "surrogateescape"))
+    total = hashlib.sha256(f"{options.editable} {options.mcp} {options.target}".encode("utf-8", "surrogateescape"))
     for path in sorted(set(files)):
         if "__pycache__" not in path.parts:
             total.update(os.fsencode(path.relative_to(source)) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -232,6 +233,9 @@ def plan(options: argparse.Namespace) -> None:
         "env": paths.env,
         "state": os.path.dirname(os.path.dirname(record_root())),
         "stamp": "" if options.uninstall or env_ready(paths, wanted) else wanted,
-        **{name: "yes" if getattr(options, name) else "" for name in ("editable", "demo", "scratch", "uninstall")},
+        **{
+            name: "yes" if getattr(options, name) else ""
+            for name in ("editable", "demo", "scratch", "uninstall", "mcp")
+        },
     }
     sys.stdout.buffer.write(os.fsencode("".join(f"{name}={value}\n" for name, value in values.items())))

@@ -63,7 +63,7 @@ HANDLERS = (
 WOKEN = {
     "asyncRewake": True,
     "rewakeSummary": "stepper: a cell that went on has news",
-    "rewakeMessage": "stepper tells:",
+    "rewakeMessage": "Of a cell that went on:",
 }
 SHELL_RULE = "Bash(stepper *)"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import doctor, settings, shell, trust
+from stepper.setup import clients, doctor, settings, shell, trust
 from stepper.setup.files import assets, read, read_settings, remove, remove_empty, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, say
@@ -48,6 +48,8 @@ def uninstall(options: argparse.Namespace) -> None:
     _remove_settings(project, note, text, data)
     _remove_script(project / settings.SCRIPT, note)
     _remove_skills(project)
+    if files := clients.take(paths, note):
+        say("removed", f"our lines from {', '.join(files)}")
     if note.get("gitignore", True):
         _remove_line(project, keep=".gitignore" in note.get("found", ()))
     _remove_home(paths, note)

@@ -65,6 +65,17 @@ def waits(behind: str) -> Report:
     return Report(f"stepper: the cell has NOT run yet: {why}. {capital(ENDS)}.", f"▶ the cell has not run yet: {why}")
 
 
+def unheard(name: str, text: str) -> str:
+    """Return what is told later of cells whose caller went away before their report."""
+    return f"stepper: what was run in {one_line(name)} is over; its report reached nobody.\n{text}"
+
+
+def left(cells: Sequence[Cell]) -> str:
+    """Return that cells have not run which a call that lost its daemon may have been to run, '' for none."""
+    many = counted(len(cells), "code cell")
+    return f"Not run yet: {many} below it; `run_notebook` runs what is pending." if cells else ""
+
+
 def busy(name: str, runs: str, took: float, timeout: float) -> str:
     """Return why no code cell is written while one goes on."""
     return (

@@ -8,25 +8,33 @@ from typing import Any
 
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
-from stepper.words.quotes import outputs_text, span
+from stepper.words.quotes import about, outputs_text, span
 from stepper.words.report import Report, bounded, capital, seconds, step_name
 
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
 ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
+WOKEN = "you are woken with its report when it ends"
+OTHERS = "it is another session's, which is told when it ends"
 MEANWHILE = "plan, markdown, reading, other notebooks"
 
 
+def till(timeout: float, left: float | None) -> str:
+    """Return how long it may run, and how long it will, where that can be told."""
+    return f"deadline {span(timeout)}" + (f", ≈ {about(left)} left" if left is not None else "")
+
+
 def goes_on(
-    name: str, cell: Cell, took: float, timeout: float, plan: Plan, step: Step | None, last: str,
-    outputs: Sequence[dict[str, Any]], queue: bool, matched: str,
+    name: str, cell: Cell, took: float, till: str, plan: Plan, step: Step | None, last: str,
+    outputs: Sequence[dict[str, Any]] | None, queue: bool, matched: str,
 ) -> Report:  # fmt: skip
     """Return what is read at once of a cell that was handed on."""
-    about = f"{step_name(plan, step)}, " if step else ""
-    first = f"{capital(cell.label)} is still running after {seconds(took)} ({about}deadline {span(timeout)})."
+    where = f"{step_name(plan, step)}, " if step else ""
+    first = f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
     parts = ["stepper: " + first, *([_woken_by(matched)] if matched else [])]
-    parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
+    if outputs is not None:
+        parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
     lines = "wait in line" if queue else "are refused until then"
     parts.append(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
@@ -34,16 +42,16 @@ def goes_on(
         f" What ends it: {ENDS}; Esc does not."
     )
     where = step_name(plan, step) if step else cell.label
-    line = f"▶ {where} · still running after {seconds(took)} · deadline {span(timeout)} · you may go on;"
+    line = f"▶ {where} · still running after {seconds(took)} · {till} · you may go on;"
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
 
-def still(name: str, runs: str, took: float, timeout: float, last: str) -> str:
+def still(name: str, runs: str, took: float, till: str, last: str, wakes: bool) -> str:
     """Return what a session reads at its start of what was handed on before it and runs."""
     said = f" It printed last:\n| {last}" if last else ""
     return (
-        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}):"
-        f" you are woken with its report when it ends. What ends it: {ENDS}.{said}"
+        f"stepper: {runs} of {one_line(name)} is still running after {seconds(took)} ({till}):"
+        f" {WOKEN if wakes else OTHERS}. What ends it: {ENDS}.{said}"
     )
 
 
@@ -56,11 +64,11 @@ def waits(name: str, behind: str) -> Report:
     return Report(text, f"▶ the cell waits in line behind {behind}")
 
 
-def refused(name: str, runs: str, took: float, timeout: float) -> str:
+def refused(name: str, runs: str, took: float, till: str, wakes: bool) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (
-        f"{runs} of {one_line(name)} is still running after {seconds(took)} (deadline {span(timeout)}): this code"
-        f" cell was NOT written. You are woken when it ends; what can be done meanwhile: {MEANWHILE}."
+        f"{runs} of {one_line(name)} is still running after {seconds(took)} ({till}): this code"
+        f" cell was NOT written; {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}."
         f" What ends it: {ENDS}. `queue: true` in .stepper/config.yaml lets cells wait in line."
     )
 
@@ -74,7 +82,7 @@ def matched(name: str, runs: str, line: str) -> Report:
     """Return what wakes the agent: a line that it asked to be woken by."""
     text = (
         f"stepper: {runs} of {one_line(name)} goes on. {_woken_by(line)}\n"
-        f"You are woken once more when it ends. What ends it now: {ENDS}."
+        f"When it ends you are woken once more, or told with the next prompt. What ends it now: {ENDS}."
     )
     return Report(text, f"▶ {runs} goes on · matched by its `wake=` | {one_line(line, LAST)}")
 

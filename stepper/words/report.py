@@ -228,7 +228,7 @@ def of_scratch(ended: Ended) -> str:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
             parts += remedy.more_time(run.outcome, ended.timeout, ended.most)
             parts += _failing_lines(fault, ended.cell.source, {})
-    return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT)]))
+    return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT), *ended.seen]))
 
 
 def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
@@ -281,18 +281,18 @@ def not_run(reason: str, hint: str = "") -> Report:
     return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False)
 
 
-def of_runs(ended: Sequence[Ended], planned: int) -> Report:
-    """Return the report on the cells of a notebook that was written whole, in order, the last one in full."""
+def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed code cells") -> Report:
+    """Return the report on cells of a notebook that ran one after the other, in order, the last one in full."""
     last = of_run(ended[-1])
     if planned == 1:
         return last
     ran = sum(not one.held for one in ended)
-    parts = [f"stepper: {ran} of {planned} new or changed code cells ran, from the top."]
+    parts = [f"stepper: {ran} of {planned} {what} ran, from the top."]
     for one in ended[:-1]:
         parts += [_headline(one), *_notes(one), *_unmet(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
     parts.append(last.text)
     if len(ended) < planned:
-        parts.append(f"Not run: the {planned - len(ended)} new or changed code cells below it.")
+        parts.append(f"Not run: the {planned - len(ended)} {what} below it.")
     ok = sum(one.run.verdict is Verdict.FINE for one in ended)
     counts = f"{ok} of {planned} cells ok, {len(ended) - ok} failed, {planned - len(ended)} not run; last: "
     doubts = [f"cell {one.cell.number}: {doubt}" for one in ended[:-1] for doubt in one.doubts]

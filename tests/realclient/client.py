@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tests.npm import HERE, Unavailable, fetched
 
 from .model import ScriptedModel
 
@@ -31,37 +30,10 @@ API_KEY = "sk-ant-api03-a-dummy-key-for-the-scripted-model"
 _numbers = itertools.count(1)
 
 
-class Unavailable(Exception):  # noqa: N818 - an answer, not an error
-    """The client, npm or tmux cannot be had here."""
-
-
 def install() -> Path:
-    """The client's executable, fetched from npm if it is not yet in the cache."""
-    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-    package = f"@anthropic-ai/claude-code-{sys.platform}-{machine.get(platform.machine().lower(), 'unknown')}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepper-tests" / "claude-code"
-    binary = cache / VERSION / "node_modules" / package / "claude"
-    if binary.exists():
-        return binary
-    npm = shutil.which("npm")
-    if npm is None:
-        raise Unavailable("npm is not on the PATH")
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
-        if binary.exists():
-            return binary
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            fresh = Path(folder, VERSION)
-            fresh.mkdir()
-            command = [npm, "install", "--prefix", ".", "--no-save", "--ignore-scripts", "--loglevel=error"]
-            command += ["--no-audit", "--no-fund", f"{package}@{VERSION}"]
-            npm_run = subprocess.run(command, cwd=fresh, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-            if npm_run.returncode != 0:
-                raise Unavailable(f"npm could not install {package}@{VERSION}:\n{npm_run.stderr.decode()}")
-            shutil.rmtree(cache / VERSION, ignore_errors=True)  # without its binary it is of no use
-            fresh.rename(cache / VERSION)
-    return binary
+    """The client's executable."""
+    package = f"@anthropic-ai/claude-code-{HERE}"
+    return fetched("claude-code", package, VERSION, f"{package}/claude")
 
 
 def environment(home: Path, model: ScriptedModel, extra: Mapping[str, str] | None = None) -> dict[str, str]:

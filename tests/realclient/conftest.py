@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import pytest
 
-from .client import ClaudeCode, InteractiveClaude, StreamClaude, Unavailable, install
+from tests.npm import Unavailable, unavailable
+
+from .client import ClaudeCode, InteractiveClaude, StreamClaude, install
 from .model import ScriptedModel, Turn
 
 
@@ -32,13 +33,6 @@ class InteractiveFactory(Protocol):
         env: Mapping[str, str] | None = None,
         permissions: str = "bypassPermissions",
     ) -> InteractiveClaude: ...
-
-
-def unavailable(reason: Unavailable) -> NoReturn:
-    """Skip the test, or fail where all tests must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(reason), pytrace=False)
-    pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -240,8 +240,7 @@ def test_a_shutdown_ends_a_long_cell_and_starts_nothing(
     stepper(project, "shutdown")
     client.wait_for("It was ended.")
     wait_until(lambda: not sleepers(project))
-    print(os.listdir(Paths(str(project)).runtime), news(model, 3), client.screen())
-    assert False
+    assert "was CANCELLED after" in news(model, 3) and not os.listdir(Paths(str(project)).runtime)
 
 
 @pytest.mark.nightly
@@ -336,7 +335,7 @@ def test_a_line_that_matches_wakes_the_agent_and_the_cell_goes_on(
     client = interactive_claude(model)
     client.send("Begin.")
     client.wait_for("It may go on.")
-    assert "| epoch 2/2: loss nan" in news(model, 3) and "You are woken once more" in news(model, 3)
+    assert "| epoch 2/2: loss nan" in news(model, 3) and "you are woken once more" in news(model, 3)
     assert status(notebook)[1] == "running"
     finish(notebook)
     screen = flat(client.wait_for("The end."))

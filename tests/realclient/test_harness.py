@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.npm import Unavailable, unavailable
+
 from . import client as harness
-from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory, unavailable
+from .conftest import ClaudeFactory, InteractiveFactory, StreamFactory
 from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
 
 EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -181,7 +183,7 @@ def test_the_failure_of_a_script_ends_the_prompt(scripted_model: Model, claude: 
 def test_without_npm_tests_are_skipped_but_fail_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(harness.Unavailable, match="npm") as raised:
+    with pytest.raises(Unavailable, match="npm") as raised:
         harness.install()
 
     monkeypatch.setenv("CI", "")

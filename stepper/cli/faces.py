@@ -1,0 +1,27 @@
+"""`stepper mcp`: starts the face of other agents, or sets a client of theirs up. Loaded for that command alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepper.cli.main import loaded
+from stepper.ground.errors import StepperError, UsageError
+from stepper.ground.paths import Paths
+
+EXTRA = "./install.sh --mcp THIS_REPOSITORY  # from a checkout of stepper: adds the `mcp` package to its environment"
+
+
+def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> dict[str, Any] | None:
+    """Serve until the client leaves, or return what was set up, or is to be; raise StepperError."""
+    if config is not None:
+        return dict(loaded("stepper.setup.clients:told")(paths, config, http, install))
+    if install:
+        raise UsageError("--install needs a client", "stepper mcp --config cursor --install")
+    try:
+        serve = loaded("stepper.mcp.server:serve" if http is None else "stepper.mcp.http:serve")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "stepper":
+            raise
+        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", EXTRA) from None
+    serve(paths.project) if http is None else serve(paths.project, http)
+    return None

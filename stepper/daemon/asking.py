@@ -1,0 +1,84 @@
+"""Before an edit, or a command in the agent's shell: what is refused, what the person is asked. Changes nothing."""
+
+from __future__ import annotations
+
+from stepper.daemon.workspace import Workspace
+from stepper.ground.errors import NotebookError, StepperError
+from stepper.hook import payload
+from stepper.hook.payload import Event
+from stepper.policy import changes, gate, plan
+from stepper.policy.model import Cell, CellEdit, Consent, FileWrite
+from stepper.session import handing
+from stepper.session.session import Session
+
+TEXT_ALONE = "a new text cell runs nothing and is not asked for; a code cell is: saying yes to it runs it at once"
+
+
+async def before_tool(workspace: Workspace, event: Event) -> bytes:
+    """An edit or a shell command is about to happen: deny what must not run, have the person asked for hers."""
+    if event.is_shell:
+        return shell_call(workspace, event.shell_command, event.consent)
+    change = event.change
+    session = workspace.session(workspace.resolve(change.notebook))
+    try:
+        if why_not := refused(session, change):
+            return payload.decided("deny", f"stepper: {why_not}")
+        why = gate.unseen(event.consent, session.limits())
+        if why and brings_code(session, change):
+            return payload.decided("ask", f"stepper: saying yes runs this cell at once, with all your rights ({why})")
+    except StepperError:
+        return payload.SILENT  # PostToolUse says what is wrong
+    # Of an edit the client shows no hook's reason in its question: what yes means stands above it, on the step's text.
+    if (event.asks_each or why) and gate.only_adds_text(session.state, change):
+        return payload.decided("allow", TEXT_ALONE, workspace.once(event.session, TEXT_ALONE))
+    return payload.SILENT
+
+
+def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
+    """The agent's shell is about to call stepper: what no edit may run here by itself, no command of its may either."""
+    runs, verb = gate.runs_code(command), gate.asks_person(command)
+    if consent is Consent.WITHHELD and gate.NEW.search(command):
+        return payload.decided("deny", f"stepper: {gate.PLAN_FIRST}")
+    if runs and consent is Consent.WITHHELD:
+        return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
+    if verb:
+        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
+        return payload.decided("ask", why)
+    limits = workspace.config.limits() if runs else None
+    why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None
+    return payload.decided("ask", f"`stepper {runs}` runs code here: {why_not}") if why_not else payload.SILENT
+
+
+def refused(session: Session, change: CellEdit | FileWrite) -> str | None:
+    """Return why an edit that is about to happen must not. Takes no lock, changes nothing: the engine asks again."""
+    limits, state, runs = session.limits(), session.state, handing.refused(session, change.session)
+    if isinstance(change, FileWrite):
+        try:
+            cells = session.file.parse(change.content).cells
+        except NotebookError:
+            return None  # PostToolUse says what is wrong with it
+        fresh = handing.code_besides(session, cells)
+        return ((gate.stopped(state) or runs) if fresh else None) or gate.too_many(cells, limits)
+    if change.mode == "delete" or change.cell_type == "markdown":
+        return None
+    cells = session.read().cells
+    if change.mode == "insert":
+        above = plan.find_cell(cells, change.after or "")
+        index = above.index + 1 if above else 0
+        new = Cell("", index, 0, "code", change.source)
+        why = gate.stopped(state) or runs or gate.waiting(state, cells, index)
+        return why or gate.too_many([*cells, new], limits)
+    target = plan.find_cell(cells, change.cell_id or "")
+    if target is not None and not target.is_code and change.cell_type is None:
+        return None
+    return gate.stopped(state) or runs
+
+
+def brings_code(session: Session, change: CellEdit | FileWrite) -> bool:
+    """Whether an edit that is about to happen brings code that would run."""
+    if isinstance(change, FileWrite):
+        return bool(changes.not_run_yet(session.file.parse(change.content).cells, session.state.ran_ever))
+    kind = change.cell_type
+    if kind is None and (target := plan.find_cell(session.read().cells, change.cell_id or "")):
+        kind = target.type
+    return change.mode != "delete" and kind in ("code", None)

@@ -1,0 +1,79 @@
+"""What a tool answers: the report as text with its figures as images, data with the same as text, an error."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+
+from stepper.ground.errors import StepperError
+
+LONGEST = 10_000  # characters of a result's text
+LARGEST = 700_000  # bytes of a picture: 940 kB as base64
+QUALITIES = (90, 75, 60, 40)
+# How a call ended without running what it was given: nothing else is an error.
+NOTHING_RAN = ("refused", "stopped", "not run")
+
+
+def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToolResult:
+    """Return a text with figures, given by their paths; an error has none: Gemini makes text of them."""
+    images = [image for path in figures if not error and (image := picture(path))]
+    return CallToolResult(content=[TextContent(text=bounded(told)), *images], is_error=error)
+
+
+def data(told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()) -> CallToolResult:
+    """Return data, and the same as text: in a field too, because some clients show that part alone."""
+    said = bounded(said)
+    return CallToolResult(content=[TextContent(text=said), *more], structured_content={**told, "text": said})
+
+
+def ran(told: Mapping[str, Any]) -> CallToolResult:
+    """Return what came of a cell."""
+    state, said = str(told.get("state", "")), str(told["text"])
+    return text(said or state, told.get("figures", ()), state in NOTHING_RAN)
+
+
+def failed(error: StepperError) -> CallToolResult:
+    """Return why nothing was done, and what mends it."""
+    return text(f"stepper: {error.message}" + (f"\n{error.hint}" if error.hint else ""), error=True)
+
+
+def bounded(told: str) -> str:
+    """Return a text that is not longer than a result may be."""
+    if len(told) <= LONGEST:
+        return told
+    rest = f"\n… {len(told) - LONGEST + 100:,} more characters are left out"
+    return told[: LONGEST - len(rest)] + rest
+
+
+def picture(path: str) -> ImageContent | None:
+    """Return the agent's copy of a picture, made smaller where it must be; None where it is gone or unreadable."""
+    kind = "image/png"
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read()
+        if len(content) > LARGEST:
+            kind, content = "image/jpeg", smaller(content)
+    except (OSError, ValueError):  # gone, or not a picture: the report names the path all the same
+        return None
+    return ImageContent(data=base64.b64encode(content).decode(), mime_type=kind)
+
+
+def smaller(content: bytes) -> bytes:
+    """Return a picture as a JPEG of at most `LARGEST` bytes."""
+    import io
+
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(content)).convert("RGBA")
+    paper = Image.new("RGB", image.size, "white")
+    paper.paste(image, mask=image.getchannel("A"))
+    while True:
+        for quality in QUALITIES:
+            file = io.BytesIO()
+            paper.save(file, "JPEG", quality=quality)
+            if file.tell() <= LARGEST:
+                return file.getvalue()
+        paper.thumbnail((paper.width * 3 // 4, paper.height * 3 // 4))

@@ -1,0 +1,127 @@
+"""Answers that are data, as an agent reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stepper.ground.text import one_line
+
+Told = Mapping[str, Any]
+MOST = 40  # rows of a list
+NAMES = 30  # names of a kind that the kernel holds
+
+
+def listed(notebooks: list[Told]) -> str:
+    """Return the list of all notebooks."""
+    if not notebooks:
+        return "There is no notebook yet: create_notebook makes one."
+    lines = []
+    for each in notebooks:
+        far, kernel = each["progress"], each["kernel"]["state"]
+        done = f", {far['done']} of {far['of']} {far['what']} done" if far["of"] else ""
+        current = " (the current one)" if each["current"] else ""
+        lines.append(f"{one_line(each['notebook'])}{current}: {each['state']}{done}, kernel: {kernel}")
+    return "\n".join(cut(lines, "notebooks"))
+
+
+def cut(lines: list[str], what: str) -> list[str]:
+    """Return as many lines as a list may have, and how many more there are."""
+    return lines if len(lines) <= MOST else [*lines[:MOST], f"… and {len(lines) - MOST:,} more {what}"]
+
+
+def made(told: Told) -> str:
+    """Return what is told of a new notebook."""
+    lines = [f"Made {one_line(told['notebook'])}; it is the current notebook."]
+    lines += [f"  {step['id']}. {one_line(step['title'])}" for step in told["steps"]]
+    if told["unfinished"]:
+        lines.append(f"{one_line(told['unfinished'])} is unfinished; it stays as it is.")
+    where = "the notebook's folder" if told["kernel_cwd"] == "notebook" else "the project's folder"
+    return "\n".join([*lines, f"Its kernel runs in {where}: paths in cells are relative to that."])
+
+
+def planned(told: Told) -> str:
+    """Return a plan."""
+    lines = [f"{one_line(told['notebook'])}: {'its plan' if told['steps'] else 'no plan'}"]
+    for step in told["steps"]:
+        criterion = f" :: {one_line(step['criterion'])}" if step.get("criterion") else ""
+        reason = f": {one_line(step['reason'])}" if step.get("reason") else ""
+        lines.append(f"  {step['id']}. {one_line(step['title'])}{criterion}  ({step['status']}{reason})")
+    return "\n".join(lines)
+
+
+def standing(told: Told, runs: list[Told], report: str) -> str:
+    """Return where a notebook stands: what ended or runs, steps, stop, kernel, what it holds, the last runs."""
+    if told["notebook"] is None:
+        return "There is no notebook yet: create_notebook makes one."
+    parts, now, stop = [], told["running"], told["stop"]
+    if told.get("ended"):
+        parts.append(told["ended"]["text"])
+    parts.append(f"{one_line(told['notebook'])}: {told['state']}")
+    if now:
+        line = f": {one_line(now['line'])}" if now["line"] else ""
+        limit = f" of at most {now['timeout']:g} s" if now["timeout"] else ""
+        parts.append(f"running {one_line(now['name'])} for {now['seconds']:.0f} s{limit}{line}")
+    steps = [f"  {step['id']}. {one_line(step['title'])}  ({_of(step)})" for step in told["steps"]]
+    cells = [
+        f"  cell {cell['cell']} (id {one_line(cell['cell_id'])}): {one_line(cell['title'])}  ({cell['status']})"
+        for cell in told["cells"]
+    ]
+    parts += [*cut(steps, "steps"), *cut(cells, "cells")]
+    parts += [stop["text"]] if stop else []
+    parts += [f"its kernel's state is lost: {one_line(told['lost'])}"] if told["lost"] else []
+    parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]
+    parts += [told["unheard"]] if told["unheard"] else []
+    if runs:
+        last = (f"{run['run']} {one_line(run['cell_id'])} {run['outcome']} {run['duration_s']:.1f} s" for run in runs)
+        parts.append("last runs (run, cell, outcome): " + "; ".join(last))
+    if report and not told.get("ended"):
+        parts += ["The last report:", report]
+    return "\n".join(parts)
+
+
+def held_short(told: Told) -> dict[str, Any]:
+    """Return a status with as many rows and names as its text has."""
+    context = {
+        kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
+        for kind, held in (told.get("context") or {}).items()
+    }
+    return {**told, "steps": told["steps"][:MOST], "cells": told["cells"][:MOST], "context": context or None}
+
+
+def _of(step: Told) -> str:
+    return f"{step['status']}, retries: {step['attempts']}" if step["attempts"] else str(step["status"])
+
+
+def _kernel(kernel: Told, resources: Told | None) -> str:
+    parts = [f"kernel: {kernel['state']}"]
+    if kernel["pid"]:
+        parts.append(f"pid {kernel['pid']}, {kernel['python']}")
+    machine, own = (resources or {}).get("machine") or {}, (resources or {}).get("kernel") or {}
+    rss = own.get("memory_bytes") or kernel["rss_bytes"]
+    parts += [f"RAM {_size(rss)}"] if rss else []
+    parts += [f"CPU {own['cpu_percent']:.0f} %"] if own.get("cpu_percent") is not None else []
+    if machine.get("memory_total_bytes"):
+        used = f"RAM {_size(machine['memory_bytes'])} of {_size(machine['memory_total_bytes'])}"
+        cpu = f", CPU {machine['cpu_percent']:.0f} %" if machine.get("cpu_percent") is not None else ""
+        parts.append(f"machine: {used}{cpu}")
+    for gpu in (resources or {}).get("gpus", ()):
+        used = f"{gpu['used_percent']:.0f} %, " if gpu["used_percent"] is not None else ""
+        parts.append(f"GPU {gpu['name']}: {used}{_size(gpu['memory_bytes'])} of {_size(gpu['memory_total_bytes'])}")
+    return "; ".join(parts)
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def _held(context: Told | None) -> Iterable[str]:
+    kinds = {"imported_modules": "imported", "defined_functions": "functions", "variables": "variables"}
+    for key, name in kinds.items():
+        held = [
+            f"{one_line(what)} ({one_line(about)})" if about and about != what else one_line(what)
+            for what, about in (context or {}).get(key, {}).items()
+        ]
+        more = f", … {len(held) - NAMES} more" if len(held) > NAMES else ""
+        if held:
+            yield f"{name}: " + ", ".join(held[:NAMES]) + more

@@ -1,0 +1,88 @@
+"""When a call is handed on, and what is read of what goes on: at once, at a session's start, where code waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stepper.policy import changes, firstline
+from stepper.policy.model import Cell
+from stepper.session import answers, standing
+from stepper.session.callers import Call
+from stepper.session.session import Session
+from stepper.words import handed
+from stepper.words.report import Report
+
+
+def patience(session: Session, call: Call) -> float:
+    """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
+    running, usual = session.state.running, session.outputs.limits().report_after_seconds
+    if running is None:
+        return math.inf  # its kernel starts
+    if running.tool_use_id != call.id:
+        return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
+    if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
+        call.runs, call.began = True, max(call.began, session.began_at)
+    asked = firstline.parse(running.source).wait
+    return 0.0 if matched(session, call) else usual if asked is None else asked
+
+
+def goes_on(session: Session, call: Call) -> Report:
+    """Return what is read at once of a call that was handed on."""
+    running, state, kernel = session.state.running, session.state, session.keeper.kernel
+    now_runs = standing.running(session)
+    if running is None or now_runs is None or running.tool_use_id != call.id:
+        return handed.waits(session.name, name(session))
+    cell = Cell(running.cell_id, running.index, running.number, "code", running.source)
+    whole = session.waits_for is not None  # of a run that was taken over nobody has heard all
+    outputs = kernel.coming.outputs() if kernel and kernel.coming and whole else [] if whole else None
+    how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
+    return handed.goes_on(session.name, cell, *how_far, outputs, session.outputs.limits().queue, matched(session, call))
+
+
+def still(session: Session, owner: str) -> str:
+    """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    now_runs = standing.running(session)
+    if now_runs is None or not session.state.runs_on:
+        return ""
+    return handed.still(
+        session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line, _wakes(session, owner)
+    )
+
+
+def refused(session: Session, owner: str = "") -> str | None:
+    """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
+    now_runs = standing.running(session)
+    if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
+        return None
+    return handed.refused(session.name, name(session), now_runs.seconds, _till(now_runs), _wakes(session, owner))
+
+
+def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the code cells that have not run as they stand, but for the one that runs."""
+    running, fresh = session.state.running, changes.not_run_yet(cells, session.state.ran_ever)
+    return [cell for cell in fresh if not (running and (cell.id, cell.source) == (running.cell_id, running.source))]
+
+
+def _wakes(session: Session, owner: str) -> bool:
+    """Whether the agent of that session is woken when what runs has ended."""
+    running = session.state.running
+    owed = session.state.handed.get(running.tool_use_id or "") if running else None
+    return owed is not None and owed.session == owner
+
+
+def _till(runs: answers.Running) -> str:
+    return handed.till(runs.timeout, runs.left_seconds)
+
+
+def name(session: Session) -> str:
+    """Return how what runs is called."""
+    now_runs = standing.running(session)
+    return now_runs.name if now_runs else "another cell"
+
+
+def matched(session: Session, call: Call) -> str:
+    """Return the line of a call's cell that is to wake the agent, '' while there is none."""
+    running, kernel = session.state.running, session.keeper.kernel
+    mine = running is not None and running.tool_use_id == call.id
+    return kernel.coming.matched if mine and kernel and kernel.coming else ""

@@ -1,0 +1,51 @@
+"""A bridge on loopback to `stepper mcp --http`: it adds the key, which the programs behind it have no way to send."""
+
+from __future__ import annotations
+
+import re
+import socket
+import socketserver
+import threading
+from types import TracebackType
+
+
+class Bridge(socketserver.ThreadingTCPServer):
+    """Passes each request on with the key. Use it as a context manager; `url` is what stands for the server."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, key: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.port, self.key, self.own = port, key, self.server_address[1]
+        self.url = f"http://127.0.0.1:{self.own}/mcp"
+
+    def __enter__(self) -> Bridge:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """One side that hangs up is no news."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: Bridge
+
+    def handle(self) -> None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and (line := self.rfile.readline()):
+            head += line
+        length = re.search(rb"(?im)^content-length: *(\d+)", head)
+        body = self.rfile.read(int(length[1])) if length else b""
+        # our own address stands for the server's; any other Host or Origin goes as it is
+        head = head.replace(b":%d\r\n" % self.server.own, b":%d\r\n" % self.server.port)
+        head = re.sub(rb"(?im)^connection: .*\r\n", b"", head)
+        more = b"Connection: close\r\nAuthorization: Bearer %s\r\n\r\n" % self.server.key.encode()
+        with socket.create_connection(("127.0.0.1", self.server.port)) as to:
+            to.sendall(head[:-2] + more + body)
+            while piece := to.recv(1 << 16):
+                self.wfile.write(piece)
+                self.wfile.flush()

@@ -1,0 +1,142 @@
+"""The real Codex CLI and the real Gemini CLI, fetched once from npm, each with an environment and a home made from nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.npm import HERE, MACHINES, fetched, node
+
+from .models import GeminiModel, ResponsesModel, ScriptedModel
+
+CODEX = os.environ.get("STEPPER_TEST_CODEX_VERSION") or "0.169.0"
+GEMINI = os.environ.get("STEPPER_TEST_GEMINI_VERSION") or "0.61.0"
+TRIPLE = f"{MACHINES.get(platform.machine().lower(), '').replace('x64', 'x86_64').replace('arm64', 'aarch64')}-" + (
+    "apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl"
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a client printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(command: list[str], cwd: Path, env: Mapping[str, str], timeout: float) -> Ended:
+    """Run a client to its end; kill it and what it left where it takes longer."""
+    # files, not pipes: a process that a client left behind may hold them open
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
+        late = False
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            late = True  # told below, with what was printed so far
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        out.seek(0)
+        err.seek(0)
+        ended = Ended(process.returncode, out.read().decode(), err.read().decode())
+    assert not late, f"the client was killed after {timeout} s; it had printed\n{ended.stdout}\n{ended.stderr}"
+    return ended
+
+
+class Client:
+    """A client in a project's folder, with the MCP servers that its settings name; a prompt is a process."""
+
+    name = ""
+    model_type: type[ScriptedModel] = ScriptedModel
+    settings = ""  # the file below its home that names the servers, or says that the project's own are trusted
+
+    def __init__(self, project: Path, home: Path, model: ScriptedModel, servers: str) -> None:
+        self.project, self.home, self.model = project, home, model
+        self.env = {name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ}
+        self.env |= {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+        path = home / self.settings
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.merged(servers))
+
+    @staticmethod
+    def install() -> list[str]:
+        """The command that starts it; raise Unavailable."""
+        raise NotImplementedError
+
+    def merged(self, servers: str) -> str:
+        """The settings: the servers, and where the model is."""
+        raise NotImplementedError
+
+    def prompt(self, words: str, timeout: float = 120) -> Ended:
+        """Run one prompt to its end."""
+        raise NotImplementedError
+
+
+class Codex(Client):
+    """`codex exec`; it asks for nothing, in no sandbox of its own."""
+
+    name = "codex"
+    model_type = ResponsesModel
+    settings = ".codex/config.toml"
+
+    @staticmethod
+    def install() -> list[str]:
+        package = "@openai/codex"
+        binary = fetched("codex", package, f"{CODEX}-{HERE}", f"{package}/vendor/{TRIPLE}/bin/codex")
+        return [str(binary)]
+
+    def merged(self, servers: str) -> str:
+        return f"""\
+model = "scripted"
+model_provider = "scripted"
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[model_providers.scripted]
+name = "scripted"
+base_url = "{self.model.url}/v1"
+wire_api = "responses"
+{servers}"""
+
+    def prompt(self, words: str, timeout: float = 120) -> Ended:
+        command = [*self.install(), "exec", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+        # else the first request goes out before the server is there
+        command += ["--skip-git-repo-check", "-c", "mcp_servers.stepper.required=true", words]
+        return run(command, self.project, self.env, timeout)
+
+
+class Gemini(Client):
+    """`gemini --prompt`; every tool is approved."""
+
+    name = "gemini"
+    model_type = GeminiModel
+    settings = ".gemini/settings.json"
+
+    @staticmethod
+    def install() -> list[str]:
+        package = "@google/gemini-cli"
+        return [str(node()), str(fetched("gemini", package, GEMINI, f"{package}/bundle/gemini.js"))]
+
+    def merged(self, servers: str) -> str:
+        self.env |= {"GEMINI_API_KEY": "a-dummy-key", "GOOGLE_GEMINI_BASE_URL": self.model.url}
+        security = {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}}
+        quiet = {"telemetry": {"enabled": False}, "privacy": {"usageStatisticsEnabled": False}}
+        general = {"general": {"disableAutoUpdate": True, "enableAutoUpdate": False}}
+        return json.dumps({"security": security, **quiet, **general, **json.loads(servers)})
+
+    def prompt(self, words: str, timeout: float = 120) -> Ended:
+        command = [*self.install(), "--prompt", words, "--model", "gemini-2.5-pro", "--yolo"]
+        return run(command, self.project, self.env, timeout)

@@ -1,0 +1,58 @@
+"""Fixtures: a client, beside it a scripted model of its protocol. What cannot be had is skipped, but fails with CI=true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.conftest import make_env
+from tests.npm import Unavailable, unavailable
+
+from .clients import Client, Codex, Gemini
+from .models import Turn
+
+Start = Callable[..., Client]
+
+
+@pytest.fixture(params=[Codex, Gemini], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> type[Client]:
+    """Which client."""
+    try:
+        request.param.install()
+    except Unavailable as reason:
+        unavailable(reason)
+    return request.param
+
+
+@pytest.fixture
+def start(kind: type[Client], tmp_path: Path) -> Iterator[Start]:
+    """`start(project, servers, turn, turn, …)`: the client, its model listening, its home empty but for the settings."""
+    models = []
+    with ExitStack() as stack:
+
+        def make(project: Path, servers: str, *script: Turn) -> Client:
+            models.append(stack.enter_context(kind.model_type(*script)))
+            home = tmp_path / f"home-{len(models)}"
+            home.mkdir()
+            return kind(project, home, models[-1], servers)
+
+        yield make
+    assert not [error for model in models for error in model.errors]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Path]:
+    """A repository in which stepper is set up, without what Claude Code needs of it."""
+    folder = tmp_path / "a répo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable]))
+    yield folder
+    subprocess.run([folder / ".stepper/env/bin/stepper", "shutdown"], cwd=folder, check=True, capture_output=True)

@@ -1,0 +1,52 @@
+"""The harness itself, and what the clients do with each kind of answer of an MCP server: the facts that ours is built on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from .clients import Client, Codex
+from .conftest import Start
+from .models import Call
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
+SERVER = str(Path(__file__).with_name("small_server.py"))
+
+
+def servers(kind: type[Client]) -> str:
+    """The small server, as the client's settings name it."""
+    if kind is Codex:
+        return f'[mcp_servers.stepper]\ncommand = "{sys.executable}"\nargs = ["{SERVER}"]\n'
+    return json.dumps({"mcpServers": {"stepper": {"command": sys.executable, "args": [SERVER]}}})
+
+
+def test_what_a_client_makes_of_each_kind_of_answer(kind: type[Client], start: Start, tmp_path: Path) -> None:
+    client = start(
+        tmp_path,
+        servers(kind),
+        Call("run_cell", {"source": "1"}),
+        Call("list_notebooks", {}),
+        Call("run_cell", {"source": "error"}),
+        Call("lift_stop", {}),
+        Call("lift_stop", {"form": False}),
+    )
+
+    ended = client.prompt("Go.")
+
+    assert (ended.returncode, client.model.unsaid) == (0, 0), ended
+    assert {"run_cell", "list_notebooks", "lift_stop"} <= client.model.offered().keys()
+    ran, data, failed, asked, agreed = client.model.results
+    assert ("Cell 1 ran: 1" in ran.text, ran.images) == (True, 1)
+    assert "Cell 1 ran: error" in failed.text
+    if kind is Codex:
+        assert "as data" in data.text and "as text" not in data.text  # structured content wins
+        assert failed.images == 1
+        assert "decline" in asked.text  # nobody was asked
+        assert "accept" in agreed.text  # nobody was asked: a form without a required field is no consent
+    else:
+        assert "as text" in data.text
+        assert "iVBOR" in failed.text  # an error's pictures become text
+        assert "not asked" in asked.text

@@ -1,0 +1,92 @@
+"""The seven-step notebook in the real Codex and Gemini CLIs, and in the real Claude Code without its hooks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepper.mcp import calls
+from tests.realclient.conftest import InteractiveFactory, claude_binary, home, interactive_claude, scripted_model
+from tests.realclient.model import ScriptedModel
+
+from . import story
+from .claude import results_in, turns
+from .clients import Client, Codex
+from .conftest import Start
+from .models import Call
+
+__all__ = ["claude_binary", "home", "interactive_claude", "scripted_model"]  # the fixtures of the client's harness
+FILES = {"claude": ".mcp.json", "codex": ".codex/config.toml", "gemini": ".gemini/settings.json"}
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]  # the first one may fetch a client
+
+
+@pytest.fixture
+def project(installed: Path) -> Path:
+    """The folder that Claude Code works in."""
+    return installed
+
+
+def put(installed: Path, name: str) -> Path:
+    """Put the client's lines into the repository, as `stepper mcp --config` does; return their file."""
+    command = [installed / ".stepper/env/bin/stepper", "mcp", "--config", name, "--install"]
+    subprocess.run(command, cwd=installed, check=True, capture_output=True)
+    return installed / FILES[name]
+
+
+def test_the_seven_steps(kind: type[Client], start: Start, installed: Path) -> None:
+    told: list[str] = []
+    lift = story.by_terminal(installed, told.append)
+    put(installed, kind.name)
+    trusted = f'[projects."{installed}"]\ntrust_level = "trusted"\n' if kind is Codex else "{}"
+    client = start(installed, trusted, *story.script(Call("lift_stop", {}), lift))
+
+    ended = client.prompt("Work in a notebook.")
+
+    assert (ended.returncode, client.model.errors) == (0, []), ended
+    assert client.model.unsaid == 0
+    story.check(installed, client.model.results)
+
+
+def test_the_seven_steps_in_claude_code_without_hooks(
+    installed: Path,
+    tmp_path: Path,
+    scripted_model: Callable[..., ScriptedModel],
+    interactive_claude: InteractiveFactory,
+) -> None:
+    (installed / ".claude/settings.json").unlink()  # the hooks
+    servers = json.loads(put(installed, "claude").read_text())
+    _, line = servers["mcpServers"]["stepper"]["args"]
+    servers["mcpServers"]["stepper"]["args"] = ["-c", f"tee {shlex.quote(str(tmp_path / 'sent'))} | ({line})"]
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps(servers))
+    model = scripted_model(*turns(*story.script(Call("lift_stop", {})), "That is all."))
+    client = interactive_claude(model, "--mcp-config", str(config))
+
+    client.send("Work in a notebook.")
+    asked = client.wait_for("requests your input", timeout=40)
+    assert "STOP: which year is it?" in asked
+    assert model.unsaid == 6  # the call waits for the person
+    client.keys("Right")
+    client.wait_for("◯ fix")
+    client.keys("Down", "Enter")
+    client.wait_for("Type something")
+    client.type("It is 2024.")
+    client.keys("Enter")
+    while "requests your input" in client.wait_for("❯ Accept" if model.unsaid == 6 else ""):
+        client.keys("Enter")
+        time.sleep(1)  # a key that follows the last one at once is lost
+    client.wait_for("That is all.")
+
+    assert model.unsaid == 0
+    results = results_in(model.requests[-1])
+    (lifted,) = (result.text for result in results if result.text.startswith("The person decided: fix."))
+    assert "It is 2024." in lifted
+    story.check(installed, results)
+    (name,) = calls.BACKGROUNDING  # what its calls are waited for to the end by
+    assert f'"name":"{name}"' in (tmp_path / "sent").read_text()
