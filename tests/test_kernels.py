@@ -199,6 +199,17 @@ def test_a_cell_whose_end_nobody_heard_is_not_run_again(project: Project, shell:
     assert ended == "ok" or "whether it ended well is not known" in said, said
 
 
+def test_no_cell_in_python_goes_to_another_languages_kernel(project: Project) -> None:
+    project.config("kernels: {sh: {kernelspec: bash}}\nkernel: sh\n")
+    trust.trust(project.paths)
+    notebook = project.notebook("python.ipynb", [code("print(1)", "a")], language_info={"name": "python"})
+    said = project.stepper("run", "python", check=1).stderr
+    assert "is a notebook in Python, and its kernel runs bash: the cell was NOT run" in said
+    project.stepper("shutdown", "python")
+    project.stepper("use", "python", "--kernel", "local")
+    assert project.json("run", "python")["ok"] and notebook.cell("a")["outputs"][0]["text"] == ["1\n"]
+
+
 def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) -> None:
     project.config("kernels: {sh: {kernelspec: bash}}\n")
     trust.trust(project.paths)

@@ -14,6 +14,7 @@ from stepper.cli.terminal import say
 from stepper.ground import private
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
+from stepper.ground.text import one_line
 from stepper.hook import client
 from stepper.hook.start import locked
 
@@ -55,6 +56,13 @@ def end_by_force(paths: Paths) -> int:
     for record in Path(paths.kernels).rglob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
             told = json.loads(private.read(str(record)))
+            if "definition" in told:  # it lives elsewhere: its record is all that leads there
+                which = one_line(f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)", 300)
+                say(
+                    f"stepper: the kernel {which} is not of this machine and goes on; `stepper shutdown` ends it",
+                    err=True,
+                )
+                continue
             root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
             kernels += clear(str(told["kernel"]), root) > 0
         with contextlib.suppress(OSError):  # a link is on the way: what is there is not stepper's

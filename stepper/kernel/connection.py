@@ -26,6 +26,7 @@ class Connection:
     def __init__(self, process: Process, parts: Mapping[str, str] = {}) -> None:  # only read
         self.process, self.channels, self.id, self.parts = process, process.channels, process.id, parts
         self.busy = False
+        self.language = ""  # as it tells when it is reached
         self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
         self.coming: OutputArea | None = None  # what the running cell has shown so far
         self.interrupted = ""  # why the running cell was interrupted

@@ -50,9 +50,14 @@ class LiveKernel(Connection):
         messages = [*inbox.messages()] if await inbox.ready(0.01) else []
         for message in messages:
             if message["msg_type"] == "kernel_info_reply" and isinstance(message["content"], dict):
-                self.helped = message["content"].get("implementation") == "ipython"
+                self._is(message["content"])
             self.heard(message)
         return bool(messages)
+
+    def _is(self, content: dict[str, Any]) -> None:
+        """Take note of what the kernel says that it is."""
+        self.helped, about = content.get("implementation") == "ipython", content.get("language_info")
+        self.language = str(about.get("name") or "").lower() if isinstance(about, dict) else ""
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; other languages' kernels, and other Pythons', do without."""

@@ -112,7 +112,7 @@ class FakeKernel:
 
     def __init__(self, place: KernelPlace) -> None:
         self.coming: Coming | None = None
-        self.id, self.place = uuid.uuid4().hex, place
+        self.id, self.language, self.place = uuid.uuid4().hex, "python", place
         self.busy = False
         self.interrupted = ""
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False

@@ -125,6 +125,7 @@ class Kernel(Protocol):
     """A live kernel of one notebook."""
 
     id: str
+    language: str  # as it tells; '' before it was asked
     busy: bool
     # Called with what shows something, and whether it is late: another request's than the one that runs. Returns
     # whether cells beside that took it.

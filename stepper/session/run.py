@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.ground.text import one_line
 from stepper.policy import changes, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
-from stepper.session.session import Session
+from stepper.session.session import LANGUAGES, Session
 from stepper.words import brief
 from stepper.words.report import Ended
 
@@ -78,6 +79,9 @@ async def run_cell(
             kernel = await session.keeper.get(caller.environ)
         except KernelError as error:
             return _not_started(session, work, caller, error)
+        if session.speaks_python and kernel.language not in ("", *LANGUAGES):
+            why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
+            raise KernelError(f"{why}: the cell was NOT run", f"stepper use {session.name} --kernel NAME")
         work.notes = [*session.take_notes(), *work.notes]
         if caller.left.is_set():
             raise StepperError("interrupted before the cell ran: whoever asked for it went away")

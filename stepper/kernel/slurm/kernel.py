@@ -35,7 +35,7 @@ class SlurmProcess:
         self.name = queue.name(self.id)
         self.file, self.python = Path(told["file"]), str(told["python"])
         self.log, self.stack = str(self.file.with_suffix(".out")), str(self.file.with_suffix(".stack"))
-        self.channels = Channels(told["connection"])
+        self.channels, self.encrypted = Channels(told["connection"]), "curve_publickey" in told["connection"]
         self.ended: Death | None = None
         self.told, self.left = told, False  # whether it may live on
         self.seen: queue.Job | None = None
@@ -45,6 +45,8 @@ class SlurmProcess:
         """Return what it is: its interpreter, with the job and its node."""
         where = f"job {self.job}" + (f" on {self.seen.node}, {self.seen.left} left" if self.seen else "")
         why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
+        if not self.encrypted:
+            why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
         return About(f"{self.python} ({where})", without=why)
 
     async def interrupt(self) -> None:
