@@ -1,8 +1,8 @@
 """The kernel provider `slurm`: a kernel is a job, submitted once, on record before anybody waits for it.
 
-A job that still waits is no failure: whoever asks again, also another daemon, waits for the same one. (Still to come: that
-the cell which was held by it runs when the job starts, as one that was handed on: `start` would be awaited by the edit's
-call in place of a second one; `jobid`, an `srun --overlap` that ends with the daemon; `via: ssh`, `ssh/link` to the node.)
+A job that still waits is no failure: whoever asks again, also another daemon, waits for the same one. Still to come:
+that a cell which was held by it runs when the job starts, as one that was handed on (its call would await `start` in
+place of a second edit); `jobid`, an `srun --overlap` that ends with the daemon; `via: ssh`, `ssh/link` to the node.
 """
 
 from __future__ import annotations
