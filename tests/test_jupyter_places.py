@@ -5,15 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,63 +20,9 @@ from stepper.kernel.providers import AnyPlace, look
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
-from tests.environments import environment
+from tests.jupyterserver import TOKEN, VARIABLE, Served
 
 LIMITS = Limits(max_memory_percent=100)
-TOKEN = "s3cret-of-the-tests"
-SERVERS = {
-    "server": [
-        "jupyter_server",
-        "--ServerApp.port={port}",
-        f"--IdentityProvider.token={TOKEN}",
-        "--no-browser",
-        "--allow-root",
-    ],
-    "gateway": ["kernel_gateway", "--KernelGatewayApp.port={port}", f"--KernelGatewayApp.auth_token={TOKEN}"],
-}
-
-
-class Served:
-    """A server of one kind."""
-
-    def __init__(self, kind: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="jupyter"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        python = environment(sys.executable, "jupyter_server>=2.10", "jupyter_kernel_gateway>=3", "ipykernel>=7")
-        command = [part.format(port=self.port) for part in SERVERS[kind]]
-        environ = {
-            **os.environ,
-            "JUPYTER_DATA_DIR": str(self.folder / "data"),
-            "JUPYTER_RUNTIME_DIR": str(self.folder / "run"),
-        }
-        self.process = subprocess.Popen(
-            [python, "-m", *command], cwd=self.folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            with socket.socket() as tried:
-                if not tried.connect_ex(("127.0.0.1", self.port)):
-                    break
-            time.sleep(0.1)
-
-    def place(self, **more: Any) -> kernels.Place:
-        where = {"url": f"http://127.0.0.1:{self.port}/", "token_env": "TEST_TOKEN", **more}
-        return kernels.read({"hub": {"jupyter": where}})["hub"]
-
-    def kernels(self) -> list[str]:
-        asked = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/kernels", headers={"Authorization": f"token {TOKEN}"}
-        )
-        with urllib.request.urlopen(asked, timeout=20) as said:
-            return [each["id"] for each in json.load(said)]
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=["server", pytest.param("gateway", marks=pytest.mark.nightly)])
@@ -104,7 +44,7 @@ class Room:
         return AnyPlace(str(self.folder / name), str(self.folder), {})
 
     def begin(self, at: kernels.Place, name: str = "kernel.json", token: str = TOKEN) -> Kernel:
-        return self.wait(self.provider(name).start(KernelPlace("", "/", {"TEST_TOKEN": token}, at=at)))
+        return self.wait(self.provider(name).start(KernelPlace("", "/", {VARIABLE: token}, at=at)))
 
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -122,7 +62,7 @@ class Room:
 @pytest.fixture(scope="module")
 def room(served: Served) -> Iterator[Room]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_TOKEN", TOKEN)  # the next daemon's
+        patch.setenv(VARIABLE, TOKEN)  # the next daemon's
         made = Room(served)
         yield made
         made.close()
@@ -138,7 +78,7 @@ def test_cells_run_there_and_no_token_is_kept(room: Room) -> None:
     failed = room.run("print('before')\n1 / 0")
     assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
     assert TOKEN not in (room.folder / "kernel.json").read_text()
-    assert any("python3" in line for line in room.wait(look(room.served.place(), {"TEST_TOKEN": TOKEN}, "")))
+    assert any("python3" in line for line in room.wait(look(room.served.place(), {VARIABLE: TOKEN}, "")))
 
 
 def test_a_deadline_interrupts_there(room: Room) -> None:
@@ -192,7 +132,7 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
         return str(failed.value)
 
     assert "(401)" in (said := fails(room.served.place(), "wrong")) or "(403)" in said
-    assert "TEST_TOKEN, which is to hold a token, is not set" in fails(room.served.place(), "")
+    assert f"{VARIABLE}, which is to hold a token, is not set" in fails(room.served.place(), "")
     assert "starts no kernel 'cobol'" in fails(room.served.place(kernel="cobol"))
     assert "can't be reached" in fails(room.served.place(url="http://127.0.0.1:9/"))
     assert "TLS was refused" in fails(room.served.place(url=f"https://127.0.0.1:{room.served.port}/"))
