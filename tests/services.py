@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import importlib
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,40 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import sshd
+from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.npm import Unavailable
+from tests.slurm.lab import started
 
-Service = Callable[[Path], AbstractContextManager[dict[str, Any]]]
-SERVICES = {
-    "slurm": "tests.slurm.lab:running",
-    "jupyter": "tests.jupyterserver:server",
-    "gateway": "tests.jupyterserver:gateway",
-    "ssh": "tests.sshd:running",
-}
 START_SECONDS = 170  # packages may have to be fetched
+
+
+@contextlib.contextmanager
+def slurm(folder: Path) -> Iterator[dict[str, Any]]:
+    """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
+    lab = started()
+    try:
+        yield {"conf": lab.conf}
+    finally:
+        lab.stop()
+
+
+@contextlib.contextmanager
+def jupyter(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
+    """A Jupyter Server."""
+    served = Served(kind)
+    try:
+        yield {"definition": served.definition(), "environ": {VARIABLE: TOKEN}, "url": served.url}
+    finally:
+        served.close()
+
+
+SERVICES: dict[str, Callable[[Path], AbstractContextManager[dict[str, Any]]]] = {
+    "slurm": slurm,
+    "jupyter": jupyter,
+    "gateway": functools.partial(jupyter, kind="gateway"),
+    "ssh": sshd.running,
+}
 
 
 def service(name: str) -> dict[str, Any]:
@@ -74,12 +97,10 @@ def shared(name: str) -> dict[str, Any]:
 
 def keep(name: str, folder: Path, owner: int, since: float) -> None:
     """Hold a service until the process is gone that asked for it."""
-    module, _, made = SERVICES[name].partition(":")
     own = folder / name
     own.mkdir(mode=0o755)
     try:
-        running: Service = getattr(importlib.import_module(module), made)
-        with running(own) as facts:
+        with SERVICES[name](own) as facts:
             tell(folder / f"{name}.json", facts)
             wait(owner, since)
     except Unavailable as reason:
