@@ -49,7 +49,8 @@ class Room:
         self.at = places.made(name, self.folder)
         self.cells, self.left = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()
-        environ = {**os.environ, **self.at.environ}
+        os.environ |= self.at.environ  # what a daemon may know
+        environ = {**os.environ}
         self.place = KernelPlace(sys.executable, str(self.folder), environ, at=self.at.at)
         self.former: list[Kernel] = []
         self.begin()
