@@ -152,7 +152,8 @@ class Daemon:
         The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then.
         """
         sessions, now = self.workspace.sessions.values(), time.monotonic()
-        waited = any((each.state.running or each.looks) and not each.state.runs_on for each in sessions)
+        works = (each for each in sessions if each.state.running or each.looks or each.keeper.queued)
+        waited = not all(each.goes_on for each in works)
         with contextlib.suppress(OSError):
             if lines:
                 private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))

@@ -15,6 +15,7 @@ from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.handed import in_queue
 from stepper.words.quotes import paged
 from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
@@ -62,6 +63,8 @@ def running(session: Session) -> answers.Running | None:
 def shown(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
     now, plan = running(session), session.state.plan
+    if queued := session.keeper.queued:
+        return in_queue(queued.text)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
@@ -74,6 +77,8 @@ def waits(session: Session) -> str:
     now, name = running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
+    if queued := session.keeper.queued:
+        return f"waiting for the kernel of {name}: {queued.text}"
     return f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s" if now else f"waiting for {name}"
 
 

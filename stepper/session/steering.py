@@ -135,7 +135,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
         kernel = session.keeper.kernel
         if kernel is None and starts and not session.state.lost:
             session.read()  # none is begun for another language's
-            kernel = await session.keeper.get(caller.environ)
+            kernel = await session.keeper.get(caller.environ, caller.left)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, f"stepper run {session.name}")
@@ -175,7 +175,7 @@ async def restart(session: Session, caller: Caller) -> bool:
             session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
             session.log(events.Continued(at=now()))
-        await session.keeper.get(caller.environ)
+        await session.keeper.get(caller.environ, caller.left)
         return had
 
 
@@ -260,7 +260,7 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
 async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     # While what was handed on runs, nobody waits for its end to plan on: file and journal change in one go.
-    async with contextlib.nullcontext() if session.state.runs_on else session.turn():
+    async with contextlib.nullcontext() if session.goes_on else session.turn():
         try:
             changed = change(session.state)
         except ValueError as error:
