@@ -29,7 +29,7 @@ class Cells:
     say: str  # prints x
     value: str  # prints `said` and has the value of x + 1
     shows: str  # … as its text is
-    fails: str  # prints `before` and fails, on its second line
+    fails: Callable[[int], str]  # prints `before` and fails, on its second line: as often as there are numbers
     error: tuple[str, str]  # the error's name, and what its message holds
     both: str  # writes `out` to one stream, `err` to the other, `out` again
     many: str  # prints `line 1` to `line 2000`
@@ -40,45 +40,67 @@ class Cells:
     dies: str  # prints `last` and kills its kernel
     marks: Callable[[str], str]  # adds a line to a file
     waits: Callable[[str], str]  # prints `begun`, waits until a file is there, prints `over`
+    process: str  # prints the kernel's process
 
 
 PYTHON = Cells(
-    "x = 20", "print(x)", "print('said')\nx + 1", "21",
-    "print('before')\n1 / 0", ("ZeroDivisionError", "division by zero"),
-    "import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\nprint('out')",
-    "for n in range(1, 2001): print('line', n)",
-    "import time\nprint('begun')\nwhile True: time.sleep(0.01)",
-    "import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')",
-    "import time\nprint('begun')\ntime.sleep(0.8)\n1 / 0",
-    "import time\nfor n in (3, 2, 1, 'nan'):\n    print('loss', n)\n    time.sleep(0.3)",
-    "import os, signal, time\nprint('last', flush=True)\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
-    lambda path: f"open({path!r}, 'a').write('ran\\n')\n",
-    lambda path: f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({path!r}): time.sleep(0.02)\nprint('over')\n",
-)  # fmt: skip
+    assign="x = 20",
+    say="print(x)",
+    value="print('said')\nx + 1",
+    shows="21",
+    fails=lambda number: f"print('before')\n{number} / 0",
+    error=("ZeroDivisionError", "division by zero"),
+    both="import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr, flush=True)\nprint('out')",
+    many="for n in range(1, 2001): print('line', n)",
+    endless="import time\nprint('begun')\nwhile True: time.sleep(0.01)",
+    slow="import time\nprint('begun')\ntime.sleep(0.8)\nprint('over')",
+    slow_fails="import time\nprint('begun')\ntime.sleep(0.8)\n1 / 0",
+    epochs="import time\nfor n in (3, 2, 1, 'nan'):\n    print('loss', n)\n    time.sleep(0.3)",
+    dies="import os, signal, time\nprint('last', flush=True)\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+    process="import os\nprint(os.getpid())",
+    marks=lambda path: f"open({path!r}, 'a').write('ran\\n');\n",
+    waits=lambda path: (
+        f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({path!r}): time.sleep(0.02)\nprint('over')\n"
+    ),
+)
 R = Cells(
-    "x <- 20", "cat(x, '\\n', sep='')", "cat('said\\n')\nx + 1", "[1] 21",
-    "cat('before\\n')\nstop('no such thing')", ("ERROR", "no such thing"),
-    "cat('out\\n'); flush.console()\nmessage('err')\ncat('out\\n')",
-    "for (n in 1:2000) cat('line', n, '\\n', sep=c(' ', '', ''))",
-    "cat('begun\\n'); flush.console()\nwhile (TRUE) Sys.sleep(0.05)",
-    "cat('begun\\n'); flush.console()\nSys.sleep(0.8)\ncat('over\\n')",
-    "cat('begun\\n'); flush.console()\nSys.sleep(0.8)\nstop('no such thing')",
-    "for (n in c('3', '2', '1', 'nan')) {\n  cat('loss ', n, '\\n', sep='')\n  flush.console()\n  Sys.sleep(0.3)\n}",
-    "cat('last\\n'); flush.console()\nSys.sleep(0.5)\ntools::pskill(Sys.getpid(), 9)\nSys.sleep(60)",
-    lambda path: f"cat('ran\\n', file={path!r}, append=TRUE)\n",
-    lambda path: f"cat('begun\\n'); flush.console()\nwhile (!file.exists({path!r})) Sys.sleep(0.02)\ncat('over\\n')\n",
-)  # fmt: skip
+    assign="x <- 20",
+    say="cat(x, '\\n', sep='')",
+    value="cat('said\\n')\nx + 1",
+    shows="[1] 21",
+    fails=lambda number: f"cat('before\\n')\nstop('no such thing {number}')",
+    error=("ERROR", "no such thing"),
+    both="cat('out\\n'); flush.console()\nmessage('err')\ncat('out\\n')",
+    many="for (n in 1:2000) cat('line', n, '\\n', sep=c(' ', '', ''))",
+    endless="cat('begun\\n'); flush.console()\nwhile (TRUE) Sys.sleep(0.05)",
+    slow="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\ncat('over\\n')",
+    slow_fails="cat('begun\\n'); flush.console()\nSys.sleep(0.8)\nstop('no such thing')",
+    epochs="for (n in c('3', '2', '1', 'nan')) {\n  cat('loss ', n, '\\n', sep='')\n  flush.console()\n  Sys.sleep(0.3)\n}",
+    dies="cat('last\\n'); flush.console()\nSys.sleep(0.5)\ntools::pskill(Sys.getpid(), 9)\nSys.sleep(60)",
+    process="cat(Sys.getpid(), '\\n')",
+    marks=lambda path: f"cat('ran\\n', file={path!r}, append=TRUE)\n",
+    waits=lambda path: (
+        f"cat('begun\\n'); flush.console()\nwhile (!file.exists({path!r})) Sys.sleep(0.02)\ncat('over\\n')\n"
+    ),
+)
 BASH = Cells(
-    "x=20", "echo $x", "echo said", "",
-    "echo before\nfalse", ("Error", "1"),
-    "", "for n in $(seq 2000); do echo line $n; done",
-    "echo begun; while true; do sleep 0.1; done",
-    "echo begun; sleep 0.8; echo over", "echo begun; sleep 0.8; false",
-    "for n in 3 2 1 nan; do echo loss $n; sleep 0.3; done",
-    "echo last; sleep 0.5; kill -9 $PPID; sleep 60",
-    lambda path: f"echo ran >> {path}\n",
-    lambda path: f"echo begun; while [ ! -e {path} ]; do sleep 0.02; done; echo over\n",
-)  # fmt: skip
+    assign="x=20",
+    say="echo $x",
+    value="echo said",
+    shows="",
+    fails=lambda number: f"echo before\nfalse {number}",
+    error=("Error", "1"),
+    both="",
+    many="for n in $(seq 2000); do echo line $n; done",
+    endless="echo begun; while true; do sleep 0.1; done",
+    slow="echo begun; sleep 0.8; echo over",
+    slow_fails="echo begun; sleep 0.8; false",
+    epochs="for n in 3 2 1 nan; do echo loss $n; sleep 0.3; done",
+    dies="echo last; sleep 0.5; kill -9 $PPID; sleep 60",
+    process="echo $PPID",
+    marks=lambda path: f"echo ran >> {path}\n",
+    waits=lambda path: f"echo begun; while [ ! -e {path} ]; do sleep 0.02; done; echo over\n",
+)
 
 HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
 WATCHED = "what runs there is no process of this machine: its own limits hold, and nobody samples it"

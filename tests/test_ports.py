@@ -190,7 +190,7 @@ def test_both_streams_are_kept_in_their_order(room: Room, cells: Cells) -> None:
 
 @contract(by_day=("r", "bash"))
 def test_an_error_is_a_fault_and_what_came_before_it_is_kept(room: Room, cells: Cells) -> None:
-    done = room.run(cells.fails)
+    done = room.run(cells.fails(1))
     assert done.outcome is Outcome.ERROR and text(done) == "before\n" and done.death is None
     assert done.fault is not None and done.fault.ename == cells.error[0] and cells.error[1] in done.fault.evalue
     assert done.outputs[-1]["output_type"] == "error"
@@ -202,7 +202,7 @@ def test_without_the_helper_nothing_is_claimed_that_it_alone_tells(room: Room, c
     done = room.run(cells.assign)
     assert done.namespace == UNKNOWN == room.wait(room.kernel.namespace()) and done.told == {}
     assert room.kernel.models() is None and room.wait(room.kernel.missed("b" * 32)) == []
-    fault = room.run(cells.fails).fault
+    fault = room.run(cells.fails(1)).fault
     assert fault is not None and fault.frames == () and fault.mro == () and fault.line is None
 
 
