@@ -43,6 +43,7 @@ class Project:
         self.paths = Paths(str(folder))
         self.compiled = ""  # the compiled client, where that is to be the hook process
         self.daemons = True  # … as forks, where a command starts them
+        self.session = "session-1"  # of the client
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.remember(self.paths, {"python": sys.executable})
@@ -115,8 +116,8 @@ class Answer:
 class Notebook:
     """A notebook, edited as NotebookEdit does, with the hooks that the client runs."""
 
-    def __init__(self, project: Project, path: Path, session: str = "session-1") -> None:
-        self.project, self.path, self.session = project, path, session
+    def __init__(self, project: Project, path: Path, session: str = "") -> None:
+        self.project, self.path, self.session = project, path, session or project.session
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -285,6 +286,7 @@ def reused(lasting: Project) -> Iterator[Project]:
     for path in (lasting.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
             path.unlink()
+    lasting.session = uuid.uuid4().hex  # what the test before left untold is not for this one
     yield lasting
     (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
     for record in Path(lasting.paths.kernels).rglob("*.json"):

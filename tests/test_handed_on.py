@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, reused, text_of
+from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, text_of
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
@@ -30,9 +30,10 @@ print("after")"""
 
 
 @pytest.fixture
-def project(lasting: Project, request: pytest.FixtureRequest) -> Iterator[Project]:
-    lasting.config(SOON)
-    yield from reused(lasting)
+def project(untouched: Project) -> Iterator[Project]:
+    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    untouched.config(SOON)
+    yield untouched
     while STARTED:
         with STARTED.pop() as process:
             process.kill()

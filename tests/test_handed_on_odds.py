@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from stepper.daemon.server import BEAT_SECONDS
-from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, reused, some_nightly
+from tests.conftest import Answer, Notebook, Project, code, compiled_client, make_env, some_nightly
 from tests.test_handed_on import SOON, STARTED, WAITS, Edit, delivered, hooked, rearmed, running, woken, written
 from tests.test_main_path import wait_until
 from tests.test_workflow import say, start_session
@@ -24,9 +24,10 @@ WORDS = {"cell_type": "markdown", "id": "words", "metadata": {}, "source": "Word
 
 
 @pytest.fixture
-def project(lasting: Project, request: pytest.FixtureRequest) -> Iterator[Project]:
-    lasting.config(SOON)
-    yield from reused(lasting)
+def project(untouched: Project) -> Iterator[Project]:
+    """One of its own for each test: what is handed on is told later, to whoever asks then."""
+    untouched.config(SOON)
+    yield untouched
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
