@@ -20,6 +20,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
 from stepper.kernel.slurm.kernel import SlurmProcess, lacks
@@ -49,11 +50,11 @@ class SlurmKernels:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
         where = place.at.where
-        self.queue = queue.Queue(place.environ)
         told = self._recorded()
         if told and not await self._waits(told, place.at):
             await self.withdraw()
             told = {}
+        self.queue = queue.Queue(place.environ)
         try:
             try:
                 return await self._ready(told or await self._submit(place, place.at, where), where)
@@ -94,13 +95,14 @@ class SlurmKernels:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "slurm":
+            if told.get("kind") != "slurm" or not records.is_sealed(self.record, told):
                 return {}
             where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
             assert isinstance(where, Slurm)  # its definition names that kind
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
             if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
                 return {}
+            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
             return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -120,10 +122,11 @@ class SlurmKernels:
         told: dict[str, Any] = {
             "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
             "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "environ": self.queue.environ,
         }  # fmt: skip
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
-        private.replace(self.record, json.dumps(told).encode())  # what was submitted is found by its name
+        records.write(self.record, told)  # what was submitted is found by its name
         try:
             await self._hand_in(told, where, script, place)
         except queue.RefusedError:
@@ -138,7 +141,7 @@ class SlurmKernels:
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
 
     def _forget(self, told: Mapping[str, Any]) -> None:
         private.remove(self.record)
@@ -166,7 +169,7 @@ class SlurmKernels:
         told["node"] = connection.pop("node")
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        private.replace(self.record, json.dumps(told).encode())
+        records.write(self.record, told)
         process = self._process(told, where, seen)
         kernel = LiveKernel(process, self.parts)
         try:
@@ -243,12 +246,12 @@ class SlurmKernels:
         return process.ended or kernel
 
 
-async def reconcile(runtime: str, records: str, environ: Mapping[str, str]) -> None:
+async def reconcile(runtime: str, folder: str, environ: Mapping[str, str]) -> None:
     """End this project's jobs of which no record tells; raise KernelError."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
     recorded = b""
-    for path in Path(records).rglob("*.json") if jobs else ():
+    for path in Path(folder).rglob("*.json") if jobs else ():
         with contextlib.suppress(OSError):
             recorded += private.read(str(path))
     for name in jobs:
