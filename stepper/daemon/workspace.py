@@ -191,7 +191,8 @@ class Workspace:
         python = self._interpreter(limits.python) if at is None else self.usual_interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         own = self.paths.used_env
-        given = kernel_environ(environ, python, own, limits.hide_env)
+        tokens = [each.token_env for each in limits.kernels.values() if each is not at]  # its own is the provider's
+        given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
 
     def _accepted(self, limits: Limits, kernel: str) -> Place | None:
