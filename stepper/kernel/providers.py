@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
@@ -60,9 +60,11 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
 
         return await kernels.look(place)
     if place.kind == "slurm":
-        from stepper.kernel.slurm import queue
+        from stepper.kernel.slurm import kernels as jobs
+        from stepper.policy.kernels import Slurm
 
-        return await queue.Queue(environ).partitions()
+        assert isinstance(place.where, Slurm)  # its kind says so
+        return await jobs.look(place.where, environ)
     raise unknown(place.kind)
 
 
@@ -72,6 +74,14 @@ def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
 
     assert isinstance(place.where, Kernelspec)  # what is local is one
     return specs.named(place.where.kernelspec, environ, python)
+
+
+async def reconcile(places: Iterable[Place], runtime: str, records: str, environ: Mapping[str, str]) -> None:
+    """End what former daemons started there for this project and no record tells of; raise KernelError."""
+    if any(place.kind == "slurm" for place in places):
+        from stepper.kernel.slurm import kernels as jobs
+
+        await jobs.reconcile(runtime, records, environ)
 
 
 def unknown(kind: str) -> KernelError:
