@@ -9,10 +9,9 @@ from typing import Any
 
 from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
 from stepper.kernel import helper
-from stepper.kernel.channels import Inbox
 from stepper.kernel.connection import Connection
 from stepper.kernel.execution import Before, LineCutError, Running, recorded
-from stepper.kernel.place import GRACE_SECONDS
+from stepper.kernel.place import GRACE_SECONDS, Inbox
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.ports import Execution

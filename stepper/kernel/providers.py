@@ -29,6 +29,12 @@ def _slurm(*given: Any) -> KernelProvider:
     return SlurmKernels(*given)
 
 
+def _jupyter(*given: Any) -> KernelProvider:
+    from stepper.kernel.jupyter.kernels import JupyterKernels
+
+    return JupyterKernels(*given)
+
+
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
 PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
@@ -36,6 +42,7 @@ PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
     "kernelspec": LocalKernels,
     "ssh": _ssh,
     "slurm": _slurm,
+    "jupyter": _jupyter,
 }
 
 LOCAL = "local"
@@ -65,6 +72,10 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
 
         assert isinstance(place.where, Slurm)  # its kind says so
         return await jobs.look(place.where, environ)
+    if place.kind == "jupyter":
+        from stepper.kernel.jupyter import kernels as servers
+
+        return await servers.look(place, environ)
     raise unknown(place.kind)
 
 

@@ -1,0 +1,110 @@
+"""What a Jupyter server offers of one kernel. One that the server restarts by itself is lost with its variables."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stepper.ground import private
+from stepper.ground.errors import KernelError
+from stepper.kernel.jupyter.channels import WebsocketChannels
+from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.place import Usage
+from stepper.policy.model import Death
+from stepper.session.ports import About
+
+LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
+TRIES = 3  # to end it: right after a restart a server's first answer is an error of its own
+log = logging.getLogger("stepper")
+
+
+class JupyterProcess:
+    """A kernel of a server's; `told` is its record."""
+
+    stack = ""
+
+    def __init__(self, told: Mapping[str, Any], server: Server, record: str) -> None:
+        self.id, self.server, self.record = str(told["kernel"]), server, record
+        self.is_ours = not server.where.kernel_id
+        self.channels = WebsocketChannels(server, self.id)
+        self.ended: Death | None = None
+        self.left = False  # whether it may live on
+        self.looked_at = 0.0
+        self.log = f"{server.host}: its own log"
+
+    @property
+    def cuts(self) -> int:
+        """How often the line was cut."""
+        return self.channels.cuts
+
+    def about(self) -> About:
+        """Return what it is: its kernelspec, with the server's name."""
+        why = (
+            f"on {self.server.host} stepper watches no memory and sees no line that runs: the server's own limits hold"
+        )
+        return About(f"{self.server.where.kernel} ({self.server.host})", without=why)
+
+    async def interrupt(self) -> None:
+        """Interrupt it: the server does that."""
+        with contextlib.suppress(KernelError):
+            await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
+
+    async def kill(self) -> None:
+        """End it, where stepper started it; one that was named by its id is left."""
+        if self.is_ours:
+            self.left = True
+            for _ in range(TRIES):
+                with contextlib.suppress(KernelError):
+                    answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
+                    if answer.code < 300 or answer.code in GONE:
+                        self.left = False
+                        break
+            if self.left:
+                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.host)
+        self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
+
+    async def death(self) -> Death | None:
+        """Return how it ended, or None while it lives, or nobody can know."""
+        now = time.monotonic()
+        if self.ended is None and self.channels.restarted:
+            self.ended = Death("its process died, and the server has started another")
+        if self.ended is None and now > self.looked_at + LOOK_SECONDS:
+            self.looked_at = now
+            with contextlib.suppress(KernelError):
+                if (await self.server.request(f"/api/kernels/{self.id}")).code in GONE:
+                    self.ended = Death(f"{self.server.host} has it no more")
+        return self.ended
+
+    async def sample(self) -> str:
+        """Nothing is known of what runs there."""
+        return ""
+
+    def last_words(self) -> str:
+        """What it wrote to stderr is in the server's log."""
+        return ""
+
+    def mends(self, death: Death) -> str:
+        """Return nothing: the server starts its kernels."""
+        return ""
+
+    def memory(self) -> int:
+        """Nothing is measured there."""
+        return 0
+
+    def usage(self) -> Usage:
+        """Nothing is measured there: the server's own limits hold."""
+        return Usage(1, 0, self.server.host)
+
+    def rest(self) -> None:
+        """Nothing is to be forgotten."""
+
+    def trim(self) -> None:
+        """What it writes is the server's."""
+
+    def forget(self) -> None:
+        """Remove what is on record of it, where it is gone for certain."""
+        if not self.left:
+            private.remove(self.record)
