@@ -72,9 +72,10 @@ def ports() -> dict[str, Any]:
 @contextlib.contextmanager
 def local() -> Iterator[Place]:
     """The project's own interpreter."""
-    raw = RawKernel()
-    yield Place("local", None, raw.round_trip)
-    raw.end()
+    with contextlib.ExitStack() as stack:
+        raw = RawKernel()
+        stack.callback(raw.end)
+        yield Place("local", None, raw.round_trip)
 
 
 @contextlib.contextmanager
@@ -87,14 +88,14 @@ def ssh() -> Iterator[Place]:
         def forwarded(about: Mapping[str, Any]) -> dict[str, Any]:
             sockets = {name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)}
             flags = [f"-L{path}:127.0.0.1:{about[f'{name}_port']}" for name, path in sockets.items()]
-            line = subprocess.Popen(["ssh", "-F", facts["config"], "-N", *flags, "box"])
+            line = subprocess.Popen(["ssh", "-F", facts["config"], "-N", *flags, "box"], stderr=subprocess.DEVNULL)
             stack.callback(line.wait)
             stack.callback(line.kill)
             return {"transport": "ipc", "ip": f"{folder}/s", **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)}}
 
         raw = RawKernel(ports(), forwarded)
+        stack.callback(raw.end)
         yield Place("ssh", dict(sshd.place(facts).definition), raw.round_trip)
-        raw.end()
 
 
 @contextlib.contextmanager
@@ -102,8 +103,6 @@ def slurm() -> Iterator[Place]:
     """A batch job."""
     lab = Lab()
     os.environ["SLURM_CONF"] = lab.conf
-    public, secret = zmq.curve_keypair()
-    raw = RawKernel({**ports(), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()})
 
     def job() -> float:
         lab.empty()
@@ -119,21 +118,25 @@ def slurm() -> Iterator[Place]:
             time.sleep(0.005)
         return since(began)
 
-    where = {"partition": "batch", "mem": "400M", "time": "30", "python": sys.executable}
-    yield Place("slurm", {"slurm": where}, raw.round_trip, job)
-    raw.end()
-    lab.stop()
+    with contextlib.ExitStack() as stack:
+        stack.callback(lab.stop)
+        public, secret = zmq.curve_keypair()
+        raw = RawKernel({**ports(), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()})
+        stack.callback(raw.end)
+        where = {"partition": "batch", "mem": "400M", "time": "30", "python": sys.executable}
+        yield Place("slurm", {"slurm": where}, raw.round_trip, job)
 
 
 @contextlib.contextmanager
 def jupyter() -> Iterator[Place]:
     """A kernel of a Jupyter Server."""
     os.environ[VARIABLE] = TOKEN
-    served = Served("server")
-    raw = Websocket(served)
-    yield Place("jupyter", served.definition(), raw.round_trip)
-    raw.end()
-    served.close()
+    with contextlib.ExitStack() as stack:
+        served = Served("server")
+        stack.callback(served.close)
+        raw = Websocket(served)
+        stack.callback(raw.end)
+        yield Place("jupyter", served.definition(), raw.round_trip)
 
 
 class Websocket:
@@ -144,8 +147,11 @@ class Websocket:
         self.kernel = served.ask("kernels", "POST", {"name": "python3"})["id"]
         url = f"{served.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
         asked = HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"})
-        self.line = self.loop.run_until_complete(websocket_connect(asked))  # type: ignore[arg-type, func-returns-value]
+        self.line: Any = self.loop.run_until_complete(self._open(asked))
         self.round_trip()
+
+    async def _open(self, asked: HTTPRequest) -> Any:
+        return await websocket_connect(asked)
 
     def round_trip(self) -> float:
         """Return the milliseconds of printing a word, from the request to its reply and its `idle`."""
@@ -159,12 +165,12 @@ class Websocket:
         content = {"code": f"print('{word}')", "silent": False, "store_history": True, "user_expressions": {},
                    "allow_stdin": False, "stop_on_error": False}  # fmt: skip
         message = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content}
-        await self.line.write_message(json.dumps({**message, "buffers": []}))  # type: ignore[attr-defined]
+        await self.line.write_message(json.dumps({**message, "buffers": []}))
         awaited, printed = {"execute_reply", "idle"}, ""
         while awaited:
-            read = await self.line.read_message()  # type: ignore[attr-defined]
+            read = await self.line.read_message()
             with contextlib.suppress(OSError):
-                stream = self.line.protocol.stream.socket  # type: ignore[attr-defined]
+                stream = self.line.protocol.stream.socket
                 stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1)
             told = json.loads(read)
             if told["parent_header"].get("msg_id") == header["msg_id"]:
@@ -175,7 +181,7 @@ class Websocket:
 
     def end(self) -> None:
         """End the kernel."""
-        self.line.close()  # type: ignore[attr-defined]
+        self.line.close()
         self.served.ask(f"kernels/{self.kernel}", "DELETE")
         self.loop.close()
 
