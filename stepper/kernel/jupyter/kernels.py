@@ -10,6 +10,7 @@ from typing import Any
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
+from stepper.kernel import records
 from stepper.kernel.jupyter.kernel import JupyterProcess
 from stepper.kernel.jupyter.server import GONE, Server
 from stepper.kernel.live import LiveKernel
@@ -46,7 +47,7 @@ class JupyterKernels:
         told = {"kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition),
                 "kernel": answer.body["id"]}  # fmt: skip
         try:
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
             kernel = LiveKernel(JupyterProcess(told, server, self.record), self.parts)
         except OSError as error:
             await JupyterProcess(told, server, self.record).kill()
