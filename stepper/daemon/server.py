@@ -80,12 +80,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            providers.AnyPlace(
-                os.path.join(self.paths.kernels, store + ".json"),
-                self.paths.runtime,
-                diagnosis.PARTS,
-                self.paths.accepts_kernel,
-            ),
+            providers.AnyPlace(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ, kernel: workspace.place(path, environ, kernel),
             Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),

@@ -16,13 +16,15 @@ from stepper.kernel.live import LiveKernel
 from stepper.policy import kernels
 from stepper.policy.kernels import SPEC, Jupyter, Place
 from stepper.policy.model import Death
-from stepper.session.ports import KernelPlace
+from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
 
 
 class JupyterKernels:
     """One notebook's kernel, kept in `record` for the next daemon: its id, and no token."""
+
+    queued: Queued | None = None  # it waits in no queue
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
         self.record, self.parts = record, parts

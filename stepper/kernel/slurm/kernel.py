@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
+from stepper.kernel import records
 from stepper.kernel.channels import Channels
 from stepper.kernel.faults import ESCAPES
 from stepper.kernel.place import Usage
@@ -78,7 +78,7 @@ class SlurmProcess:
         over = self.seen is not None and not (self.seen.lives or self.seen.waits)
         if not over and not await self.queue.cancel(self.name, self.job * self.step):
             log.warning("job %d may go on: SLURM's controller does not answer", self.job)
-            private.replace(self.record, json.dumps({**self.told, "ending": True}).encode())
+            records.write(self.record, {**self.told, "ending": True})
             self.left = True
         self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
         if self.link is not None:

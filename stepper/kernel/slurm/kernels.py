@@ -20,6 +20,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
 from stepper.kernel.slurm.kernel import SlurmProcess, lacks
@@ -49,11 +50,11 @@ class SlurmKernels:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
         where = place.at.where
-        self.queue = queue.Queue(place.environ)
         told = self._recorded()
         if told and not await self._waits(told, place.at):
             await self.withdraw()
             told = {}
+        self.queue = queue.Queue(place.environ)
         try:
             try:
                 return await self._ready(told or await self._submit(place, place.at, where), where)
@@ -102,6 +103,7 @@ class SlurmKernels:
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
             if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
                 return {}
+            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
             return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -121,16 +123,17 @@ class SlurmKernels:
         told: dict[str, Any] = {
             "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
             "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "environ": self.queue.environ,
         }  # fmt: skip
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
-        private.replace(self.record, json.dumps(told).encode())  # what was submitted is found by its name
+        records.write(self.record, told)  # what was submitted is found by its name
         if where.jobid:
             environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
         return told
 
     async def _held(self, where: Slurm) -> None:
@@ -155,7 +158,7 @@ class SlurmKernels:
         told["node"] = connection.pop("node")
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
-        private.replace(self.record, json.dumps(told).encode())
+        records.write(self.record, told)
         process = self._process(told, where, seen)
         kernel = LiveKernel(process, self.parts)
         try:
