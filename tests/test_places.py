@@ -48,6 +48,12 @@ class Elsewhere:
         made = self.project.json(*asked, *(["--kernel", "there"] if self.at.definition else []))
         return Notebook(self.project, self.project.folder / made["notebook"])
 
+    def kill_daemon(self) -> None:
+        """Kill it; where no kernel remembers what it says while nobody listens, the next one listens then."""
+        self.project.kill_daemon()
+        if "helper" in self.at.lacks:
+            assert self.project.json("status")["kernel"]["state"] == "busy"
+
     def file(self, name: str) -> str:
         return str(self.project.folder / name)
 
@@ -108,7 +114,7 @@ def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_not
     edit = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
     thread, answers = in_background(project, edit)
     wait_until(lambda: there.times("ran") == 1)
-    project.kill_daemon()
+    there.kill_daemon()
     Path(there.file("ran-go")).touch()
     thread.join(60)
     said = answers[0].text
@@ -132,12 +138,12 @@ def test_a_daemon_killed_at_any_point_of_a_run(there: Elsewhere, cells: Cells, p
     notebook.insert(cells.assign)
     suicidal_daemon(there.project, point)
     cell, answer = notebook.insert(cells.marks(there.file("ran")) + cells.say)
+    if "helper" in there.at.lacks and answer.stop:  # it can't be known whether it ran
+        assert "whether it ended well is not known" in answer.stop and there.times("ran") < 2, answer.stop
+        return
     assert there.times("ran") == 1  # whatever happened, never twice
-    if "helper" in there.at.lacks and there.project.json("history")[-1]["outcome"] == "error":
-        assert "whether it ended well is not known" in answer.text, answer.text
-    else:
-        assert [run["outcome"] for run in there.project.json("history")] == ["ok", "ok"]
-        assert text_of(notebook.cell(cell)) == "20\n" and "| 20" in notebook.insert(cells.say)[1].text
+    assert [run["outcome"] for run in there.project.json("history")] == ["ok", "ok"]
+    assert text_of(notebook.cell(cell)) == "20\n" and "| 20" in notebook.insert(cells.say)[1].text
 
 
 @whole(by_day=FOUR)
@@ -168,7 +174,7 @@ def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(there:
     told = edit.answer.text
     assert "is still running after " in told and '(step 2 of 3 "Train", deadline 2 h)' in told and "| begun" in told
     assert project.json("status")["running"]["handed_on"] is True
-    project.kill_daemon()
+    there.kill_daemon()
     Path(there.file("ran-go")).touch()
     said = edit.woken
     assert "ran ok" in said and "| over" in said and 'Next: step 3 of 3 "Plot"' in said, said
@@ -259,6 +265,7 @@ VARIES = (
     (re.compile(r"\bid [0-9a-f]{8}\b"), "id …"),
     (re.compile(r"\b\d+(\.\d+)? (ms|s|min)\b"), "… s"),
     (re.compile(r"ipykernel_\d+/\d+"), "…"),
+    (re.compile(r"^Kernel: .*\n| · job \d+ on \w+,.* left", re.MULTILINE), ""),  # where it is
 )
 
 
