@@ -28,7 +28,7 @@ log = logging.getLogger("stepper")
 class SlurmProcess:
     """A kernel that is a job; `told` is its record. A controller that does not answer ends nothing."""
 
-    cuts = 0
+    cuts, away = 0, ""
 
     def __init__(self, told: Mapping[str, Any], record: str, asked: queue.Queue) -> None:
         self.id, self.job, self.record, self.queue = str(told["kernel"]), int(told["job"]), record, asked
