@@ -202,8 +202,9 @@ class WebsocketChannels:
             self.lost = self.lost or "its process died, and the server has started another"
         elif kind == "status" and self.life and session not in (self.life, self.session):
             self.lost = self.lost or "the server has started another in its place"
-        if self.lost:
-            return  # what the next one says is nothing that was asked for
+        whose = message["parent_header"].get("session") or self.session
+        if self.lost or whose != self.session:
+            return  # what the next one says, or what another client asked for, belongs to no cell of ours
         if kind == "stream" and self.life and session == self.session:
             self.cuts += 1  # the server's own word, that it leaves out what is too much for it
         elif channel == "iopub":
