@@ -25,6 +25,7 @@ import pytest
 from stepper.ground.paths import Paths
 from stepper.setup import install, trust
 from tests import forked
+from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
 
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")

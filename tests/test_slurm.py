@@ -22,26 +22,9 @@ from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
 from tests.conftest import Notebook, scratch
+from tests.slurm.lab import Lab
 
 LIMITS = Limits(max_memory_percent=100)
-HERE = Path(__file__).parent / "slurm"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    if os.geteuid() != 0:
-        pytest.skip("only root installs and starts it")
-    if not shutil.which("slurmctld", path="/usr/sbin:/usr/bin") and not shutil.which("apt-get"):
-        pytest.skip("SLURM is not installed, and there is no apt-get that would")
-    lab = tempfile.mkdtemp(prefix="slurm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_LAB", lab)
-        patch.setenv("SLURM_CONF", f"{lab}/slurm.conf")
-        patch.setenv("SLURM_LAB_CPUS", "4")
-        patch.setenv("SLURM_LAB_PORT", str(20000 + os.getpid() % 2000 * 5))  # each worker has its own cluster
-        subprocess.run([HERE / "slurm-up.sh", "2"], check=True, timeout=120, stdin=subprocess.DEVNULL)
-        yield
-        subprocess.run([HERE / "slurm-down.sh", "--purge"], timeout=60, stdin=subprocess.DEVNULL)
 
 
 def place(**where: Any) -> kernels.Place:
@@ -87,7 +70,7 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def room(cluster: None) -> Iterator[Room]:
+def room(cluster: Lab) -> Iterator[Room]:
     made = Room()
     yield made
     made.close()

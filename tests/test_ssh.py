@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,66 +23,21 @@ from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
 from tests.conftest import Notebook, scratch
+from tests.npm import Unavailable, unavailable
+from tests.sshd import Host
 
 LIMITS = Limits(max_memory_percent=100)
-SSHD = "/usr/sbin/sshd"
-
-
-class Host:
-    """An sshd of our own: keys, configuration, log in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("host", "user", "other"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-        (folder / "authorized").write_text((folder / "user.pub").read_text())
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        (folder / "sshd_config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-            f"PidFile {folder}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-        )
-        self.known("host")
-        self.sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            with socket.socket() as tried:
-                if not tried.connect_ex(("127.0.0.1", self.port)):
-                    break
-            time.sleep(0.05)
-
-    def known(self, key: str) -> None:
-        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}")
-
-    def place(self, **more: Any) -> kernels.Place:
-        flags = [
-            "-F",
-            "none",
-            "-p",
-            str(self.port),
-            "-i",
-            str(self.folder / "user"),
-            "-o",
-            f"UserKnownHostsFile={self.folder}/known",
-        ]
-        where = {"host": f"{getpass.getuser()}@127.0.0.1", "python": sys.executable, "extra": flags, **more}
-        return kernels.read({"box": {"ssh": where}})["box"]
-
-    def close(self) -> None:
-        self.sshd.terminate()
-        self.sshd.wait()
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    if not os.path.exists(SSHD):
-        pytest.skip("sshd is not installed: apt-get install openssh-server")
-    Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
     folder = Path(tempfile.mkdtemp(prefix="sshd"))
-    made = Host(folder)
+    try:
+        made = Host(folder)
+    except Unavailable as why:
+        unavailable(why)
     yield made
-    made.close()
+    made.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -141,7 +93,7 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
     assert done.outcome is Outcome.OK and text(done) == f"{room.folder}\n" and done.namespace.variables["x"]
     failed = room.run("print('before')\n1 / 0")
     assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
-    assert room.kernel.about().python.endswith(f"@127.0.0.1:{sys.executable}")
+    assert room.kernel.about().python.endswith(f"box:{sys.executable}")
     names = sorted(path.name for path in room.folder.iterdir())
     assert "kernel.json" in names and all(path.stat().st_mode & 0o077 == 0 for path in room.folder.iterdir())
 
@@ -184,7 +136,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         assert project.json("kernels")[1]["reachable"] is None
         project.stepper("trust")
         there = project.json("kernels")[1]
-        assert there["reachable"] and there["about"].endswith("@127.0.0.1 over ssh"), there
+        assert there["reachable"] and there["about"].endswith("on box over ssh"), there
         made = project.json("new", "Look there", "--kernel", "box")
         notebook = Notebook(project, project.folder / made["notebook"])
         cell, answer = notebook.insert("import os\nx = 3\nos.getcwd()")
@@ -193,7 +145,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
         kernel = project.json("status")["kernel"]
-        assert kernel["state"] == "idle" and kernel["pid"] is None and "@127.0.0.1:" in kernel["python"]
+        assert kernel["state"] == "idle" and kernel["pid"] is None and "box:" in kernel["python"]
         payload = notebook.edited("insert", "import time\nprint('begun')\ntime.sleep(4)\nprint('over')", cell)
         running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
         running.start()

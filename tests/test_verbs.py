@@ -22,6 +22,7 @@ DOCUMENTS = {
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers",
+    "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results",
     "restore": "notebook ok ran cells skipped report results gone",
     "history": "notebook run cell_id step started_at duration_s outcome by",
@@ -38,7 +39,7 @@ DOCUMENTS = {
 WITHIN = {
     answers.NamedStep: "id title",
     answers.StepStatus: "id title status cell_id attempts",
-    answers.KernelStatus: "pid state rss_bytes python",
+    answers.KernelStatus: "pid state rss_bytes python where left_seconds trouble",
     answers.CellStatus: "cell cell_id title status",
     answers.Stop: "error cell_id question ways text",
     answers.HowFar: "done of what",
@@ -71,7 +72,7 @@ def test_an_answer_becomes_json_with_all_that_is_in_it() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_line_has_each_row(name: str) -> None:
     command: click.Command = main
-    for part in (name + " show" if name == "plan" else name).split():
+    for part in (name + " show" if name in ("plan", "kernels") else name).split():
         assert isinstance(command, click.Group)
         command = command.commands[part]
     more = {"as_json"} if PRESENT[name].has_json else set()

@@ -65,32 +65,33 @@ class Commands(click.Group):
                 formatter.write_dl([(shown(row), row.summary) for row in COMMANDS.values() if row.group == title])
 
 
-class PlanGroup(click.Group):
-    """`stepper plan [NOTEBOOK]` shows; `stepper plan add|edit|rm|move …` changes."""
+class Subcommands(click.Group):
+    """`stepper plan [NOTEBOOK]` shows, `stepper plan add|edit|rm|move …` changes; `stepper kernels [wait …]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what is no subcommand for the notebook to show."""
+        """Take what is no subcommand for what is to be shown."""
         completes = ctx.resilient_parsing and not args  # the subcommands too
         if not completes and (not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names)):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of `plan show`, which `plan` alone is, and the subcommands."""
+        """Write the options of `show`, which the group's name alone is, and the subcommands."""
         self.commands["show"].format_options(ctx, formatter)
-        rows = [row for row in COMMANDS.values() if row.name.startswith("plan")]
+        rows = [row for row in COMMANDS.values() if row.name.split()[0] == self.name]
         with formatter.section("Commands"):
-            formatter.write_dl([(shown(row).removeprefix("plan "), row.summary) for row in rows])
+            formatter.write_dl([(shown(row).removeprefix(f"{self.name} "), row.summary) for row in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete the subcommands, and the notebooks whose plan may be shown."""
-        argument = self.commands["show"].params[0]
-        return [*super().shell_complete(ctx, incomplete), *argument.shell_complete(ctx, incomplete)]
+        """Complete the subcommands, and what may be shown, such as the notebook whose plan it is."""
+        shows = self.commands["show"].params[0]
+        more = shows.shell_complete(ctx, incomplete) if isinstance(shows, click.Argument) else []
+        return [*super().shell_complete(ctx, incomplete), *more]
 
 
 def shown(row: Command) -> str:
     """Return how help names a command."""
-    return "plan show" if row.name == "plan" else ", ".join(filter(None, [row.name, row.alias]))
+    return f"{row.name} show" if row.name in SUBCOMMANDS else ", ".join(filter(None, [row.name, row.alias]))
 
 
 def epilog(*examples: str) -> str:
@@ -198,15 +199,18 @@ def made(row: Command, name: str) -> click.Command:
     )  # fmt: skip
 
 
-about = "Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run."
-plan = PlanGroup("plan", help=about, short_help=about, subcommand_metavar="[NOTEBOOK | COMMAND [ARGS]...]")
-plan.epilog = epilog(*(row.examples[-1] for row in COMMANDS.values() if row.name.startswith(plan.name or "")))
-main.add_command(plan)
+# A command that has subcommands → what is said of all of them, what stands for their words in its usage.
+SUBCOMMANDS = {
+    "plan": ("Show a notebook's plan (`stepper plan [NOTEBOOK] [--json]`), or change what has not run.", "NOTEBOOK | "),
+    "kernels": ("List the places where kernels may run (`stepper kernels [--json]`), or wait for a kernel.", ""),
+}
+groups = {}
+for name, (about, words) in SUBCOMMANDS.items():
+    groups[name] = Subcommands(name, help=about, short_help=about, subcommand_metavar=f"[{words}COMMAND [ARGS]...]")
+    of_group = [row for row in COMMANDS.values() if row.name.split()[0] == name and row.examples]
+    groups[name].epilog = epilog(*(row.examples[-1] for row in of_group))
+    main.add_command(groups[name])
 for command in COMMANDS.values():
-    group, _, last = command.name.rpartition(" ")
-    if command.name == plan.name:
-        plan.add_command(made(command, "show"))
-    else:
-        (plan if group else main).add_command(made(command, last))
-    if command.alias:
-        plan.add_command(made(command, command.alias))
+    first, _, last = command.name.partition(" ")
+    for name in filter(None, (last or ("show" if first in groups else first), command.alias)):
+        groups.get(first, main).add_command(made(command, name))

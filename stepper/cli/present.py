@@ -71,7 +71,7 @@ def _status(found: dict[str, Any]) -> str:
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
         f", {done} of {len(steps)} steps done" if steps else ""
     )
-    from stepper.words.quotes import running
+    from stepper.words.quotes import elsewhere, running
 
     now = found["running"]
     if now:
@@ -83,6 +83,8 @@ def _status(found: dict[str, Any]) -> str:
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
         told += f", pid {kernel['pid']}, {_memory(kernel)}, {kernel['python']}"
+    if kernel["where"] or kernel["trouble"]:
+        told += f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
@@ -129,6 +131,14 @@ def _use(used: dict[str, Any]) -> str:
     if used["elsewhere"]:
         return f"{said}. The present one runs in {used['elsewhere']}: `stepper restart {used['notebook']}` ends it."
     return f"{said}."
+
+
+def _waited(found: dict[str, Any]) -> str:
+    from stepper.words.quotes import elsewhere
+
+    kernel = found["kernel"]
+    where = elsewhere(kernel["where"], kernel["left_seconds"], kernel["trouble"]) or f"pid {kernel['pid']}"
+    return f"{one_line(found['notebook'])}: its kernel is there ({kernel['state']}, {where})"
 
 
 def _kernels(places: list[dict[str, Any]]) -> str:
@@ -245,6 +255,7 @@ PRESENT = {
     "list": Rendering(_list),
     "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
     "kernels": Rendering(_kernels),
+    "kernels wait": Rendering(_waited, well=lambda found: bool(found["kernel"]["state"] in ("idle", "busy"))),
     "history": Rendering(_history, has_times=True),
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),

@@ -179,7 +179,7 @@ async def missing(session: Session) -> str:
     """Return what the agent has not heard of its edits; a run that begins, ends or is interrupted is waited for."""
     await calls.caught_up(session)
     left = session.waits_for is None or session.waits_for.left.is_set()
-    if session.lock.locked() and left and not session.state.runs_on:
+    if session.lock.locked() and left and not (session.goes_on or session.keeper.queued):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
     return unseen.take_missed(session)
@@ -230,7 +230,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
 async def _left(workspace: Workspace, event: Event) -> str:
     """Return what is left of the work that was done in this turn, '' where nothing is, or that was said already."""
     owner, session = event.session, workspace.under_way(event.session)
-    if session is None or owner not in workspace.worked or session.state.stop or session.state.runs_on:
+    if session is None or owner not in workspace.worked or session.state.stop or session.goes_on:
         return ""
     if gate.unaccepted(event.consent, session.limits()):  # the next step would wait for the person
         return ""
@@ -259,7 +259,8 @@ def _context(event: str, text: str) -> bytes:
 
 async def _status(session: Session, _: str) -> str:
     now = await standing.status(session)
-    head = f"stepper: {one_line(session.name)}: {now.state}; kernel {now.kernel.state}."
+    stands = brief.kernel(now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble)
+    head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
     cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
     stop = [now.stop.text] if now.stop else []
     return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])

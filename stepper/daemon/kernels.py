@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stepper.daemon.requests import Request
+from stepper.daemon.requests import Request, telling
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.text import one_line
 from stepper.kernel import providers
@@ -13,6 +13,7 @@ from stepper.session import answers, steering
 from stepper.session.ports import KernelMetadata
 from stepper.session.session import Session
 
+WAIT_SECONDS = 0.3  # between two looks at a queue that another request waits in
 LOOK_SECONDS = 10.0  # at a place, whatever lies between
 ASK = "was not accepted by you: nothing was asked of it (`stepper trust`)"
 
@@ -36,6 +37,18 @@ async def use(request: Request, session: Session, name: str) -> answers.Used:
     kernel = await session.keeper.find()
     lives = kernel is not None and await kernel.death() is None
     return answers.Used(session.name, name, elsewhere=had if lives and had != name else None)
+
+
+async def wait(request: Request, session: Session) -> answers.Waited:
+    """Wait until a notebook's kernel is there, started where none is and none waits in a queue. Raise StepperError."""
+    async with telling(request, session):
+        while session.keeper.queued and not request.caller.left.is_set():  # for a cell, which runs then
+            await asyncio.sleep(WAIT_SECONDS)
+        if session.keeper.kernel is None:
+            async with session.turn(caller=request.caller):
+                session.read()  # none is begun for another language's notebook
+                await session.keeper.get(request.caller.environ, request.caller.left)
+    return answers.Waited(session.name, await session.keeper.status())
 
 
 async def listed(request: Request) -> list[answers.PlaceOfKernels]:

@@ -41,17 +41,21 @@ class Request:
 
 @contextlib.asynccontextmanager
 async def telling(request: Request, session: Session) -> AsyncIterator[None]:
-    """Tell another agent each second what runs, as long as it waits."""
+    """Tell another agent each second what runs, as long as it waits; anybody how the queue stands for the kernel."""
 
     async def tell() -> None:
+        told = ""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if running := standing.running(session):
+            running, queued = standing.running(session), session.keeper.queued
+            if running and request.caller.by == "mcp":
                 request.progress(answers.CellRuns(running=running))
+            if queued and queued.text != told:
+                told = queued.text
+                request.progress(answers.Waits(line=f"queued: {told}"))
 
-    teller = asyncio.create_task(tell()) if request.caller.by == "mcp" else None
+    teller = asyncio.create_task(tell())
     try:
         yield
     finally:
-        if teller is not None:
-            teller.cancel()
+        teller.cancel()

@@ -34,8 +34,8 @@ from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import payload
 from stepper.hook.start import locked
+from stepper.kernel import providers
 from stepper.kernel.late import Late
-from stepper.kernel.providers import AnyPlace
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import answers, calls, standing, steering
@@ -80,12 +80,7 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            AnyPlace(
-                os.path.join(self.paths.kernels, store + ".json"),
-                self.paths.runtime,
-                diagnosis.PARTS,
-                self.paths.accepts_kernel,
-            ),
+            providers.AnyPlace(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
             workspace.config.limits,
             lambda environ, kernel: workspace.place(path, environ, kernel),
             Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
@@ -106,7 +101,7 @@ class Daemon:
         private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile())]
         await self.ending.wait()
         for task in tasks:
             task.cancel()
@@ -132,6 +127,13 @@ class Daemon:
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
+    async def _reconcile(self) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+        with contextlib.suppress(StepperError, OSError):
+            places = self.workspace.config.limits().kernels.values()
+            accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
+            await providers.reconcile(accepted, self.paths.runtime, self.paths.kernels, os.environ)
+
     async def _look(self) -> None:
         """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
         looks: dict[str, asyncio.Task[None]] = {}
@@ -152,7 +154,8 @@ class Daemon:
         The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then.
         """
         sessions, now = self.workspace.sessions.values(), time.monotonic()
-        waited = any((each.state.running or each.looks) and not each.state.runs_on for each in sessions)
+        works = (each for each in sessions if each.state.running or each.looks or each.keeper.queued)
+        waited = not all(each.goes_on for each in works)
         with contextlib.suppress(OSError):
             if lines:
                 private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))

@@ -170,6 +170,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return standing.output(session, told.cell, told.page)
         case commands.Eval():
             return await _eval(request, session, told.source)
+        case commands.KernelsWait():
+            from stepper.daemon import kernels
+
+            return await kernels.wait(request, session)
         case commands.Interrupt():
             return answers.Interrupted(session.name, await session.interrupt())
         case commands.Restart():

@@ -111,6 +111,9 @@ def _kernel(kernel: Told, resources: Told | None) -> str:
     parts = [f"kernel: {kernel['state']}"]
     if kernel["pid"]:
         parts.append(f"pid {kernel['pid']}, {kernel['python']}")
+    left = kernel["left_seconds"]
+    walltime = "" if left is None else f"{left / 60:.0f} min of its walltime left"
+    parts += [one_line(each) for each in (kernel["where"], walltime, kernel["trouble"]) if each]
     machine, own = (resources or {}).get("machine") or {}, (resources or {}).get("kernel") or {}
     rss = own.get("memory_bytes") or kernel["rss_bytes"]
     parts += [f"RAM {_size(rss)}"] if rss else []

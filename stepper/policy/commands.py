@@ -166,6 +166,10 @@ class Kernels(Arguments, name="kernels", group=KERNEL):
     """
 
 
+class KernelsWait(OfNotebook, name="kernels wait", group=KERNEL, examples=("kernels wait",)):
+    """Wait until a notebook's kernel is there, such as one whose job waits in a queue; start one where none is."""
+
+
 class Interrupt(OfNotebook, name="interrupt", group=KERNEL):
     """Interrupt the cell that runs; the kernel keeps its state."""
 

@@ -153,6 +153,14 @@ class Used:
 
 
 @dataclass(frozen=True)
+class Waited:
+    """The kernel of a notebook, which was waited for."""
+
+    notebook: str
+    kernel: KernelStatus
+
+
+@dataclass(frozen=True)
 class PlaceOfKernels:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 

@@ -166,7 +166,9 @@ def _not(found: Report, state: str = "refused") -> Came:
 
 
 def _busy(session: Session) -> str:
-    runs = standing.running(session)
+    runs, queued = standing.running(session), session.keeper.queued
+    if queued:
+        return f"a cell of {session.name} waits for its kernel ({queued.text})"
     return words.busy(session.name, runs.name, runs.seconds, runs.timeout) if runs else "another cell runs"
 
 

@@ -56,11 +56,7 @@ async def written(session: Session, write: FileWrite, caller: Caller, again: boo
     With `again` the daemon that was asked first has ended: what it had run is told, and the rest is run.
     """
     caller.call = write.tool_use_id
-    if (
-        session.state.runs_on
-        and not again
-        and not handing.code_besides(session, _planned(session, session.read()).cells)
-    ):
+    if session.goes_on and not again and not handing.code_besides(session, _planned(session, session.read()).cells):
         return None  # nothing of it would run: it does not wait for what was handed on
     async with session.turn(caller if again else None, None if again else caller):
         before = session.answered(write.tool_use_id) if again else None
@@ -141,7 +137,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
 async def _held(session: Session, cells: Sequence[Cell], cell: Cell, caller: Caller) -> Ended | None:
     """Return the fault that a cell would end with for certain, before anything of it ran; None where it may run."""
     try:
-        known = await session.known(await session.keeper.get(caller.environ))
+        known = await session.known(await session.keeper.get(caller.environ, caller.left))
     except KernelError:
         return None  # running it tells
     fault = session.adviser.before(cell, known)

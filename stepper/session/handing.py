@@ -17,10 +17,13 @@ from stepper.words.report import Report
 def patience(session: Session, call: Call) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
     running, usual = session.state.running, session.outputs.limits().report_after_seconds
+    if running is None and (queued := session.keeper.queued):
+        held = session.outputs.limits().queue_seconds if queued.seconds is None else queued.seconds
+        return queued.since + held - call.began
     if running is None:
         return math.inf  # its kernel starts
     if running.tool_use_id != call.id:
-        return 0.0 if session.state.runs_on else usual  # it waits in line for hours, maybe
+        return 0.0 if session.goes_on else usual  # it waits in line for hours, maybe
     if not call.runs:  # the first of its cells: how long its kernel took to start is not the cell's
         call.runs, call.began = True, max(call.began, session.began_at)
     asked = firstline.parse(running.source).wait
@@ -29,6 +32,8 @@ def patience(session: Session, call: Call) -> float:
 
 def goes_on(session: Session, call: Call) -> Report:
     """Return what is read at once of a call that was handed on."""
+    if queued := session.keeper.queued:
+        return handed.queued(session.name, queued.text)
     running, state, kernel = session.state.running, session.state, session.keeper.kernel
     now_runs = standing.running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
@@ -43,8 +48,10 @@ def goes_on(session: Session, call: Call) -> Report:
 
 def still(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
+    if (queued := session.keeper.queued) and session.goes_on:
+        return handed.still_queued(session.name, queued.text, _wakes(session, owner))
     now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on:
+    if now_runs is None or not session.goes_on:
         return ""
     return handed.still(
         session.name, now_runs.name, now_runs.seconds, _till(now_runs), now_runs.line, _wakes(session, owner)
@@ -53,8 +60,12 @@ def still(session: Session, owner: str) -> str:
 
 def refused(session: Session, owner: str = "") -> str | None:
     """Return why no code cell may be written now: one that was handed on runs, and nobody wants to wait in line."""
+    if session.outputs.limits().queue or not session.goes_on:
+        return None
+    if queued := session.keeper.queued:
+        return handed.refused_for_queue(session.name, queued.text, _wakes(session, owner))
     now_runs = standing.running(session)
-    if now_runs is None or not session.state.runs_on or session.outputs.limits().queue:
+    if now_runs is None:
         return None
     return handed.refused(session.name, name(session), now_runs.seconds, _till(now_runs), _wakes(session, owner))
 
@@ -66,10 +77,10 @@ def code_besides(session: Session, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _wakes(session: Session, owner: str) -> bool:
-    """Whether the agent of that session is woken when what runs has ended."""
+    """Whether the agent of that session is woken when what runs, or waits for its kernel, has ended."""
     running = session.state.running
-    owed = session.state.handed.get(running.tool_use_id or "") if running else None
-    return owed is not None and owed.session == owner
+    of = [running.tool_use_id or ""] if running else [call.id for call in session.calls.values() if call.handed]
+    return any(owed.session == owner for each in of if (owed := session.state.handed.get(each)))
 
 
 def _till(runs: answers.Running) -> str:
@@ -77,7 +88,7 @@ def _till(runs: answers.Running) -> str:
 
 
 def name(session: Session) -> str:
-    """Return how what runs is called."""
+    """Return how what runs, or waits for its kernel, is called."""
     now_runs = standing.running(session)
     return now_runs.name if now_runs else "another cell"
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from stepper.ground.errors import KernelError
+from stepper.ground.errors import KernelError, StepperError
 from stepper.policy.events import Event, KernelChanged
 from stepper.policy.model import Death, Moment
 from stepper.policy.state import State
 from stepper.session.answers import KernelStatus
-from stepper.session.ports import Kernel, KernelPlace, KernelProvider
+from stepper.session.ports import Kernel, KernelPlace, KernelProvider, Queued
 
+LOOK_SECONDS = 0.2  # how often it is looked whether a kernel that waits in a queue is still wanted
 AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 
@@ -42,6 +43,7 @@ class Keeper:
         self.found_dead: Death | None = None  # how that kernel ended, until somebody has seen to it
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
+        self.unwanted = False  # the kernel that waits in a queue
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
@@ -66,17 +68,25 @@ class Keeper:
         if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
             self.kernel, self.found_dead = None, death
 
-    async def get(self, environ: Mapping[str, str]) -> Kernel:
-        """Return the live kernel, started where there is none; raise KernelError."""
+    @property
+    def queued(self) -> Queued | None:
+        """What the kernel waits for in a queue; None where it does not."""
+        return self.provider.queued if self.starting else None
+
+    async def get(self, environ: Mapping[str, str], left: asyncio.Event | None = None) -> Kernel:
+        """Return the live kernel, started where there is none; raise KernelError.
+
+        One that waits in a queue is given up where whoever wants it has `left`: raise StepperError.
+        """
         if self.kernel is not None:
             death = await self.kernel.death()
             if death is None:
                 await self._reached(self.kernel)
                 return self.kernel
             await self.end(f"the kernel died ({death.how})")
-        self.starting = True
+        self.starting, self.unwanted = True, False
         try:
-            self.kernel = kernel = await self.provider.start(self.place(environ, self.state.plan.kernel))
+            self.kernel = kernel = await self._started(self.place(environ, self.state.plan.kernel), left)
             kernel.hears = self.hears
         finally:
             self.starting = False
@@ -104,8 +114,27 @@ class Keeper:
             kernel.listen()
             await asyncio.sleep(0.1)
 
+    async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
+        start = asyncio.ensure_future(self.provider.start(place))
+        try:
+            while not start.done():
+                await asyncio.wait([start], timeout=LOOK_SECONDS)
+                if self.provider.queued and (self.unwanted or (left is not None and left.is_set())):
+                    break
+            else:
+                return start.result()
+        finally:
+            if not start.done():
+                start.cancel()
+                await asyncio.wait([start])
+        await self.provider.withdraw()
+        raise StepperError("interrupted while its kernel waited in a queue: nothing ran, and what waited was withdrawn")
+
     async def interrupt(self, reason: str) -> bool:
-        """Interrupt the cell that runs; return whether one did."""
+        """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
+        if self.queued:
+            self.unwanted = True
+            return True
         busy = self.kernel is not None and self.kernel.busy
         if self.kernel is not None and busy:
             await self.kernel.interrupt(reason)
@@ -133,8 +162,12 @@ class Keeper:
         """Return pid, state, memory and interpreter."""
         kernel = self.kernel
         if kernel is None:
+            queued = self.queued
+            if queued is not None:
+                return KernelStatus(state="queued", where=queued.text)
             return KernelStatus(state="starting" if self.starting else "none")
         busy = kernel.busy or self.state.running is not None
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         about = kernel.about()
-        return KernelStatus(about.pid, state, kernel.memory(), about.python)
+        where = about.where, about.left, about.trouble
+        return KernelStatus(about.pid, state, kernel.memory(), about.python, *where)

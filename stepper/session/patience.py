@@ -106,7 +106,8 @@ def goes_on(session: Session, call: Call) -> CellRan:
     running, kernel = standing.running(session), session.keeper.kernel
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
-        found = words.waits(running.name if running else "")
+        queued = session.keeper.queued
+        found = words.waits(running.name if running else "", queued.text if queued else "")
         return CellRan(session.name, "", "running", found.text, found.line, call=call.id)
     outputs = kernel.coming.outputs() if kernel and kernel.coming else []
     printed = outputs_text(outputs, words.LINES, "Last lines") or ["It has printed nothing yet."]

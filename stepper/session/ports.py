@@ -111,12 +111,12 @@ class About:
 class Queued:
     """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
 
-    `seconds` are those for which whoever wants it is to be held.
+    `seconds` are those for which whoever wants it is to be held; None where the place does not say.
     """
 
     text: str
     since: float
-    seconds: float
+    seconds: float | None
 
 
 class Coming(Protocol):

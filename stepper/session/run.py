@@ -18,6 +18,7 @@ from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import LANGUAGES, Session
 from stepper.words import brief
+from stepper.words.quotes import elsewhere
 from stepper.words.report import Ended
 
 
@@ -76,13 +77,15 @@ async def run_cell(
     work = work_on(session, cells, cell, keep_time)
     while True:
         try:
-            kernel = await session.keeper.get(caller.environ)
+            kernel = await session.keeper.get(caller.environ, caller.left)
         except KernelError as error:
             return _not_started(session, work, caller, error)
         if session.speaks_python and kernel.language not in ("", *LANGUAGES):
             why = f"{session.name} is a notebook in Python, and its kernel runs {one_line(kernel.language, 50)}"
             raise KernelError(f"{why}: the cell was NOT run", f"stepper use {session.name} --kernel NAME")
-        work.notes = [*session.take_notes(), *work.notes]
+        about = kernel.about()
+        beyond = brief.beyond(work.timeout, about.where, about.left)
+        work.notes = [*session.take_notes(), *work.notes, *beyond]
         if caller.left.is_set():
             raise StepperError("interrupted before the cell ran: whoever asked for it went away")
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
@@ -159,7 +162,8 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
 
 def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ended:
     """Return a run as the reports need it."""
-    state = session.state
+    state, kernel = session.state, session.keeper.kernel
+    about = kernel.about() if kernel else None
     return Ended(
         cell=work.cell,
         run=run,
@@ -173,6 +177,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
+        where=elsewhere(about.where, about.left, about.trouble) if about else "",
     )
 
 

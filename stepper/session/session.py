@@ -198,6 +198,11 @@ class Session:
         self.outputs.put_late(None if waits or kernel is None else kernel.models(), self.coming)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether what runs, or waits for its kernel, was handed on: nobody waits for it any more."""
+        return self.state.runs_on or (bool(self.keeper.queued) and any(call.handed for call in self.calls.values()))
+
+    @property
     def coming(self) -> Coming | None:
         """What has come of what runs, where that runs for some time already."""
         runs = self.waits_for is not None and time.monotonic() > self.began_at + SHOWN_SECONDS

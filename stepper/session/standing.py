@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import datetime, timezone
 
-from stepper.ground.errors import NotebookError, UsageError
+from stepper.ground.errors import KernelError, NotebookError, UsageError
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy import arrange, changes, ledger, plan
-from stepper.policy.model import Cell, Step, StepStatus, instant
+from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.handed import in_queue
 from stepper.words.quotes import paged
 from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
@@ -31,6 +33,7 @@ async def status(session: Session) -> answers.Status:
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
+    kernel = replace(kernel, trouble="; ".join(filter(None, (kernel.trouble, _hindered(session)))))
     return answers.Status(
         session.name,
         state.name,
@@ -42,6 +45,17 @@ async def status(session: Session) -> answers.Status:
         lost=state.lost,
         unheard=missed,
     )
+
+
+def _hindered(session: Session) -> str:
+    """Return why the next kernel can't start in the place that is named for it, '' where nothing is known of that."""
+    named = session.state.plan.kernel
+    try:
+        if (named or session.limits().kernel) != Limits.kernel:
+            session.keeper.place({}, named)
+    except (KernelError, UsageError) as error:
+        return f"its next kernel can't start: {error.message} ({error.hint})"
+    return ""
 
 
 def running(session: Session) -> answers.Running | None:
@@ -62,6 +76,8 @@ def running(session: Session) -> answers.Running | None:
 def shown(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
     now, plan = running(session), session.state.plan
+    if queued := session.keeper.queued:
+        return in_queue(queued.text)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
@@ -74,6 +90,8 @@ def waits(session: Session) -> str:
     now, name = running(session), one_line(session.name)
     if not session.lock.locked():
         return ""
+    if queued := session.keeper.queued:
+        return f"waiting for the kernel of {name}: {queued.text}"
     return f"waiting for {now.name} of {name}, running for {now.seconds:.0f} s" if now else f"waiting for {name}"
 
 

@@ -47,7 +47,7 @@ async def run(
             raise StepperError(f"nothing ran: {why}")
         notebook, state = session.mended().cells, session.state
         if which == "all":
-            await _fresh(session, "it was restarted for a run of all cells")
+            await _fresh(session, caller, "it was restarted for a run of all cells")
         cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
         if which == "stale":
             cells = arrange.stale(notebook, state.runs, state.ran, state.ran_ever)
@@ -69,8 +69,8 @@ async def restore(
         changed = next(iter(changes.not_run_yet(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
+        await _fresh(session, caller, "it was restarted to restore the notebook's state")
         session.log(events.Restored(at=now()))
-        await _fresh(session, "it was restarted to restore the notebook's state")
         gone = len(well.keys() - {cell.id for cell in notebook})
         ended = await _run(session, notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
@@ -79,8 +79,9 @@ async def restore(
         return answers.Restored(**vars(ended), gone=gone)
 
 
-async def _fresh(session: Session, why: str) -> None:
+async def _fresh(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
+    session.keeper.place(caller.environ, session.state.plan.kernel)  # where none may start, the old one stays
     await session.keeper.end(why)
     session.state.lost = ""
 
@@ -135,7 +136,7 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
         kernel = session.keeper.kernel
         if kernel is None and starts and not session.state.lost:
             session.read()  # none is begun for another language's
-            kernel = await session.keeper.get(caller.environ)
+            kernel = await session.keeper.get(caller.environ, caller.left)
         if kernel is None or await kernel.death() is not None:
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, f"stepper run {session.name}")
@@ -167,7 +168,8 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """End the kernel and start a fresh one; return whether there was one."""
+    """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
+    session.keeper.place(caller.environ, session.state.plan.kernel)
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
@@ -175,7 +177,7 @@ async def restart(session: Session, caller: Caller) -> bool:
             session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it
             session.log(events.Continued(at=now()))
-        await session.keeper.get(caller.environ)
+        await session.keeper.get(caller.environ, caller.left)
         return had
 
 
@@ -260,7 +262,7 @@ def _cell(session: Session, key: Key | None) -> Cell | None:
 async def change_plan(session: Session, change: Callable[[State], Plan]) -> answers.Planned:
     """Change the plan by a function that raises ValueError where it can't; return it. Raise UsageError."""
     # While what was handed on runs, nobody waits for its end to plan on: file and journal change in one go.
-    async with contextlib.nullcontext() if session.state.runs_on else session.turn():
+    async with contextlib.nullcontext() if session.goes_on else session.turn():
         try:
             changed = change(session.state)
         except ValueError as error:

@@ -11,7 +11,7 @@ from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
 from stepper.policy.state import Came, State
 from stepper.words import remedy
-from stepper.words.quotes import quote, words
+from stepper.words.quotes import about, elsewhere, quote, span, words
 from stepper.words.report import Report, bounded, left_out, seconds, step_name
 
 MARKS = {
@@ -178,6 +178,19 @@ def uncovered(name: str, line: str) -> Report:
     mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
     text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
+
+
+def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
+    """Return how a kernel stands, and where, if that is elsewhere."""
+    return ", ".join(filter(None, [state, elsewhere(where, left, trouble)]))
+
+
+def beyond(timeout: float, where: str, left: float | None) -> list[str]:
+    """Return that a cell may run for longer than its kernel's walltime, in a list; empty where it may not."""
+    if left is None or timeout <= left:
+        return []
+    reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
+    return [f"{reach}, of which {about(left)} are left: what runs then is lost with the kernel"]
 
 
 def waits(reason: str, command: str) -> Report:

@@ -64,6 +64,35 @@ def waits(name: str, behind: str) -> Report:
     return Report(text, f"▶ the cell waits in line behind {behind}")
 
 
+def in_queue(text: str) -> str:
+    """Return that a cell has not run because its kernel waits in a queue; `text` is what the queue tells."""
+    return f"queued: {one_line(text, LAST * 3)}: the cell has NOT run; it runs when the job starts"
+
+
+def queued(name: str, text: str) -> Report:
+    """Return what is read at once of a cell whose kernel waits in a queue."""
+    told = (
+        f"stepper: {in_queue(text)}. You are woken with its report when it has run, so this turn may end. What can be"
+        f" done meanwhile: {MEANWHILE}; code cells of {one_line(name)} wait for the same job. What ends the wait, and"
+        f" withdraws the job: {ENDS}; Esc does not."
+    )
+    return Report(told, f"▶ {in_queue(text)} · you may go on; `stop the cell` withdraws it")
+
+
+def still_queued(name: str, text: str, wakes: bool) -> str:
+    """Return what a session reads at its start of a cell whose kernel still waits in a queue."""
+    return f"stepper: a cell of {one_line(name)}: {in_queue(text)}: {WOKEN if wakes else OTHERS}."
+
+
+def refused_for_queue(name: str, text: str, wakes: bool) -> str:
+    """Return why no code cell is written while one waits for its kernel."""
+    return (
+        f"A cell of {one_line(name)} waits for its kernel ({one_line(text, LAST * 3)}): this code cell was NOT written;"
+        f" {WOKEN if wakes else OTHERS}. What can be done meanwhile: {MEANWHILE}. What withdraws it: {ENDS}."
+        " `queue: true` in .stepper/config.yaml lets cells wait in line."
+    )
+
+
 def refused(name: str, runs: str, took: float, till: str, wakes: bool) -> str:
     """Return why no code cell is written while one that was handed on runs."""
     return (

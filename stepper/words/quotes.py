@@ -141,6 +141,12 @@ def about(seconds: float) -> str:
     return f"{max(1, round(seconds / 60))} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def elsewhere(where: str, left: float | None, trouble: str) -> str:
+    """Return where a kernel is that is not this machine's, what is left of its walltime, what stands between."""
+    told = f"{one_line(where, 200)}" + (f", {about(left)} of its walltime left" if left is not None else "")
+    return "; ".join(filter(None, [told, one_line(trouble, 300)]))
+
+
 def paged(outputs: Sequence[dict[str, Any]]) -> list[str]:
     """Return all text of a cell's outputs behind `| `, in pages of at most `PAGE` characters, cut at lines."""
     text = "".join(map(text_of, outputs))

@@ -58,6 +58,7 @@ class Ended:
     seen: Sequence[str] = ()  # pictures and other rich outputs
     met: bool = False  # the step's criterion was looked at, and holds
     unmet: str = ""  # in what it is false
+    where: str = ""  # its kernel is, where that is elsewhere
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
     @property
@@ -189,6 +190,7 @@ def of_run(ended: Ended) -> Report:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += _notes(ended)
+    parts += [f"Kernel: {ended.where}."] if ended.where else []
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
@@ -252,7 +254,7 @@ def person_line(ended: Ended, first: str = "", doubts: Sequence[str] = ()) -> st
     if run.outcome not in (Outcome.OK, Outcome.CANCELLED):
         told = ": ".join(error_of(ended))
     took = "found before it ran" if ended.held else seconds(run.duration_s)
-    parts = [first + where, one_line(told, 160), took]
+    parts = [first + where, one_line(told, 160), took, *filter(None, [ended.where])]
     shown = ""
     if run.verdict is Verdict.FINE:
         doubts = [*doubts, *ended.doubts]

@@ -11,6 +11,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.ssh.far import CHANNELS
 from stepper.kernel.ssh.kernel import SshProcess
@@ -56,7 +57,7 @@ class SshKernels:
             "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
         }  # fmt: skip
-        private.replace(self.record, json.dumps(told).encode())  # before anybody waits for it
+        records.write(self.record, told)  # before anybody waits for it
         kernel = LiveKernel(SshProcess(told, link, self.record), self.parts)
         try:
             await link.open(told["ports"])

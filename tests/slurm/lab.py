@@ -1,0 +1,148 @@
+"""A real SLURM on loopback: started, asked, broken and ended. `cluster` is its fixture, one for each pytest process.
+
+Whoever has the fixture finds SLURM's commands configured by SLURM_CONF in the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import debian
+from tests.npm import Unavailable, unavailable
+
+UP = Path(__file__).with_name("slurm-up.sh")
+PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
+
+
+class Lab:
+    """One cluster with its nodes n1, n2, …: everything of it lies in `folder`, and goes with it."""
+
+    def __init__(self, nodes: int = 2, **settings: str) -> None:
+        """Start it; the settings are those of `slurm-up.sh` (CGROUP="1", CPUS, MEM in MiB: of each node)."""
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm"))
+        self.conf = str(self.folder / "slurm.conf")
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.environ = {**os.environ, "SLURM_CONF": self.conf}
+        told = {"SLURM_LAB": str(self.folder), "SLURM_LAB_PORT": str(_ports(nodes + 1))}
+        told |= {f"SLURM_LAB_{name}": value for name, value in settings.items()}
+        done = subprocess.run(
+            [UP, str(nodes)], env={**self.environ, **told}, timeout=300, stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        if done.returncode:
+            self.stop()
+            raise RuntimeError(f"SLURM did not start: {done.stdout[-3000:]}")
+
+    def ask(self, *command: str, check: bool = True) -> str:
+        """Run one of SLURM's commands; return what it prints."""
+        done = subprocess.run(
+            ["timeout", "20", *command], env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def jobs(self, *flags: str) -> dict[int, str]:
+        """Return the state of each job that waits or runs (with `-t all` of each that SLURM remembers), by its id."""
+        rows = (line.split() for line in self.ask("squeue", "-h", "-o", "%i %T", *flags).splitlines())
+        return {int(job): state for job, state in rows}
+
+    def empty(self, seconds: float = 20) -> bool:
+        """Wait until no job waits or runs; return whether that is so."""
+        end = time.monotonic() + seconds
+        while (jobs := self.jobs()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return not jobs
+
+    def node_of(self, job: int) -> str:
+        """Return the node on which a job runs."""
+        return self.ask("squeue", "-h", "-j", str(job), "-o", "%N").strip()
+
+    def fail(self, node: str) -> None:
+        """Kill a node's slurmd: SLURM calls the node down 20 s later, its jobs NODE_FAIL, and they go on all the same."""
+        os.kill(self._pid(f"slurmd-{node}"), signal.SIGKILL)
+
+    def mend(self, node: str) -> None:
+        """Start a node's slurmd again; wait until it may be used."""
+        subprocess.run(["/usr/sbin/slurmd", "-N", node, "-f", self.conf], env=self.environ, check=True, timeout=20)
+        end = time.monotonic() + 30
+        while self.ask("sinfo", "-h", "-n", node, "-o", "%t").strip() not in ("idle", "mix") and time.monotonic() < end:
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have the controller give no answer."""
+        pid = self._pid("slurmctld")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def _pid(self, daemon: str) -> int:
+        return int((self.folder / "run" / f"{daemon}.pid").read_text())
+
+    def stop(self) -> None:
+        """End its jobs and daemons, whatever state they are in; remove its folder."""
+        for _ in range(3):  # a daemon may be about to start a step
+            found = [each for each in psutil.process_iter() if self._is_its_own(each)]
+            for each in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            psutil.wait_procs(found, 5)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _is_its_own(self, process: psutil.Process) -> bool:
+        try:
+            environ = process.environ()
+            its_own = environ.get("SLURM_CONF") == self.conf
+            return its_own and (process.name() in DAEMONS or "SLURM_JOB_ID" in environ)
+        except psutil.Error:
+            return False
+
+
+def _ports(count: int) -> int:
+    """Return the first of as many ports in a row that are free now."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            first = 0
+            for number in range(count):
+                tried = stack.enter_context(socket.socket())
+                tried.bind(("127.0.0.1", first and first + number))
+                first = first or tried.getsockname()[1]
+            return int(first)
+
+
+def started(**how: Any) -> Lab:
+    """Return a cluster of one's own; raise Unavailable where there can be none."""
+    if os.geteuid() != 0:
+        raise Unavailable("only root starts SLURM")
+    for program, package in PACKAGES.items():
+        debian.installed(program, package)
+    return Lab(**how)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Lab]:
+    """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
+    try:
+        lab = started()
+    except Unavailable as reason:
+        unavailable(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", lab.conf)
+        yield lab
+    lab.stop()

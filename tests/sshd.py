@@ -1,0 +1,121 @@
+"""An sshd of our own on loopback: its keys, its configuration and that of `ssh` in one folder, which is all it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stepper.policy import kernels
+from tests import debian
+
+
+class Host:
+    """A host named `box`, and by any other name: `ssh -F CONFIG NAME` reaches this machine by its own sshd.
+
+    Raises Unavailable where there is no sshd and none can be installed.
+    """
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        self.program = debian.installed("sshd", "openssh-server")
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
+        self.folder, self.client, self.user = folder, folder / "ssh_config", getpass.getuser()
+        for name in ("host", "user", "other"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        (folder / "authorized").write_text((folder / "user.pub").read_text())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.client.write_text(
+            f"Host *\n HostName 127.0.0.1\n Port {self.port}\n User {self.user}\n IdentityFile {folder}/user\n"
+            f" IdentitiesOnly yes\n UserKnownHostsFile {folder}/known\n GlobalKnownHostsFile /dev/null\n"
+            " StrictHostKeyChecking yes\n"
+        )
+        self.known("host")
+        self.start(**options)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a test in another process needs of it."""
+        return {
+            "config": str(self.client), "port": self.port, "user": self.user,
+            "user_key": str(self.folder / "user"), "known_hosts": str(self.folder / "known"),
+        }  # fmt: skip
+
+    def start(self, **options: str) -> None:
+        """Listen, with further options of sshd_config; return when it answers."""
+        usual = {
+            "Port": self.port, "ListenAddress": "127.0.0.1", "HostKey": self.folder / "host", "StrictModes": "no",
+            "AuthorizedKeysFile": self.folder / "authorized", "PidFile": self.folder / "pid", "UsePAM": "no",
+            "PasswordAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": "100", "MaxStartups": "100",
+        }  # fmt: skip
+        lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
+        (self.folder / "sshd_config").write_text("".join(lines))
+        with (self.folder / "sshd.log").open("ab") as log:
+            self.sshd = subprocess.Popen([self.program, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log)
+        until = time.monotonic() + 20
+        while time.monotonic() < until and self.sshd.poll() is None:
+            with socket.socket() as tried:
+                if not tried.connect_ex(("127.0.0.1", self.port)):
+                    return
+            time.sleep(0.02)
+        self.stop()
+        raise AssertionError("sshd does not listen:\n" + (self.folder / "sshd.log").read_text())
+
+    def lines(self) -> list[psutil.Process]:
+        """The processes of the lines that stand; what outlives its line is not among them."""
+        try:
+            return psutil.Process(self.sshd.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def cut(self) -> None:
+        """Cut each line from its far end, as a network that fails does; the next one is taken."""
+        for process in self.lines():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def stop(self) -> None:
+        """Go away: no line stands, none is taken. What runs there, lives on."""
+        lines = self.lines()
+        self.sshd.kill()
+        self.sshd.wait()
+        for process in lines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def known(self, key: str) -> None:
+        """Have the user know the host by that key; '' for by none."""
+        told = f"[127.0.0.1]:{self.port} {(self.folder / f'{key}.pub').read_text()}" if key else ""
+        (self.folder / "known").write_text(told)
+
+    def place(self, **more: Any) -> kernels.Place:
+        """The place that `box: {ssh: …}` names, with further keys."""
+        return place(self.facts, **more)
+
+
+def place(facts: Mapping[str, Any], **more: Any) -> kernels.Place:
+    """The place that `box: {ssh: …}` names, with further keys, of the host of which these are the facts."""
+    where = {"host": "box", "python": sys.executable, **more}
+    return kernels.read({"box": {"ssh": {**where, "extra": ["-F", facts["config"], *where.get("extra", [])]}}})["box"]
+
+
+@contextlib.contextmanager
+def running(folder: Path, **options: str) -> Iterator[dict[str, Any]]:
+    """An sshd with all its files in that folder, for as long as it is needed; its facts."""
+    host = Host(folder, **options)
+    try:
+        yield host.facts
+    finally:
+        host.stop()
