@@ -155,7 +155,7 @@ def test_numbers_buffers_and_large_texts_come_as_they_are(room: Room) -> None:
     )
     assert done.outcome is Outcome.OK, done
     assert done.outputs[0]["data"]["application/json"]["n"] == 12345678901234567890
-    assert text(done).count('ä') == 300_000
+    assert text(done).count("ä") == 300_000
     assert done.widgets is not None and "AAECAwQF" in json.dumps([*done.widgets.states.values()])
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
+from stepper.kernel import records
 from stepper.kernel.jupyter.kernel import LOOK_SECONDS, JupyterProcess
 from stepper.kernel.jupyter.server import GONE, Server
 from stepper.kernel.live import LiveKernel
@@ -29,8 +29,10 @@ class JupyterKernels:
 
     queued: Queued | None = None  # it waits in no queue
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.record, self.parts = record, parts
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str], environ: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self.record, self.parts, self.environ = record, parts, environ
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
@@ -39,7 +41,7 @@ class JupyterKernels:
             await self.withdraw()
         except KernelError as error:  # where it is this server, what follows fails, too
             log.warning("%s", error.message)
-        server, told = Server(place.at.where, place.environ), {
+        server, told = Server(place.at.where, lambda: {**self.environ(), **place.environ}), {
             "kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition), "kernel": "",
             "session": uuid.uuid4().hex,
         }  # fmt: skip
@@ -76,7 +78,7 @@ class JupyterKernels:
 
     def _keep(self, told: Mapping[str, Any]) -> None:
         try:
-            private.replace(self.record, json.dumps(told).encode())
+            records.write(self.record, told)
         except OSError as error:
             raise KernelError(f"the kernel's record can't be written: {error.strerror}", "df -h .stepper") from error
 
@@ -100,7 +102,7 @@ class JupyterKernels:
                 return None
             place = kernels.read({told["name"]: told["definition"]})[told["name"]]
             assert isinstance(place.where, Jupyter)  # its definition names that kind
-            return JupyterProcess(told, Server(place.where, os.environ), self.record)
+            return JupyterProcess(told, Server(place.where, self.environ), self.record)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -127,5 +129,5 @@ async def specs(server: Server) -> list[str]:
 async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
     """Return the kernelspecs of a server; raise KernelError where it can't be reached."""
     assert isinstance(place.where, Jupyter)
-    found = await specs(Server(place.where, environ))
+    found = await specs(Server(place.where, lambda: environ))
     return [f"kernelspecs: {', '.join(found)}"] if found else []

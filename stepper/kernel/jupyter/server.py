@@ -13,7 +13,7 @@ import shlex
 import ssl
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,9 +54,9 @@ class Answer:
 
 
 class Server:
-    """One server; `environ` holds the token's variable, where that is what names it."""
+    """One server; `environ` returns what holds the token's variable, where that is what names it."""
 
-    def __init__(self, where: Jupyter, environ: Mapping[str, str]) -> None:
+    def __init__(self, where: Jupyter, environ: Callable[[], Mapping[str, str]]) -> None:
         self.where, self.environ = where, environ
         self.base = where.url.rstrip("/")
         self.client = SimpleAsyncHTTPClient(force_instance=True)
@@ -135,7 +135,7 @@ class Server:
         """Return the token; '' where none is named. Raise KernelError where it is not there, or is none."""
         where = self.where
         if not self.kept and where.token_env:
-            if not (found := self.environ.get(where.token_env, "")):
+            if not (found := self.environ().get(where.token_env, "")):
                 why = f"the variable {where.token_env}, which is to hold a token, is not set"
                 raise KernelError(why, f"export {where.token_env}=…")
             self.kept = found.strip()
