@@ -87,6 +87,7 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Proje
     beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
     assert beyond in long.answer.text and "30 min are left" in long.answer.text
 
+
 def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")
