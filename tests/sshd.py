@@ -61,7 +61,7 @@ class Host:
             "Port": self.port, "ListenAddress": "127.0.0.1", "HostKey": self.folder / "host", "StrictModes": "no",
             "AuthorizedKeysFile": self.folder / "authorized", "PidFile": self.folder / "pid", "UsePAM": "no",
             "PasswordAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": "100", "MaxStartups": "100",
-            "SetEnv": f"HOME={self.home}",  # what the user's own shell runs at its start is not ours
+            "SetEnv": f"HOME={self.home}",  # what the user's own shell runs at its start is not ours: it may wait
         }  # fmt: skip
         lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
         (self.folder / "sshd_config").write_text("".join(lines))

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from stepper.cli import present
 from stepper.daemon import config
+from stepper.daemon import kernels as looks
 from stepper.ground.errors import UsageError
 from stepper.policy import kernels, plan
 from stepper.policy.model import Limits, Plan
 from stepper.setup import trust
+from tests import places
 from tests.conftest import Notebook, Project, code, scratch
-from tests.test_languages import BASH, lacks
 
 EXAMPLE = """
 kernels:
@@ -82,6 +93,20 @@ def test_the_places_are_read_as_they_stand() -> None:
         ("kernels:\n  a: {kernelspec: ../x}", 2, "the name of a kernelspec", ""),
         ("kernels:\n  r: {kernelspec: ir}\nkernel: gpu", 3, "`kernel: gpu` is none of `kernels:` (r, local)", ""),
         ("kernel: ", 1, "the name of one of `kernels:`", ""),
+        ("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: x}\n  a: {kernelspec: y}", 4, "`a` stands in line 2 already", ""),
+        ("kernels:\n  a:\n    ssh:\n      host: x\n      host: y", 5, "`host` stands in line 4 already", ""),
+        ("kernels:\n  r: {kernelspec: ir}\n  on: {kernelspec: ir}", 3, "`kernels.True` is no name for a place", ""),
+        ("kernels:\n  a:\n    slurm:\n      8: x", 4, "`kernels.a.slurm.8` is not known here", ""),
+        ("kernels:\n  a:\n    slurm:\n      cpus: true", 4, "a whole number above 0, not True", ""),
+        ("kernels:\n  a:\n    slurm:\n      queue_seconds: .nan", 4, "a number of seconds, a day at most", ""),
+        ("kernels:\n  a:\n    slurm:", 3, "must be a mapping; its keys: partition, ", ""),
+        ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),
+        ("kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}", 3, "nothing stands behind `?` or `#`", ""),
+        ("kernels:\n  a:\n    jupyter:\n      url: http://x/\n      token_env: s3cret-pw", 5, "the name of an environment v", ""),
+        ("kernels:\n  a:\n    jupyter:\n      url: http://x/\n      headers:\n        Authorization: token s3cret", 6,
+         "`kernels.a.jupyter.headers.Authorization` what proves who you are does not belong", "token_env"),
+        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', headers: {'X Y': s3cret}}", 3, "a mapping of headers' names", ""),
+        ("kernels:\n  a:\n    jupyter: {url: 'http://x/', env: {KERNEL_USERNAME: 5}}", 3, "a mapping of variables' names", ""),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str, hint: str) -> None:
@@ -91,6 +116,40 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, said: str, h
     assert hint in wrong.value.hint and "s3cret" not in str(wrong.value) and "pw" not in str(wrong.value)
 
 
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | st.text(max_size=8) | st.binary(max_size=4)
+    | st.sampled_from(["gpu", "4:00:00", "32G", "http://x/", "ssh", "-x", "~", "/a", "\x1b[1m", "x" * 500]),
+    lambda held: st.lists(held, max_size=2) | st.dictionaries(st.text(max_size=4) | st.integers(), held, max_size=2),
+    max_leaves=3,
+)  # fmt: skip
+KEYS = sorted({key for _, rules in kernels.RULES.values() for key in rules})
+PLACES = st.dictionaries(
+    st.sampled_from(["a", "b-c", "local", "on", " ", "ü"]) | st.integers(),
+    ODD | st.dictionaries(
+        st.sampled_from([*kernels.KINDS, "docker"]), ODD | st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),
+        max_size=2,
+    ),
+    max_size=3,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(PLACES | ODD, ODD | st.sampled_from(["a", "local"]))
+def test_no_configuration_is_more_than_refused(places: Any, named: Any) -> None:
+    """Whatever stands there is read, or refused with its line: no other error, nothing that a terminal obeys."""
+    text = yaml.safe_dump({"kernels": places, "kernel": named}, allow_unicode=True)
+    try:
+        limits = config.parse(text, "config.yaml")
+    except UsageError as wrong:
+        assert (found := re.match(r"config\.yaml, line (\d+): ", wrong.message)), wrong.message
+        assert 1 <= int(found[1]) <= text.count("\n") and "\x1b" not in wrong.message + wrong.hint
+        assert len(wrong.message) < 1000
+    else:
+        assert limits.kernel == "local" or limits.kernel in limits.kernels
+        for place in limits.kernels.values():
+            assert "\n" not in kernels.about(place)
+
+
 def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     made = Plan("p", (plan.step(1, "Load"),), "gpu")
     assert plan.from_json(plan.to_json(made)) == made
@@ -98,12 +157,65 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
 
 
+def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"kind": "ssh", "accepted": True, "usual": False, "why": "", "offers": [], "mend": ""}
+    places = [
+        {**told, "name": "local", "about": "/p/.venv/bin/python", "reachable": True, "usual": True},
+        {
+            **told,
+            "name": "gpu",
+            "about": "a SLURM job, partition gpu, time 4:00:00",
+            "reachable": True,
+            "offers": ["n"],
+        },
+        {**told, "name": "hub", "about": "x", "reachable": False, "why": "it is \x1b[1mdown\n", "mend": "ping hub"},
+        {**told, "name": "box", "about": "y", "reachable": None, "why": "not accepted", "mend": "stepper trust"},
+    ]
+    shown = present.PRESENT["kernels"].text(places)
+    assert shown.splitlines() == [
+        "✓ local  /p/.venv/bin/python (the project's)", "✓ gpu    a SLURM job, partition gpu, time 4:00:00", "         n",
+        "✗ hub    x", "         it is down", "         mend: ping hub",
+        "· box    y", "         not accepted", "         mend: stepper trust",
+    ]  # fmt: skip
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n" in present.PRESENT["kernels"].text(places)
+    monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
+    assert present.PRESENT["kernels"].text(places) == shown
+
+
+def test_places_are_looked_at_at_once_and_not_for_ever(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three hosts that take a call and say nothing, one that nobody accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.listen(10)
+        port = silent.getsockname()[1]
+        flags = json.dumps(["-F", "none", "-p", str(port)])
+        places = "".join(f"  {name}: {{ssh: {{host: 127.0.0.1, extra: {flags}}}}}\n" for name in ("a", "b", "c"))
+        project.config(f"kernels:\n{places}")
+        trust.trust(project.paths)
+        project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
+        monkeypatch.setattr("stepper.daemon.kernels.LOOK_SECONDS", 0.5)
+        limits = config.load(project.paths)
+        began = time.monotonic()
+        listed = asyncio.run(looks.named(project.paths, limits, dict(os.environ)))
+        assert time.monotonic() - began < 10
+    assert [(place.name, place.reachable) for place in listed] == [
+        ("a", False),
+        ("b", False),
+        ("c", False),
+        ("d", None),
+    ]
+    assert listed[0].why == "it did not answer within 0.5 s" and listed[3].mend == "stepper trust"
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project with bash's kernel installed for its user, and one daemon for all tests."""
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "jupyter/kernels/bash").mkdir(parents=True)
-    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(BASH))
+    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(places.BASH_KERNEL))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
         yield from scratch(folder / "repo")
@@ -222,8 +334,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 @pytest.mark.nightly
 def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
-    if why := lacks("r"):
-        pytest.skip(why)
+    places.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
@@ -238,12 +349,35 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
 
 
+def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
+    project.config("kernels: {it: {kernelspec: cobol}}\n")
+    trust.trust(project.paths)
+    said = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
+    assert "'cobol' is not installed; installed: " in said and "bash" in said
+
+
 def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(project: Project, shell: Notebook) -> None:
     shell.insert("x=5")
     project.config("")
     assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
+    told = project.json("status")["kernel"]
+    assert told["state"] == "idle" and "its next kernel can't start" in told["trouble"]
+    assert "none of `kernels:`" in told["trouble"] and "stepper use NOTEBOOK --kernel NAME" in told["trouble"]
     said = project.stepper("restart", shell.path.stem, check=1).stderr
-    assert "'sh', which is none of `kernels:`" in said
+    assert "'sh', which is none of `kernels:`" in said and "stepper use NOTEBOOK --kernel NAME" in said
+    assert "| 5" in shell.insert("echo $x")[1].text  # nothing was given up for one that can't start
+    project.kill_daemon()
+    assert "| 5" in shell.insert("echo $x")[1].text
+
+
+def test_a_place_that_is_another_now_is_the_next_kernels(project: Project, shell: Notebook) -> None:
+    shell.insert("x=5")
+    project.config("kernels: {sh: {ssh: {host: evil}}}\n")
+    assert "| 5" in shell.insert("echo $x")[1].text
+    assert "was not accepted by you (stepper trust)" in project.json("status")["kernel"]["trouble"]
+    assert "was not accepted" in project.stepper("restart", shell.path.stem, check=1).stderr
+    project.config("kernels: {sh: {kernelspec: bash}}\n")
+    assert project.json("status")["kernel"]["trouble"] == "" and "| 5" in shell.insert("echo $x")[1].text
 
 
 def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:

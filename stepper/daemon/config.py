@@ -54,6 +54,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_cell_timeout_seconds": NUMBER,
     "report_after_seconds": NUMBER,
     "heartbeat_seconds": NUMBER,
+    "queue_seconds": NUMBER,
     "queue": FLAG,
     "max_retries": WHOLE,
     "network_retries": WHOLE,
@@ -88,6 +89,7 @@ def parse(text: str, name: str) -> Limits:
                 raise UsageError(f"{name}, line {token.start_mark.line + 1}: an alias (*) has no place here")
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
+        _once(node, name)
         data = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -118,6 +120,17 @@ def parse(text: str, name: str) -> Limits:
     return Limits(**values)
 
 
+def _once(node: yaml.Node | None, name: str) -> None:
+    """Raise UsageError where a key stands twice: YAML would take the last one without a word."""
+    seen: dict[Any, int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line, told = key.start_mark.line + 1, str(key.value)
+        if told in seen:
+            raise UsageError(f"{name}, line {line}: `{one_line(told, 100)}` stands in line {seen[told]} already")
+        seen[told] = line
+        _once(value, name)
+
+
 def _put_kernels(values: dict[str, Any], node: yaml.Node | None, name: str, lines: dict[str, int]) -> None:
     """Put the places where kernels may run in the place of what names them; raise UsageError with the line."""
     from stepper.policy import kernels
@@ -138,10 +151,11 @@ def _put_kernels(values: dict[str, Any], node: yaml.Node | None, name: str, line
 
 def _line(node: yaml.Node | None, path: Sequence[str]) -> int:
     """Return the line in which the last of these keys stands, as far as they lead."""
-    line = 1
+    line, read = 1, yaml.SafeLoader("")
     for key in path:
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        held = next(((name, value) for name, value in pairs if name.value == key), None)
+        # a name as it reads: `on` is True
+        held = next(((name, value) for name, value in pairs if str(read.construct_object(name))[:100] == key), None)
         if held is None:
             break
         line, node = held[0].start_mark.line + 1, held[1]

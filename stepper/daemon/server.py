@@ -34,8 +34,8 @@ from stepper.ground.errors import DaemonError, StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import payload
 from stepper.hook.start import locked
+from stepper.kernel import providers
 from stepper.kernel.late import Late
-from stepper.kernel.providers import AnyPlace
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.session import answers, calls, standing, steering
@@ -80,11 +80,11 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            AnyPlace(
+            providers.AnyPlace(
                 os.path.join(self.paths.kernels, store + ".json"),
                 self.paths.runtime,
                 diagnosis.PARTS,
-                self.paths.accepts_kernel,
+                lambda: workspace.environ,
             ),
             workspace.config.limits,
             lambda environ, kernel: workspace.place(path, environ, kernel),
@@ -106,7 +106,7 @@ class Daemon:
         private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._look())]
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile())]
         await self.ending.wait()
         for task in tasks:
             task.cancel()
@@ -131,6 +131,13 @@ class Daemon:
         self._show([])
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
+
+    async def _reconcile(self) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+        with contextlib.suppress(StepperError, OSError):
+            places = self.workspace.config.limits().kernels.values()
+            accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
+            await providers.reconcile(accepted, self.paths.runtime, self.paths.kernels, os.environ)
 
     async def _look(self) -> None:
         """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
@@ -243,7 +250,7 @@ class Daemon:
         def keep(told: bytes) -> None:
             writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
 
-        given = wire.unpack_environ(environ)
+        given = self.workspace.environ = wire.unpack_environ(environ)
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
         caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)

@@ -146,6 +146,10 @@ class Channels:
             pass
         return now < self.beat_at + BEAT_SECONDS
 
+    def came(self, request: str) -> int:
+        """Return 0: they are not counted."""
+        return 0
+
     def send(
         self,
         kind: str,

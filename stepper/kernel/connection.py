@@ -39,6 +39,11 @@ class Connection:
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+        return self.process.away
+
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
         try:
@@ -84,14 +89,15 @@ class Connection:
         if self.busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
-        elif self.process.down:
+        elif self.process.away:
             self.owed = self.owed or reason
 
     async def reached(self) -> None:
         """Return once something reaches it, or it is known to be dead; raise LineDownError."""
-        while self.process.down and await self.death() is None:
-            if self.process.down > PATIENCE_SECONDS:
-                raise LineDownError(self.about().trouble)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while (why := self.process.away) and await self.death() is None:
+            if time.monotonic() > until:
+                raise LineDownError(why)
             await asyncio.sleep(0.02)
 
     async def wait_death(self) -> Death | None:

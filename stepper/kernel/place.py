@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from stepper.kernel.channels import Channels
+from stepper.kernel.messages import Message
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
@@ -60,22 +60,68 @@ class Guard:
         )
 
 
+class Inbox(Protocol):
+    """The incoming messages of one channel. `unread` counts those that could not be read and are not yet told."""
+
+    unread: int
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+
+    def messages(self) -> Iterator[Message]:
+        """Return the messages that are there, those of a burst at most."""
+
+
+class Channels(Protocol):
+    """The way to a kernel, whatever carries its messages."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages come and go."""
+
+    @property
+    def iopub(self) -> Inbox:
+        """What the kernel publishes; only while it is open."""
+
+    @property
+    def shell(self) -> Inbox:
+        """What it replies."""
+
+    def open(self) -> None:
+        """Have messages come and go."""
+
+    def close(self) -> None:
+        """Have none come any more; whoever waits for one goes on."""
+
+    def send(
+        self, kind: str, content: Message, metadata: Message | None = None, request: str = "",
+        parent: Message | None = None,
+    ) -> str:  # fmt: skip
+        """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
+
+    def came(self, request: str) -> int:
+        """Return how many messages of a request the kernel has published here; 0 where that is not counted."""
+
+
 class Process(Protocol):
     """A kernel's process where it runs: signalled, watched, measured. `ended` is its death as far as it is known."""
 
     id: str
     ended: Death | None
-    channels: Channels
     log: str  # where what it writes is kept
     stack: str  # the file, on its machine, into which the helper is to write samples
 
     @property
-    def cuts(self) -> int:
-        """How often the line to it was cut, and is back: what was said meanwhile is lost on the way."""
+    def channels(self) -> Channels:
+        """The way to it."""
 
     @property
-    def down(self) -> float:
-        """For how many seconds nothing has reached it, which says nothing of its life; 0 while the line stands."""
+    def cuts(self) -> int:
+        """How often the line to it was cut: what was said meanwhile may be lost on the way."""
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
     def about(self) -> About:
         """Return what it is: its interpreter, and its process where that is of this machine."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
@@ -29,15 +30,23 @@ def _slurm(*given: Any) -> KernelProvider:
     return SlurmKernels(*given)
 
 
+def _jupyter(*given: Any, environ: Callable[[], Mapping[str, str]]) -> KernelProvider:
+    from stepper.kernel.jupyter.kernels import JupyterKernels
+
+    return JupyterKernels(*given, environ=environ)
+
+
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
-PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
+PLACES: dict[str, Callable[..., KernelProvider]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
     "ssh": _ssh,
     "slurm": _slurm,
+    "jupyter": _jupyter,
 }
 
+LOCAL = "local"
 PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 
@@ -59,9 +68,15 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
 
         return await kernels.look(place)
     if place.kind == "slurm":
-        from stepper.kernel.slurm import queue
+        from stepper.kernel.slurm import kernels as jobs
+        from stepper.policy.kernels import Slurm
 
-        return await queue.Queue(environ).partitions()
+        assert isinstance(place.where, Slurm)  # its kind says so
+        return await jobs.look(place.where, environ)
+    if place.kind == "jupyter":
+        from stepper.kernel.jupyter import kernels as servers
+
+        return await servers.look(place, environ)
     raise unknown(place.kind)
 
 
@@ -73,18 +88,33 @@ def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
     return specs.named(place.where.kernelspec, environ, python)
 
 
+async def reconcile(places: Iterable[Place], runtime: str, records: str, environ: Mapping[str, str]) -> None:
+    """End what former daemons started there for this project and no record tells of; raise KernelError."""
+    if any(place.kind == "slurm" for place in places):
+        from stepper.kernel.slurm import kernels as jobs
+
+        await jobs.reconcile(runtime, records, environ)
+
+
 def unknown(kind: str) -> KernelError:
     """Return the error on a kind of place whose provider there is not."""
     return KernelError(f"this version of stepper starts no kernels in places of the kind `{kind}`")
 
 
 class AnyPlace:
-    """One notebook's kernel, wherever it is to run; where the last one does, its record tells."""
+    """One notebook's kernel, wherever it is to run; where the last one does, its record tells.
+
+    `environ` is the environment of whoever asked last: where a token is, which no record has.
+    """
 
     def __init__(
-        self, record: str, runtime: str, parts: Mapping[str, str], accepts: Callable[[Any], bool] = bool
+        self,
+        record: str,
+        runtime: str,
+        parts: Mapping[str, str],
+        environ: Callable[[], Mapping[str, str]] = lambda: os.environ,
     ) -> None:
-        self.record, self.given, self.accepts = record, (record, runtime, parts), accepts
+        self.record, self.given, self.environ = record, (record, runtime, parts), environ
         self.starts: KernelProvider | None = None  # what starts one now
 
     @property
@@ -94,12 +124,12 @@ class AnyPlace:
 
     async def start(self, place: KernelPlace) -> Kernel:
         """Start a kernel and return it when it is ready; raise KernelError."""
-        kind = place.at.kind if place.at else "local"
+        kind = place.at.kind if place.at else LOCAL
         if kind not in PLACES:
             raise unknown(kind)
-        if self._recorded()[0] != kind:
+        if self._recorded() != kind:
             await self.withdraw()  # a job may wait for it elsewhere
-        self.starts = PLACES[kind](*self.given)
+        self.starts = self._provider(kind)
         try:
             return await self.starts.start(place)
         finally:
@@ -107,23 +137,35 @@ class AnyPlace:
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
-        kind, definition = self._recorded()
-        if kind not in PLACES:
-            return Death(f"the record {self.record} tells of a place of the kind {kind!r:.100}, unknown here")
-        if definition is not None and not self.accepts(definition):
-            return Death(f"the record {self.record} tells of a place that was not accepted by you")
-        return await PLACES[kind](*self.given).attach()
+        kind = self._recorded()
+        if not kind:
+            return Death(f"the record {self.record} was not written by stepper, for you and there: nothing is asked")
+        return await self._provider(kind).attach()
 
     async def withdraw(self) -> None:
         """End what was asked for and is no kernel yet; raise KernelError."""
-        kind, definition = self._recorded()
-        if kind in PLACES and definition is not None and self.accepts(definition):
-            await PLACES[kind](*self.given).withdraw()
+        if kind := self._recorded():
+            return await self._provider(kind).withdraw()
+        try:
+            private.remove(self.record)
+        except OSError as error:
+            raise KernelError(f"{self.record} can't be removed: {error.strerror}") from error
 
-    def _recorded(self) -> tuple[str, Any]:
-        """Return the kind and the definition of the place that the record tells of; what can't be read is local."""
+    def _provider(self, kind: str) -> KernelProvider:
+        return PLACES[kind](*self.given, **({"environ": self.environ} if kind == "jupyter" else {}))
+
+    def _recorded(self) -> str:
+        """Return the kind of the place that the record tells of, '' where it is not of ours.
+
+        One of this machine is known by its sockets or its process, and looked at by whoever reads it.
+        """
         try:
             told = json.loads(private.read(self.record))
-            return told.get("kind", "local"), told.get("definition")
-        except (OSError, ValueError, AttributeError, TypeError):
-            return "local", None
+        except (OSError, ValueError, RecursionError):
+            return LOCAL
+        kind = told.get("kind", LOCAL) if isinstance(told, dict) else LOCAL
+        if kind == LOCAL:
+            return LOCAL
+        from stepper.kernel import records
+
+        return str(kind) if str(kind) in PLACES and records.is_sealed(self.record, told) else ""

@@ -166,13 +166,19 @@ async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
 
 
 async def _kernel(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    action = given["action"]
+    action, place = given["action"], given.get("place")
+    if place and action not in ("start", "restart"):
+        raise UsageError(f"kernel {action} takes no place")
     status = await daemon.ask("status", {"notebook": given.get("notebook"), "unread": True})
     notebook, state = status["notebook"], status["kernel"]["state"]
     if notebook is None:
         raise UsageError("there is no current notebook", "create_notebook makes one")
-    if action == "start" and status["kernel"]["pid"] and state != "dead":
-        return results.text(f"{notebook}: its kernel runs already ({state}).")
+    used = await daemon.ask("use", {"notebook": notebook, "kernel": place}) if place else {}
+    if action == "start" and state not in ("none", "dead"):
+        next_one = (
+            f"; the next one runs in {place}: restart, which loses its variables" if used.get("elsewhere") else ""
+        )
+        return results.text(f"{notebook}: its kernel runs already ({state}){next_one}.")
     told = await _asked(daemon, ctx, "restart" if action == "start" else action, {"notebook": notebook})
     if action == "interrupt":
         said = "interrupted; the kernel keeps its state" if told["interrupted"] else "no cell is running"

@@ -65,6 +65,12 @@ KIND: Schema = {
 SOURCE: Schema = {"type": "string", "description": "Its text."}
 STRING_OR_INTEGER: Schema = {"anyOf": [{"type": "string"}, {"type": "integer"}]}  # a list of types is less portable
 NAMED = "its id, its number among the code cells, `cell-N` (N from 0), or a negative index (-1: the last)"
+PLACE: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "description": "Where its kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`; default: the "
+    "notebook's own, else the project's.",
+}
 AFTER: Schema = {
     **STRING_OR_INTEGER,
     "description": f'The cell it comes after: {NAMED}; "top": above all. Default: at the end.',
@@ -151,6 +157,7 @@ TOOLS = {
                     "notebook's names such as `df.shape[0] == 500`. Default: no plan.",
                 },
                 "name": {"type": "string", "description": "Part of the file's name; default: from the problem."},
+                "place": PLACE,
                 "cells": {"type": "array", "items": CELL, "description": "Cells to begin with; default: none."},
                 "run": {
                     "type": "boolean",
@@ -160,7 +167,7 @@ TOOLS = {
             },
             ("problem",),
             output=data(notebook={"type": "string"}, steps=array("id", "title")),
-            verb=_as("new"),
+            verb=lambda given: ("new", {**given, "kernel": given.get("place")}),
         ),
         Tool(
             "read_notebook",
@@ -341,12 +348,7 @@ TOOLS = {
                     "enum": ["start", "interrupt", "restart", "shutdown"],
                     "description": "What to do.",
                 },
-                "place": {
-                    "type": "string",
-                    "enum": ["local"],
-                    "default": "local",
-                    "description": "Where it runs: on this machine.",
-                },
+                "place": {**PLACE, "description": f"For start and restart. {PLACE['description']}"},
                 "notebook": NOTEBOOK,
             },
             ("action",),

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 LOCAL = "local"  # the name of the place that needs no definition: the project's interpreter on this machine
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 SPEC = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # Jupyter's own rule
-MEMORY = re.compile(r"[1-9]\d*[KMGT]?")
+MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
 WALLTIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d")  # sbatch(1), --time
-VARIABLE = re.compile(r"[A-Za-z_]\w*")
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,100}", re.ASCII)  # RFC 9110, token
 HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")
 # What sbatch is told by stepper itself: how a job is found again, that it comes back with no empty kernel.
 OURS = ("-J", "--job-name", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error", "-a", "--array", "--wrap",
@@ -50,7 +51,7 @@ class Slurm:
     folder: str = ""  # on the shared file system; below the project where it is not given
     address: str = "auto"  # by which the compute node is reached: auto, hostname, or an interface's name
     via: str = ""  # `ssh`: its ports are reached through the node
-    queue_seconds: float = 20  # how long an edit waits for the job to start
+    queue_seconds: float | None = None  # how long an edit waits for the job to start; else as in the configuration
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Place:
         return next(iter(self.definition))
 
     @property
+    def token_env(self) -> str:
+        """The variable that holds its token, '' for none: no kernel is to have it."""
+        return self.where.token_env if isinstance(self.where, Jupyter) else ""
+
+    @property
     def is_local(self) -> bool:
         """Whether its kernel is a process of this machine."""
         return isinstance(self.where, Kernelspec)
@@ -125,8 +131,11 @@ def _flags(value: Any) -> bool:
     return isinstance(value, list) and all(map(_text, value))
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_text, (*value, *value.values())))
+def _texts(names: re.Pattern[str]) -> Callable[[Any], bool]:
+    def fits(name: Any, text: Any) -> bool:
+        return _matches(names)(name) and isinstance(text, str) and (text == "" or text.isprintable())
+
+    return lambda value: isinstance(value, dict) and all(fits(*pair) for pair in value.items())
 
 
 def _whole(value: Any) -> bool:
@@ -143,7 +152,7 @@ def _seconds(value: Any) -> bool:
 
 def _url(value: Any) -> bool:
     try:
-        parts = urlsplit(value) if _text(value) else None
+        parts = urlsplit(value) if _text(value) and " " not in value else None
         return bool(parts and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
     except ValueError:  # a port that is none
         return False
@@ -163,8 +172,8 @@ RULES: dict[str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any]
         Slurm,
         {
             **dict.fromkeys(("partition", "account", "gres", "python"), TEXT),
-            # 4:00:00 without quotes is a number of seconds to YAML, and of minutes to sbatch
-            "time": ('a walltime in quotes, such as "4:00:00" or "2-12"', _matches(WALLTIME)),
+            # … a number of seconds to YAML, and one of minutes to sbatch
+            "time": ('a walltime in quotes, such as "4:00:00" (without them YAML reads a number)', _matches(WALLTIME)),
             "mem": ("an amount of memory such as 32G", _memory),
             "cpus": COUNT,
             "setup": SHELL,
@@ -185,8 +194,8 @@ RULES: dict[str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any]
             "token_env": ("the name of an environment variable", _matches(VARIABLE)),
             "token_file": OUTSIDE,
             "token_command": TEXT,
-            "env": ("a mapping of names to texts", _texts),
-            "headers": ("a mapping of names to texts", _texts),
+            "env": ("a mapping of variables' names to texts", _texts(VARIABLE)),
+            "headers": ("a mapping of headers' names to texts", _texts(HEADER)),
             "ca_file": OUTSIDE,
         },
     ),
@@ -203,6 +212,10 @@ RULES: dict[str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any]
 KINDS = (*RULES, "kernelspec")
 REQUIRED = {"jupyter": ("url",), "ssh": ("host",)}
 TOKENS = ("token_env", "token_file", "token_command")
+UNSHOWN = (*TOKENS, "env", "headers")  # somebody's token may stand there by mistake
+SECRET = "does not belong in a file that others read"  # noqa: S105  # what is said of one
+NAME_IT = "name where it is: " + ", ".join(TOKENS)
+SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 ALLOCATED = ("partition", "account", "time", "mem", "cpus", "gres")  # what a job that is there has already
 
 
@@ -237,13 +250,13 @@ def _where(kind: str, given: Any, path: tuple[str, ...]) -> Where:
         raise WrongPlaceError(path, "must be a mapping; its keys: " + ", ".join(rules))
     for key, value in given.items():
         if kind == "jupyter" and key == "token":
-            why = "a token does not belong in a file that others read"
-            raise WrongPlaceError((*path, "token"), why, "name where it is: " + ", ".join(TOKENS))
+            raise WrongPlaceError((*path, key), f"a token {SECRET}", NAME_IT)
         if key not in rules:
             raise _unknown((*path, str(key)[:100]), rules)
         expected, allowed = rules[key]
         if not allowed(value):
-            raise WrongPlaceError((*path, key), f"must be {expected}, not {reprlib.repr(value)}")
+            found = f", not {reprlib.repr(value)}" if key not in UNSHOWN else ""
+            raise WrongPlaceError((*path, key), f"must be {expected}{found}")
     for key in REQUIRED.get(kind, ()):
         if key not in given:
             raise WrongPlaceError(path, f"lacks `{key}`, {rules[key][0]}")
@@ -267,8 +280,12 @@ def _sensible(kind: str, given: Mapping[str, Any], path: tuple[str, ...]) -> Non
             raise WrongPlaceError((*path, both[1]), f"`{both[0]}` says already where the token is")
         parts = urlsplit(given["url"])
         if parts.username or parts.password or "token=" in parts.query:
-            why = "a token or password does not belong in a file that others read"
-            raise WrongPlaceError((*path, "url"), why, "name where it is: " + ", ".join(TOKENS))
+            raise WrongPlaceError((*path, "url"), f"a token or password {SECRET}", NAME_IT)
+        if parts.query or parts.fragment:
+            raise WrongPlaceError((*path, "url"), "is where the server begins: nothing stands behind `?` or `#`")
+        for header in given.get("headers", ()):
+            if header.lower() in SECRET_HEADERS:
+                raise WrongPlaceError((*path, "headers", header), f"what proves who you are {SECRET}", NAME_IT)
 
 
 def _unknown(path: tuple[str, ...], known: Mapping[str, Any] | tuple[str, ...]) -> WrongPlaceError:

@@ -182,6 +182,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
+        comment=session.comment,
         where=elsewhere(about.where, about.left, about.trouble) if about else "",
     )
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from dataclasses import replace
 from typing import Any
 
-from stepper.ground.errors import LineDownError, NotebookError, StepperError
-from stepper.policy import events, ledger, plan
+from stepper.ground.errors import NotebookError, StepperError
+from stepper.policy import events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -53,7 +53,7 @@ class Session:
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.advisers = name, file, journal, limits, adviser
-        self.adviser, self.speaks_python = adviser, True  # as the notebook's language has it
+        self.adviser, self.speaks_python, self.comment = adviser, True, "#"  # as the notebook's language has it
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -82,25 +82,17 @@ class Session:
     # --- whose turn it is -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn(
-        self, again: Caller | None = None, caller: Caller | None = None, ends: bool = False
-    ) -> AsyncIterator[None]:
+    async def turn(self, again: Caller | None = None, caller: Caller | None = None) -> AsyncIterator[None]:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
-        A `caller` that goes away is not waited for: raise StepperError. Where nothing reaches the kernel, nobody has a
-        turn but to end it (`ends`): raise LineDownError.
-        """
+        A `caller` that goes away is not waited for: raise StepperError."""
         if again and again.call:
             self.asking[again.call] = again
         try:
             await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
             try:
-                try:
-                    await self._catch_up()
-                except LineDownError:
-                    if not ends:
-                        raise
+                await self._catch_up()
                 yield
             finally:
                 self.lock.release()
@@ -138,8 +130,10 @@ class Session:
                 pass
 
     async def _catch_up(self) -> None:
-        await self.keeper.find()
+        kernel = await self.keeper.find()
         if self.state.running is not None:
+            if kernel is not None and kernel.away:
+                return  # it may run still: that is asked when it can be reached
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
@@ -177,7 +171,7 @@ class Session:
                 f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
             )
         self.speaks_python = document.language in LANGUAGES
-        self.adviser = self.advisers.of(document.language)
+        self.adviser, self.comment = self.advisers.of(document.language), firstline.comment(document.language)
         return document
 
     def runs(self, document: Notebook) -> bool:

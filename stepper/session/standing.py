@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import datetime, timezone
 
-from stepper.ground.errors import NotebookError, UsageError
+from stepper.ground.errors import KernelError, NotebookError, UsageError
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy import arrange, changes, ledger, plan
-from stepper.policy.model import Cell, Step, StepStatus, instant
+from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, unseen
 from stepper.session.ports import Target
@@ -32,6 +33,7 @@ async def status(session: Session) -> answers.Status:
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
+    kernel = replace(kernel, trouble="; ".join(filter(None, (kernel.trouble, _hindered(session)))))
     return answers.Status(
         session.name,
         state.name,
@@ -43,6 +45,17 @@ async def status(session: Session) -> answers.Status:
         lost=state.lost,
         unheard=missed,
     )
+
+
+def _hindered(session: Session) -> str:
+    """Return why the next kernel can't start in the place that is named for it, '' where nothing is known of that."""
+    named = session.state.plan.kernel
+    try:
+        if (named or session.limits().kernel) != Limits.kernel:
+            session.keeper.place({}, named)
+    except (KernelError, UsageError) as error:
+        return f"its next kernel can't start: {error.message} ({error.hint})"
+    return ""
 
 
 def running(session: Session) -> answers.Running | None:

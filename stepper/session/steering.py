@@ -47,7 +47,7 @@ async def run(
             raise StepperError(f"nothing ran: {why}")
         notebook, state = session.mended().cells, session.state
         if which == "all":
-            await _fresh(session, "it was restarted for a run of all cells")
+            await _fresh(session, caller, "it was restarted for a run of all cells")
         cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
         if which == "stale":
             cells = arrange.stale(notebook, state.runs, state.ran, state.ran_ever)
@@ -69,8 +69,8 @@ async def restore(
         changed = next(iter(changes.not_run_yet(cells, known)), None)
         if changed is not None:
             cells = cells[: cells.index(changed)]
+        await _fresh(session, caller, "it was restarted to restore the notebook's state")
         session.log(events.Restored(at=now()))
-        await _fresh(session, "it was restarted to restore the notebook's state")
         gone = len(well.keys() - {cell.id for cell in notebook})
         ended = await _run(session, notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
@@ -79,8 +79,9 @@ async def restore(
         return answers.Restored(**vars(ended), gone=gone)
 
 
-async def _fresh(session: Session, why: str) -> None:
+async def _fresh(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
+    session.keeper.place(caller.environ, session.state.plan.kernel)  # where none may start, the old one stays
     await session.keeper.end(why)
     session.state.lost = ""
 
@@ -175,9 +176,10 @@ async def interrupt(session: Session) -> bool:
 
 
 async def restart(session: Session, caller: Caller) -> bool:
-    """End the kernel and start a fresh one; return whether there was one."""
+    """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
+    session.keeper.place(caller.environ, session.state.plan.kernel)
     await session.interrupt()
-    async with session.turn(ends=True):
+    async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")
         if not had:
             session.read()  # none is begun for another language's notebook
@@ -190,7 +192,7 @@ async def restart(session: Session, caller: Caller) -> bool:
 async def shutdown(session: Session, why: str) -> bool:
     """End the kernel; return whether there was one."""
     await session.interrupt()
-    async with session.turn(ends=True):
+    async with session.turn():
         return await session.keeper.end(why)
 
 

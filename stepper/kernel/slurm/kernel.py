@@ -1,10 +1,10 @@
-"""What SLURM offers of one kernel: a job, which ends for reasons that have names."""
+"""What SLURM offers of one kernel: a job, or a step in one, which ends for reasons that have names."""
 
 from __future__ import annotations
 
-import contextlib
-import json
+import asyncio
 import logging
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,42 +12,67 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
+from stepper.kernel import records
 from stepper.kernel.channels import Channels
 from stepper.kernel.faults import ESCAPES
 from stepper.kernel.place import Usage
-from stepper.kernel.slurm import queue
+from stepper.kernel.slurm import job, queue
+from stepper.kernel.ssh.link import Link
 from stepper.policy.model import Death
 from stepper.session.ports import About
 
 POLL_SECONDS = 30.0  # between two looks at the queue, while the kernel's heart beats
 SILENT_SECONDS = 2.0  # … while it does not
+AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
+SLOW_SECONDS = 3.0  # a look that takes longer says that the controller does not answer
+FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
 TAIL, STDERR_CHARACTERS = 8000, 2000
+# What slurmstepd writes before the controller says it: COMPLETING is no name for an end.
+CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*")
+WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 log = logging.getLogger("stepper")
 
 
 class SlurmProcess:
     """A kernel that is a job; `told` is its record. A controller that does not answer ends nothing."""
 
-    cuts, down = 0, 0.0
-
-    def __init__(self, told: Mapping[str, Any], record: str, asked: queue.Queue) -> None:
+    def __init__(
+        self, told: Mapping[str, Any], record: str, asked: queue.Queue, seen: queue.Job | None, link: Link | None
+    ) -> None:
         self.id, self.job, self.record, self.queue = str(told["kernel"]), int(told["job"]), record, asked
-        self.name = queue.name(self.id)
-        self.file, self.python = Path(told["file"]), str(told["python"])
+        self.name, self.step, self.node = str(told["job_name"]), bool(told["step"]), str(told["node"])
+        self.file, self.python, self.link = Path(told["file"]), str(told["python"]), link
         self.log, self.stack = str(self.file.with_suffix(".out")), str(self.file.with_suffix(".stack"))
         self.channels, self.encrypted = Channels(told["connection"]), "curve_publickey" in told["connection"]
         self.ended: Death | None = None
         self.told, self.left = told, False  # whether it may live on
-        self.seen: queue.Job | None = None
-        self.looked_at = 0.0
+        self.seen, self.trouble = seen, ""
+        self.seen_at = self.asked_at = time.monotonic()
+        self.looking: asyncio.Task[None] | None = None
+
+    @property
+    def cuts(self) -> int:
+        """How often the line to it was cut, and is back."""
+        return self.link.cuts if self.link else 0
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        return "the link is down" if self.link and self.link.ports and not self.link.is_up else ""
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
-        where = f"job {self.job}" + (f" on {self.seen.node}, {self.seen.left} left" if self.seen else "")
+        where = f"{'a step of ' * self.step}job {self.job} on {self.node}"
         why = "in a SLURM job stepper watches no memory and sees no line that runs: the job's own limits hold"
         if not self.encrypted:
             why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
-        return About(f"{self.python} ({where})", without=why)
+        left, trouble, now = self.seen.left if self.seen else None, self.trouble, time.monotonic()
+        if self.looking is not None and not self.looking.done() and now > self.asked_at + SLOW_SECONDS:
+            trouble = f"{queue.SILENT}: the job's state is not known"
+        return About(
+            self.python, without=why, where=where, trouble=trouble,
+            left=None if left is None else max(0.0, left - (now - self.seen_at)),
+        )  # fmt: skip
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself."""
@@ -56,50 +81,85 @@ class SlurmProcess:
     async def kill(self) -> None:
         """End its job; where the controller does not answer its record says that it is to end."""
         over = self.seen is not None and not (self.seen.lives or self.seen.waits)
-        if not over and not await self.queue.cancel(self.name):
+        if not over and not await self.queue.cancel(self.name, self.job * self.step):
             log.warning("job %d may go on: SLURM's controller does not answer", self.job)
-            private.replace(self.record, json.dumps({**self.told, "ending": True}).encode())
+            records.write(self.record, {**self.told, "ending": True})
             self.left = True
         self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
+        if self.link is not None:
+            self.link.close()
 
     async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know."""
-        now = time.monotonic()
+        """Return how it ended, or None while it lives, or nobody can know. No answer is waited for."""
+        if self.link is not None:
+            self.link.keep()
         beats = self.channels.is_open and self.channels.beats()
-        if self.ended is None and now > self.looked_at + (POLL_SECONDS if beats else SILENT_SECONDS):
-            self.looked_at = now
-            with contextlib.suppress(KernelError):
-                self.seen = await self.queue.look(self.job, self.name) or self.seen
-            if self.seen is not None and not (self.seen.lives or self.seen.waits):
-                self.ended = self._end(self.seen)
+        due = time.monotonic() > self.asked_at + (POLL_SECONDS if beats else SILENT_SECONDS)
+        if self.ended is None and self.looking is None and due:
+            self.looking = asyncio.create_task(self.look())
+            await asyncio.wait({self.looking}, timeout=AT_ONCE_SECONDS)
+        if self.looking is not None and self.looking.done():
+            self.looking.result()
+            self.looking = None
         return self.ended
 
-    def _end(self, job: queue.Job) -> Death:
+    async def look(self) -> None:
+        """Ask SLURM how the job stands."""
+        self.asked_at = time.monotonic()
+        try:
+            seen = await (self.queue.look_in if self.step else self.queue.look)(self.job, self.name)
+            self.trouble = "" if seen else f"{queue.SILENT}: the job's state is not known"
+        except KernelError as error:
+            seen, self.trouble = None, f"the job's state is not known: {error.message}"
+        self.asked_at = time.monotonic()
+        if seen is None:
+            return
+        beats = self.channels.is_open and self.channels.beats()
+        if seen.state == queue.GONE and beats:  # the controller lost what it knew, or another one answers
+            self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
+            return
+        ending = seen.state == "COMPLETING" and not beats and self.seen is not None and self.seen.state == seen.state
+        self.seen, self.seen_at = seen, self.asked_at
+        if ending or not (seen.lives or seen.waits):
+            if seen.state == "NODE_FAIL":
+                await self._fence()
+            self.ended = self._end(seen.state)
+
+    async def _fence(self) -> None:
+        """End a kernel whose node SLURM gave up, and which may answer still: no cell reaches it any more."""
+        self.channels.open()
+        control = self.channels.client.control_channel
+        self.channels.ask("interrupt_request")
+        self.channels.ask("shutdown_request", {"restart": False})
+        until, answers = time.monotonic() + FENCE_SECONDS, 0
+        while time.monotonic() < until and answers < 2:
+            await asyncio.sleep(0.05)
+            if await asyncio.to_thread(control.msg_ready):
+                control.get_msg(timeout=0)
+                answers += 1
+        self.channels.close()
+
+    def _end(self, state: str) -> Death:
         said = self.last_words()
-        how, cause = queue.ENDS.get(job.state, (f"its job is gone ({job.state})", ""))
-        if job.state == "FAILED" and "memory limit" in said:  # without cgroups SLURM names no reason
+        if state in ("COMPLETING", queue.STEP_ENDED) and (written := CANCELLED.findall(said)):
+            state = WHY.get(written[-1], "CANCELLED") if state == "COMPLETING" else state
+        how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
+        if state == "FAILED" and "memory limit" in said:  # without cgroups SLURM names no reason
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
-        if job.state == "NODE_FAIL":  # it may answer still: it is to end, and nobody talks to it any more
-            self.channels.ask("shutdown_request", {"restart": False})
-            self.channels.close()
-        return Death(f"job {job.id}: {how}", said, cause)
+        return Death(f"job {self.job}: {how}", said, cause)
 
     async def sample(self) -> str:
         """Nothing is known of what runs there."""
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines of the job's output, without escapes."""
-        try:
-            text = self.file.with_suffix(".out").read_bytes()[-TAIL:].decode("utf-8", "replace")
-        except OSError:
-            return ""
-        return ESCAPES.sub("", text).strip()[-STDERR_CHARACTERS:]
+        """Return the last lines of the job's output, without escapes and ipykernel's greeting."""
+        said = job.words(self.file, TAIL).rpartition(f"--existing {self.file}\n")[2]
+        return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""
-        lacks = "No module named" in death.stderr and "ipykernel" in death.stderr
-        return f"{self.python} -m pip install ipykernel" if lacks else ""
+        return lacks(self.python, death.stderr)
 
     def memory(self) -> int:
         """Nothing is measured there."""
@@ -117,8 +177,11 @@ class SlurmProcess:
 
     def forget(self) -> None:
         """Remove what is on record of it, and its files on the shared file system, once it is to end for certain."""
-        if self.left:
-            return
-        private.remove(self.record)
-        for path in self.file.parent.glob(f"{self.file.stem}*"):
-            path.unlink(missing_ok=True)
+        if not self.left:
+            private.remove(self.record)
+            job.remove(self.file)
+
+
+def lacks(python: str, said: str) -> str:
+    """Return the command that adds ipykernel where that is what a job died for, '' where it is not."""
+    return f"{python} -m pip install ipykernel" if "No module named" in said and "ipykernel" in said else ""

@@ -1,7 +1,7 @@
 """The kernel provider `slurm`: a kernel is a job, submitted once, on record before anybody waits for it.
 
 A job that still waits is no failure: whoever asked waits on (`queued` tells how it stands), and another daemon for the
-same one. Still to come: `jobid`, an `srun --overlap` that ends with the daemon; `via: ssh`, `ssh/link` to the node.
+same one. With `jobid` it is a step of the job that the person holds, by an srun that nobody waits for.
 """
 
 from __future__ import annotations
@@ -10,62 +10,61 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
-import shlex
+import re
 import time
 import uuid
 from collections.abc import Mapping
-from importlib.resources import files
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from stepper.ground import private
-from stepper.ground.errors import KernelError, KernelStartFailedError
+from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
-from stepper.kernel.slurm import queue
-from stepper.kernel.slurm.kernel import SlurmProcess
+from stepper.kernel.slurm import job, queue
+from stepper.kernel.slurm.kernel import SlurmProcess, lacks
+from stepper.kernel.slurm.node import CHANNELS
+from stepper.kernel.ssh.link import Link
 from stepper.policy import kernels
-from stepper.policy.kernels import Place, Slurm
+from stepper.policy.kernels import Place, Slurm, Ssh
 from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 60.0  # from the job's start
-LOOK_SECONDS, FILE_SECONDS = 1.0, 0.1  # between two looks at a job that is to start, at its connection file
+FILE_SECONDS, LOOK_SECONDS = 0.1, 1.0  # between two looks at the connection file, at a job that is to start
+FILE_MOST, LOOK_MOST = 1.0, 30.0  # … once it waits for long
 TAIL = 2000  # characters of what a job wrote
-DEFAULT_TIME = "8:00:00"  # no job is to outlive everybody that knows of it
-
-
-# ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
-START = (
-    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
-    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
-)
+IN_USE = "Address already in use"  # between choosing a port and taking it somebody else took it
 
 
 class SlurmKernels:
-    """One notebook's kernel, kept in `record` for the next daemon."""
+    """One notebook's kernel, kept in `record` for the next daemon; the sockets to it, if any, lie in `runtime`."""
 
     queued: Queued | None = None
 
     def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.record, self.parts, self.queue = record, parts, queue.Queue(os.environ)
+        self.record, self.runtime, self.parts, self.queue = record, runtime, parts, queue.Queue(os.environ)
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
-        self.queue = queue.Queue(place.environ)
-        if place.at.where.jobid or place.at.where.via:
-            which = "jobid" if place.at.where.jobid else "via"
-            raise KernelError(f"this version of stepper does not do what `{which}:` in `kernels.{place.at.name}` says")
+        where = place.at.where
         told = self._recorded()
-        if told and (told.get("definition") != place.at.definition or "job" not in told or told.get("ending")):
+        if told and not await self._waits(told, place.at):
             await self.withdraw()
             told = {}
-        told = told or await self._submit(place, place.at, place.at.where)
+        self.queue = queue.Queue(place.environ)
         try:
-            return await self._ready(told, place.at.where)
+            try:
+                return await self._ready(told or await self._submit(place, place.at, where), where)
+            except KernelStartFailedError as error:
+                if IN_USE not in error.message:
+                    raise
+                await self.withdraw()
+                return await self._ready(await self._submit(place, place.at, where), where)
+        except asyncio.CancelledError:  # the daemon ends: the next one goes on with what is on record
+            raise
         except BaseException:
             with contextlib.suppress(KernelError):  # else the next start tries again, and is told
                 await self.withdraw()
@@ -73,106 +72,153 @@ class SlurmKernels:
         finally:
             self.queued = None
 
+    async def _waits(self, told: Mapping[str, Any], at: Place) -> bool:
+        """Whether what is on record is such a job, and still to become a kernel."""
+        if told.get("definition") != at.definition or not told.get("job") or told.get("ending") or told["step"]:
+            return False
+        seen = await self.queue.look(told["job"], told["job_name"])
+        return seen is None or seen.waits or seen.lives
+
     async def withdraw(self) -> None:
         """End the job on record, whether it waits or runs; raise KernelError where nobody can know that it ended."""
         told = self._recorded()
         if told:
-            name = queue.name(told["kernel"])
-            if not await self.queue.cancel(name):
-                raise KernelError(f"SLURM does not answer: the job {name} may go on", f"scancel --me --name={name}")
+            name, step = told["job_name"], told["step"]
+            if not await self.queue.cancel(name, step):
+                raise KernelError(
+                    f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
+                    f"scancel {step}" if step else f"scancel --me --name={name}",
+                )
             self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "slurm":
+            if told.get("kind") != "slurm" or not records.is_sealed(self.record, told):
                 return {}
-            place = kernels.read({told["name"]: told["definition"]})[told["name"]]
-            assert isinstance(place.where, Slurm)  # its definition names that kind
-            told["kernel"] = uuid.UUID(told["kernel"]).hex
-            return {**told, "file": str(self._file(place.where, told["kernel"]))}
+            where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
+            assert isinstance(where, Slurm)  # its definition names that kind
+            kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
+            if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
+                return {}
+            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
+            return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def _file(self, where: Slurm, kernel: str) -> Path:
+    def _file(self, where: Slurm, kernel: str) -> str:
         """Return where a kernel's connection file is written: no record, those are what ends with .json."""
-        shared = os.path.expanduser(where.folder) if where.folder else os.path.dirname(self.record)
-        # In a folder that is made the user's alone, which the one that is named need not be.
-        return Path(shared, "stepper-jobs", f"{kernel}.connection")
+        return os.path.join(job.folder(where, self.record), f"{kernel}.connection")
 
     async def _submit(self, place: KernelPlace, at: Place, where: Slurm) -> dict[str, Any]:
-        name, python = uuid.uuid4().hex, where.python or place.python
+        kernel, python = uuid.uuid4().hex, where.python or place.python
         if not python:
             why = f"`kernels.{at.name}` names no `python`, and there is no interpreter of the project's"
             raise KernelError(why, "add `python:` to it in .stepper/config.yaml")
-        file = self._file(where, name)
-        public, secret = zmq.curve_keypair()
-        keys = {"key": secrets.token_hex(32), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
-        node = files("stepper.kernel.slurm").joinpath("node.py").read_text("utf-8")
+        if where.jobid:
+            await self._held(where)
+        name, file = queue.prefix(self.runtime) + kernel, Path(self._file(where, kernel))
         told: dict[str, Any] = {
-            "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": name, "python": python,
-            "file": str(file),
+            "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
+            "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "environ": self.queue.environ,
         }  # fmt: skip
+        script = job.script(where, python, file, place.cwd)
+        job.prepare(file, script)
+        records.write(self.record, told)  # what was submitted is found by its name
         try:
-            private.made(str(file.parent))
-            private.replace(f"{file}.key", json.dumps(keys).encode())
-            private.replace(f"{file}.py", node.encode())
-            for ending in (".out", ".stack"):  # whoever opens them later leaves them the user's alone
-                os.close(private.opened(str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT))
-            private.replace(self.record, json.dumps(told).encode())  # what waits is found by the job's name
-        except OSError as error:
-            why = f"the kernel's files can't be written: {error.strerror}: {file.parent}"
-            raise KernelError(why, "`folder:` names one on the shared file system") from error
-        try:
-            told["job"] = await self.queue.submit(
-                _flags(where, name, file), _script(where, python, file, place), place.environ
-            )
-            private.replace(self.record, json.dumps(told).encode())
-        except BaseException:
-            with contextlib.suppress(KernelError):  # it may have been taken all the same
-                await self.withdraw()
+            await self._hand_in(told, where, script, place)
+        except queue.RefusedError:
+            self._forget(told)
             raise
         return told
 
+    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+        name, file = told["job_name"], Path(told["file"])
+        if where.jobid:
+            environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
+            await self.queue.told(*job.step(where, name, file), environ=environ)
+        else:
+            told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
+            records.write(self.record, told)
+
+    def _forget(self, told: Mapping[str, Any]) -> None:
+        private.remove(self.record)
+        job.remove(Path(told["file"]))
+
+    async def _held(self, where: Slurm) -> None:
+        """Return once the job that the person holds runs; raise KernelError where it is over."""
+        since = time.monotonic()
+        while (seen := await self.queue.look(where.jobid)) is None or seen.waits:
+            if seen is None:
+                raise KernelError(f"{queue.SILENT}: nothing is known of job {where.jobid}", "sinfo")
+            await self._tell(seen, where, since)
+            await asyncio.sleep(_pause(since, LOOK_SECONDS, LOOK_MOST))
+        if not seen.lives:
+            raise KernelError(f"job {where.jobid} can hold no kernel: it is {seen.state}", "squeue --me")
+
+    async def _tell(self, seen: queue.Job, where: Slurm, since: float) -> None:
+        text = seen.standing(await self.queue.ahead(seen), datetime.now()) if seen.waits else ""
+        self.queued = Queued(text, since, where.queue_seconds) if text else None
+
     async def _ready(self, told: dict[str, Any], where: Slurm) -> LiveKernel:
-        file, job = Path(told["file"]), int(told["job"])
-        since, began, looked = time.monotonic(), 0.0, 0.0
-        while not _there(file):
-            if (now := time.monotonic()) > looked + LOOK_SECONDS:
-                looked, seen = now, await self.queue.look(job, queue.name(told["kernel"]))
-                if seen is not None:
-                    text = await self._waits(seen, where) if seen.waits else ""
-                    self.queued = Queued(text, since, where.queue_seconds) if text else None
-                if seen is not None and not seen.waits and not seen.lives:
-                    said = file.with_suffix(".out").read_text("utf-8", "replace")[-TAIL:] or "it wrote nothing"
-                    raise KernelStartFailedError(f"job {job} ended before the kernel began ({seen.state}): {said}")
-                began = began or (now if seen is not None and seen.lives else 0.0)
-            if began and now > began + START_SECONDS:
-                raise KernelStartFailedError(f"the kernel of job {job} did not begin within {START_SECONDS:.0f} s")
-            await asyncio.sleep(FILE_SECONDS)
-        told["connection"] = json.loads(private.read(str(file)))
-        private.replace(self.record, json.dumps(told).encode())
-        kernel = LiveKernel(SlurmProcess(told, self.record, self.queue), self.parts)
+        file = Path(told["file"])
+        seen = await self._begun(told, where, file)
+        told["connection"] = connection = json.loads(private.read(str(file)))
+        told["node"] = connection.pop("node")
+        if where.via:
+            told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
+        records.write(self.record, told)
+        process = self._process(told, where, seen)
+        kernel = LiveKernel(process, self.parts)
         try:
+            if process.link is not None:
+                await process.link.open(told["ports"])
             await kernel.connect(START_SECONDS)
+        except asyncio.CancelledError:
+            kernel.detach()
+            raise
         except BaseException:
             await kernel.shutdown()
             raise
         return kernel
 
-    async def _waits(self, job: queue.Job, where: Slurm) -> str:
-        before = await self.queue.ahead(job.id, where.partition)
-        parts = [f"{job.state} ({job.reason})", f"{before} ahead"]
-        parts += [f"partition {where.partition}"] if where.partition else []
-        parts += [f"estimated start {job.starts[11:16]}"] if "T" in job.starts else []
-        return ", ".join([*parts, f"job {job.id}"])
+    async def _begun(self, told: Mapping[str, Any], where: Slurm, file: Path) -> queue.Job | None:
+        """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
+        number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
+        seen: queue.Job | None = None
+        while not _there(file):
+            if (now := time.monotonic()) > look_at:
+                asked = await self.queue.look(number, "" if told["step"] else told["job_name"])
+                look_at = now + _pause(since, LOOK_SECONDS, LOOK_MOST)
+                if asked is not None:
+                    seen = asked
+                    await self._tell(seen, where, since)
+                    began = began or (now if seen.lives else 0.0)
+                if _there(file):
+                    break
+                over = seen is not None and not (seen.waits or seen.lives)
+                if over or _there(file.with_suffix(".out.ended")):
+                    raise _failed(told, seen, file)
+            if began and now > began + START_SECONDS:
+                node = seen.node if seen else ""
+                why = f"job {number} runs on {node} for {START_SECONDS:.0f} s, and wrote no connection file"
+                raise KernelStartFailedError(f"{why}: either {_unshared(file, node)}, or its start takes so long")
+            await asyncio.sleep(_pause(since, FILE_SECONDS, FILE_MOST))
+        return seen
 
-    def _forget(self, told: Mapping[str, Any]) -> None:
-        file = Path(told["file"])
-        private.remove(self.record)
-        for path in file.parent.glob(f"{file.stem}*"):
-            path.unlink(missing_ok=True)
+    def _process(self, told: Mapping[str, Any], where: Slurm, seen: queue.Job | None) -> SlurmProcess:
+        """Return the kernel on record; by way of ssh its ports are sockets here."""
+        if not where.via:
+            return SlurmProcess(told, self.record, self.queue, seen, None)
+        node, sockets = str(told["node"]), os.path.join(self.runtime, f"k{told['kernel'][:8]}")
+        if not kernels.HOST.fullmatch(node):
+            raise ValueError(f"{node!r:.100} is no host")
+        ports = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
+        connection = {**told["connection"], **ports, "transport": "ipc", "ip": sockets}
+        link = Link(Ssh(node), f"{sockets}.ssh", sockets)
+        return SlurmProcess({**told, "connection": connection}, self.record, self.queue, seen, link)
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
@@ -180,40 +226,76 @@ class SlurmKernels:
         if not told:
             return None
         try:
-            if "job" not in told or told.get("ending"):
+            if not told.get("job") or told.get("ending"):
                 with contextlib.suppress(KernelError):  # whoever starts the next one tries again, and is told
                     await self.withdraw()
                 return None
             if "connection" not in told:  # it waits: nothing has run in it
                 return None
-            process = SlurmProcess(told, self.record, self.queue)
+            where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
+            assert isinstance(where, Slurm)  # its definition names that kind
+            process = self._process(told, where, None)
+            if process.link is not None:
+                await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts)
-        death = await kernel.death()
-        if death is not None:
+        await process.look()
+        if process.ended is not None:
             await kernel.shutdown()
-        return death or kernel
+        return process.ended or kernel
+
+
+async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
+    """End this project's jobs of which no record tells; raise KernelError."""
+    asked = queue.Queue(environ)
+    jobs = await asked.mine(queue.prefix(runtime))
+    known = b""
+    for path in Path(recorded).rglob("*.json") if jobs else ():
+        with contextlib.suppress(OSError):
+            known += private.read(str(path))
+    for name in jobs:
+        if name.encode() not in known:
+            await asked.cancel(name)
+
+
+async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
+    """Return what SLURM offers: its partitions, or the job that the person holds; raise KernelError."""
+    asked = queue.Queue(environ)
+    if not where.jobid:
+        return await asked.partitions()
+    seen = await asked.look(where.jobid)
+    if seen is None or not (seen.lives or seen.waits):
+        raise KernelError(f"job {where.jobid} is {seen.state}" if seen else queue.SILENT, "squeue --me")
+    return [f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"]
 
 
 def _there(file: Path) -> bool:
-    """Whether the connection file is there: the folder is listed first, which NFS looks at anew."""
+    """Whether a file is there: the folder is listed first, which NFS looks at anew."""
     with contextlib.suppress(OSError):
         return file.name in os.listdir(file.parent)
     return False
 
 
-def _flags(where: Slurm, name: str, file: Path) -> list[str]:
-    asked = {"partition": where.partition, "account": where.account, "mem": where.mem, "gres": where.gres,
-             "cpus-per-task": where.cpus, "time": where.time or DEFAULT_TIME}  # fmt: skip
-    return [
-        f"--job-name={queue.name(name)}", f"--output={file.with_suffix('.out')}",
-        "--no-requeue", "--ntasks=1", "--nodes=1",
-        *(f"--{key}={value}" for key, value in asked.items() if value), *where.extra,
-    ]  # fmt: skip
+def _pause(since: float, least: float, most: float) -> float:
+    """Return for how long to wait for what was waited for since then: a tenth more each time."""
+    return min(most, max(least, (time.monotonic() - since) / 10))
 
 
-def _script(where: Slurm, python: str, file: Path, place: KernelPlace) -> str:
-    kernel = [python, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", str(file)]
-    command = shlex.join([python, f"{file}.py", str(file), where.address, *kernel])
-    return f"#!/bin/sh\n{where.setup}\ncd {shlex.quote(place.cwd)}\nexec {command}\n"
+def _of_slurm(name: str) -> bool:
+    """Whether a variable tells srun of another job, in which stepper itself may run."""
+    return name.startswith(("SLURM_", "SLURMD_")) and name != "SLURM_CONF"
+
+
+def _failed(told: Mapping[str, Any], seen: queue.Job | None, file: Path) -> KernelError:
+    said, number = job.words(file, TAIL).strip(), told["job"]
+    state = seen.state if seen is not None and not seen.lives else queue.STEP_ENDED
+    if mend := lacks(told["python"], said):
+        return IpykernelMissingError(f"{told['python']} lacks ipykernel, in job {number}: {said}", mend)
+    what = f"the step in job {number}" if told["step"] else f"job {number}"
+    why = said or f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
+    return KernelStartFailedError(f"{what} ended before the kernel began ({state}): {why}")
+
+
+def _unshared(file: Path, node: str) -> str:
+    return f"{file.parent.parent} is not on a file system that {node or 'the node'} shares (`folder:` names one)"

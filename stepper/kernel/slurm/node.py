@@ -7,6 +7,7 @@ the kernel. Python 3.8 and the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -18,14 +19,20 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 def address(named: str) -> str:
-    """Return by which address this node is reached: its host name's, or an interface's."""
-    if named in ("auto", "hostname"):
-        try:
-            return socket.gethostbyname(socket.gethostname())
-        except OSError:
-            return "127.0.0.1"
-    shown = subprocess.run(["ip", "-4", "-o", "addr", "show", "dev", named], stdout=subprocess.PIPE, check=True)
-    return shown.stdout.decode().split()[3].partition("/")[0]
+    """Return by which address this node is reached: on its way to the host that submitted, by its name, or named."""
+    if named == "loopback":
+        return "127.0.0.1"
+    if named == "hostname":
+        return socket.gethostbyname(socket.gethostname())
+    if named != "auto":
+        shown = subprocess.run(["ip", "-4", "-o", "addr", "show", "dev", named], stdout=subprocess.PIPE, check=False)
+        found = shown.stdout.decode().split()[3:4] or sys.exit("the interface %s has no address here" % named)
+        return found[0].partition("/")[0]
+    for host in (os.environ.get("SLURM_SUBMIT_HOST"), socket.gethostname()):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((host or "", 9))  # nothing is sent
+            return str(way.getsockname()[0])
+    return "127.0.0.1"
 
 
 def free_ports(count: int, ip: str) -> list[int]:
@@ -58,6 +65,7 @@ def main(file: str, named: str, command: list[str]) -> None:
     ip = address(named)
     ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS), ip)))  # noqa: B905
     connection = dict(told, **ports, transport="tcp", ip=ip, signature_scheme="hmac-sha256")
+    connection["node"] = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     new = file + ".new"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as written:
@@ -65,6 +73,11 @@ def main(file: str, named: str, command: list[str]) -> None:
         written.flush()
         os.fsync(written.fileno())
     os.rename(new, file)
+    # What a cell calls by its name is this interpreter's: the environment came from where the job was submitted.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    os.environ.pop("VIRTUAL_ENV", None)
+    if sys.prefix != sys.base_prefix:
+        os.environ["VIRTUAL_ENV"] = sys.prefix
     os.execvp(command[0], command)
 
 

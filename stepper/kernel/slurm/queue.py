@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from stepper.ground.errors import KernelError
+from stepper.ground.meeting import encoded, fnv1a
 from stepper.ground.text import one_line
 
-KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LANG", "SLURM_CONF")  # of an environment
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LANG", "TZ", "SLURM_CONF")  # of an environment
 SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
-FIELDS = "%i|%j|%T|%r|%N|%L|%S"  # job, name, state, reason, node, time left, expected start
+FIELDS = "%i|%j|%T|%r|%N|%L|%S|%P"  # job, name, state, reason, node, time left, expected start, partition
 NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Could not establish a configuration source")
+SILENT = "SLURM's controller does not answer"
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED")
 LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
+GONE, STEP_ENDED = "UNKNOWN", "ENDED"  # SLURM does not know the job (any more); the job lives, its step does not
 # How a job ended → what that is in words; the class of fault beside `KernelDied`, where there is one.
 ENDS = {
     "TIMEOUT": ("its walltime was over (TIMEOUT)", ""),
@@ -30,7 +35,14 @@ ENDS = {
     "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", ""),
     "FAILED": ("its job failed (FAILED)", ""),
     "COMPLETED": ("its job ended (COMPLETED)", ""),
+    "COMPLETING": ("its job is ending (COMPLETING)", ""),
+    STEP_ENDED: ("its step ended, and the job goes on", ""),
+    GONE: ("its job is gone, and SLURM does not know any more how it ended", ""),
 }
+
+
+class RefusedError(KernelError):
+    """One of SLURM's commands did nothing: there is none, or it says why."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,11 @@ class Job:
     id: int
     name: str
     state: str
-    reason: str
-    node: str
-    left: str  # of the walltime
-    starts: str  # when it is expected to, where SLURM tells
+    reason: str = ""
+    node: str = ""
+    time: str = ""  # that is left of the walltime
+    starts: str = ""  # when it is expected to, where SLURM tells
+    partition: str = ""
 
     @property
     def waits(self) -> bool:
@@ -55,10 +68,27 @@ class Job:
         """Whether it runs."""
         return self.state in LIVING
 
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left of its walltime, None where it has no end: [days-]hours:minutes:seconds."""
+        days, _, rest = self.time.rpartition("-")
+        parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
+        if not all(part.isdecimal() for part in parts):
+            return None
+        return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
 
-def name(kernel: str) -> str:
-    """Return the name of the job that a kernel is: by it a job is found again, and no other is ended."""
-    return f"stepper-{kernel}"
+    def standing(self, ahead: int, now: datetime) -> str:
+        """Return how it waits: its state and why, how many are before it, when it is to start."""
+        parts = [f"{self.state} ({self.reason})", f"{ahead} ahead", f"partition {self.partition}"]
+        day, _, clock = self.starts.partition("T")
+        if clock:
+            parts.append(f"estimated start {clock[:5] if day == now.date().isoformat() else f'{day} {clock[:5]}'}")
+        return ", ".join(parts)
+
+
+def prefix(runtime: str) -> str:
+    """Return what the names of a project's jobs begin with: this host's one, as another may have the same paths."""
+    return f"stepper-{fnv1a(encoded(socket.gethostname() + ':' + runtime))[:8]}-"
 
 
 class Queue:
@@ -71,7 +101,7 @@ class Queue:
         self.environ = {name: told for name, told in environ.items() if name in KEPT}
 
     async def told(self, *command: str, given: bytes = b"", environ: Mapping[str, str] | None = None) -> str | None:
-        """Return what a command prints, None where SLURM does not answer; raise KernelError in SLURM's own words."""
+        """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -79,7 +109,7 @@ class Queue:
             )  # fmt: skip
         except FileNotFoundError:
             why = f"there is no `{command[0]}` on this machine: it is not a SLURM login host"
-            raise KernelError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
+            raise RefusedError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
         try:
             said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
         except asyncio.TimeoutError:
@@ -92,23 +122,21 @@ class Queue:
             why = wrong.decode("utf-8", "replace")
             if any(words in why for words in NO_ANSWER):
                 return None
-            raise KernelError(f"{command[0]}: {one_line(why, 400)}")
+            raise RefusedError(f"{command[0]}: {one_line(why, 400)}")
         return said.decode("utf-8", "replace")
 
     async def submit(self, flags: Sequence[str], script: str, environ: Mapping[str, str]) -> int:
-        """Submit a batch script; return the job's id. Raise KernelError in sbatch's own words."""
+        """Submit a batch script; return the job's id. Raise RefusedError in sbatch's own words."""
         said = await self.told("sbatch", "--parsable", *flags, given=script.encode(), environ=environ)
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():
-            raise KernelError(
-                "SLURM's controller does not answer: nothing was submitted, as far as that is known", "sinfo"
-            )
+            raise KernelError(f"{SILENT}: nothing was submitted, as far as that is known", "sinfo")
         return int(number)
 
-    async def look(self, job: int, name: str) -> Job | None:
+    async def look(self, job: int, name: str = "") -> Job | None:
         """Return a job as it is now, None where the controller does not answer.
 
-        One that it forgot, or whose number belongs to a job of another name, is `UNKNOWN`.
+        One that it forgot, or whose number belongs to a job of another name, is `GONE`.
         """
         try:
             said = await self.told("squeue", "-h", "-t", "all", "-j", str(job), "-o", FIELDS)
@@ -116,28 +144,49 @@ class Queue:
             if "Invalid job id" not in error.message:
                 raise
             said = ""
-        found = [each for each in _jobs(said or "") if each.name == name]
-        return None if said is None else next(iter(found), Job(job, name, "UNKNOWN", "", "", "", ""))
+        found = [each for each in _jobs(said or "") if each.name == name or not name]
+        return None if said is None else next(iter(found), Job(job, name, GONE))
 
-    async def cancel(self, name: str) -> bool:
-        """End this user's jobs of that name, where there are any; return whether SLURM heard of it."""
+    async def look_in(self, job: int, name: str) -> Job | None:
+        """Return a job as it is now, and `STEP_ENDED` where it lives without a step of that name."""
+        seen = await self.look(job)
+        if seen is None or not seen.lives:
+            return seen
+        steps = await self._steps(job, name)
+        return None if steps is None else seen if steps else replace(seen, state=STEP_ENDED)
+
+    async def _steps(self, job: int, name: str) -> list[str] | None:
+        said = await self.told("squeue", "-h", "-s", "-j", str(job), "-o", "%i|%j")
+        return (
+            None if said is None else [row.partition("|")[0] for row in said.splitlines() if row.endswith(f"|{name}")]
+        )
+
+    async def cancel(self, name: str, job: int = 0) -> bool:
+        """End the jobs of that name, or that job's steps, where there are any; return whether SLURM heard of it."""
         try:
-            return await self.told("scancel", "--full", f"--jobname={name}") is not None
+            which = await self._steps(job, name) if job else ["--full", f"--jobname={name}"]
+            if not which:
+                return which is not None
+            return await self.told("scancel", *which) is not None
         except KernelError as error:
             return not error.hint  # it answered, if only that there is none; a hint says that there is no scancel
 
-    async def ahead(self, job: int, partition: str) -> int:
+    async def ahead(self, job: Job) -> int:
         """Return how many jobs wait in the same partition before that one, as far as their priorities tell."""
-        which = ("-p", partition) if partition else ()
-        said = await self.told("squeue", "-h", "-t", "PENDING", *which, "--sort=-p,i", "-o", "%i") or ""
+        said = await self.told("squeue", "-h", "-t", "PENDING", "-p", job.partition, "--sort=-p,i", "-o", "%i") or ""
         waiting = said.split()
-        return waiting.index(str(job)) if str(job) in waiting else 0
+        return waiting.index(str(job.id)) if str(job.id) in waiting else 0
+
+    async def mine(self, start: str) -> list[str]:
+        """Return the names of this user's jobs that begin so; raise KernelError."""
+        said = await self.told("squeue", "-h", "--me", "-o", "%j") or ""
+        return [name for name in said.splitlines() if name.startswith(start)]
 
     async def partitions(self) -> list[str]:
         """Return the partitions with their free nodes, a line each; raise KernelError."""
         said = await self.told("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
         if said is None:
-            raise KernelError("SLURM's controller does not answer", "sinfo")
+            raise KernelError(SILENT, "sinfo")
         lines = []
         for row in said.splitlines():
             name, up, longest, nodes, state, gres = (row.split("|") + [""] * 6)[:6]
@@ -150,6 +199,6 @@ def _jobs(said: str) -> list[Job]:
     found = []
     for row in said.splitlines():
         parts = row.split("|")
-        if len(parts) == 7 and parts[0].isdecimal():
+        if len(parts) == 8 and parts[0].isdecimal():
             found.append(Job(int(parts[0]), *parts[1:]))
     return found

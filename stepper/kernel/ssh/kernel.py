@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError, LineDownError
+from stepper.kernel import records
 from stepper.kernel.channels import Channels
 from stepper.kernel.faults import ESCAPES
 from stepper.kernel.place import Usage
@@ -47,19 +47,19 @@ class SshProcess:
         return self.link.cuts
 
     @property
-    def down(self) -> float:
-        """For how many seconds nothing reached it; 0 while the line stands."""
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
         silent = time.monotonic() - self.sign_at
-        return silent if not self.link.is_up or silent > SILENT_SECONDS else 0.0
+        if self.ended is not None or (self.link.is_up and silent < SILENT_SECONDS):
+            return ""
+        return f"the link to {self.host} is down since {silent:.0f} s; the kernel lives on there"
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the host's name; how long the line is down."""
         why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"
         if "curve_publickey" not in self.told["connection"]:
             why += "; who else is on the host can listen to its messages: ipykernel there does not know CurveZMQ"
-        down = self.down if self.ended is None else 0.0
-        trouble = f"the link to {self.host} is down since {down:.0f} s; the kernel lives on there" if down else ""
-        return About(f"{self.host}:{self.python}", without=why, where=self.host, trouble=trouble)
+        return About(f"{self.host}:{self.python}", without=why, where=self.host, trouble=self.away)
 
     async def interrupt(self) -> None:
         """Interrupt it with what it started in its group: the kernel does that itself. None waits for a line."""
@@ -75,7 +75,7 @@ class SshProcess:
             self.left, why = True, f": {error.message}"
         if self.left and not dead:
             with contextlib.suppress(OSError):
-                private.replace(self.record, json.dumps({**self.told, "ending": True}).encode())
+                records.write(self.record, {**self.told, "ending": True})
             pid = self.far["pid"]
             mend = f"{refusals.ssh(self.link.where)} kill -9 -- -{pid}"
             raise KernelError(f"the kernel on {self.host} (process {pid}) was let go and may live on there{why}", mend)

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +16,7 @@ import zmq
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
+from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.ssh import refusals
 from stepper.kernel.ssh.far import CHANNELS
@@ -52,8 +55,7 @@ class SshKernels:
         if "pid" not in said:
             python, host = said.get("python", place.at.where.python), place.at.where.host
             if "lacks" in said:
-                mend = f"{refusals.ssh(place.at.where)} {python} -m pip install ipykernel"
-                raise KernelError(f"{python} on {host} lacks ipykernel: {said['lacks']}", mend)
+                raise _lacks(place.at.where, python, f": {said['lacks']}")
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
         connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
         connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
@@ -63,7 +65,7 @@ class SshKernels:
             "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
         }  # fmt: skip
-        private.replace(self.record, json.dumps(told).encode())  # before anybody waits for it
+        records.write(self.record, told)  # before anybody waits for it
         kernel = LiveKernel(SshProcess(told, link, self.record), self.parts)
         try:
             await link.open(told["ports"])
@@ -99,8 +101,7 @@ class SshKernels:
             link = self._link(place, told["kernel"])
             if told["connection"]["ip"] != link.sockets:
                 raise ValueError("it names sockets that are not in this project's folder")
-            process = SshProcess(told, link, self.record)
-            link.ports = [int(port) for port in told["ports"]]
+            process, ports = SshProcess(told, link, self.record), [int(port) for port in told["ports"]]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -108,12 +109,20 @@ class SshKernels:
         if told.get("ending"):  # whoever starts the next one has it ended
             return None
         process.looked_at = 0.0
-        link.keep()
+        await link.resume(ports)
+        process.sign_at = time.monotonic()
         return LiveKernel(process, self.parts)
 
 
 async def look(place: Place) -> list[str]:
-    """Return what the host offers; raise KernelError where it can't be reached."""
+    """Return what the host offers; raise KernelError where it can't be reached, or takes no kernel."""
     assert isinstance(place.where, Ssh)
-    said = await Link(place.where, "none", "").ask("look", {"kernel": "none", "pid": 0})
-    return [f"{place.where.host} answers"] if said else []
+    said = await Link(place.where, "none", "").ask("about", {})
+    if not said["ipykernel"]:
+        raise _lacks(place.where, said["python"])
+    return [f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"]
+
+
+def _lacks(where: Ssh, python: str, why: str = "") -> KernelError:
+    mend = f"{refusals.ssh(where)} {shlex.quote(python)} -m pip install ipykernel"
+    return KernelError(f"{python} on {where.host} lacks ipykernel{why}", mend)

@@ -32,6 +32,7 @@ OPTIONS = {
 }  # fmt: skip
 ASK_SECONDS = 20.0
 UP_SECONDS = 15.0  # for a master to stand
+RESUME_SECONDS = 5.0
 AGAIN_SECONDS = 1.0, 15.0  # between two tries to bring it back: the first, and at most
 SAID = 8000  # bytes that are kept of what ssh writes
 FAILED = 255  # the exit code of ssh where it is its own
@@ -81,6 +82,13 @@ class Link:
             raise await self._failed()
         self.stands, self.pause = True, AGAIN_SECONDS[0]
 
+    async def resume(self, ports: list[int]) -> None:
+        """Bring back the line of a former daemon; whether it stands, `is_up` tells: none waits for a host that is away."""
+        self.ports = ports
+        self.keep()
+        if self.again is not None:  # as a rule it stands at once
+            await asyncio.wait([self.again], timeout=RESUME_SECONDS)
+
     def keep(self) -> None:
         """Have the master come back where it ended; nobody waits for that."""
         if self.ports and not self.is_up and self.again is None and time.monotonic() > self.again_at:
@@ -122,6 +130,7 @@ class Link:
         finally:
             if process.returncode is None:
                 process.kill()
+                await process.wait()
         answer = said.decode("utf-8", "replace").rpartition("stepper:")[2]  # a profile may print before it
         try:
             found: dict[str, Any] = json.loads(answer)

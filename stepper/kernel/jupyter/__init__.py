@@ -1,0 +1,1 @@
+"""Kernels of a Jupyter server, a hub's, or a gateway."""

@@ -1,0 +1,124 @@
+"""What a Jupyter server offers of one kernel. One that the server restarts by itself is lost with its variables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stepper.ground import private
+from stepper.ground.errors import KernelError
+from stepper.kernel.jupyter.channels import WebsocketChannels
+from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.place import Usage
+from stepper.policy.model import Death
+from stepper.session.ports import About
+
+LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
+ANSWER_SECONDS = 5.0  # for the answer, which others wait for
+TRIES, AGAIN_SECONDS = 3, 0.2  # to end it: right after a restart a server's first answer is an error of its own
+log = logging.getLogger("stepper")
+
+
+class JupyterProcess:
+    """A kernel of a server's; `told` is its record. A line that is cut, a server that is away: these are no death."""
+
+    stack = ""
+
+    def __init__(self, told: Mapping[str, Any], server: Server, record: str) -> None:
+        self.id, self.server, self.record = str(told["kernel"]), server, record
+        self.is_ours = not server.where.kernel_id
+        self.channels = WebsocketChannels(server, self.id, str(told["session"]), str(told.get("life", "")))
+        self.ended: Death | None = None
+        self.left = False  # whether it may live on
+        self.looked_at = time.monotonic()
+        self.log = f"the log of {server.name}"
+        self.away_at_first = ""
+
+    @property
+    def cuts(self) -> int:
+        """How often the line was cut."""
+        return self.channels.cuts
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        why = self.channels.away or (not self.channels.is_open and self.away_at_first)
+        return f"the link is down ({why})" if why else ""
+
+    def about(self) -> About:
+        """Return what it is: its kernelspec, and on which server."""
+        name = self.server.name
+        why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
+        where = f"kernel {self.id[:6]} on {name}"
+        return About(f"{self.server.where.kernel} ({name})", without=why, where=where, trouble=self.away)
+
+    async def interrupt(self) -> None:
+        """Interrupt it: the server knows how."""
+        with contextlib.suppress(KernelError):
+            await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
+
+    async def kill(self) -> None:
+        """End it, where stepper started it; one that was named by its id is left."""
+        if self.is_ours:
+            self.left = True
+            for _ in range(TRIES):
+                try:
+                    code = (await self.server.request(f"/api/kernels/{self.id}", "DELETE")).code
+                except KernelError:
+                    break
+                if code < 300 or code in GONE:
+                    self.left = False
+                    break
+                await asyncio.sleep(AGAIN_SECONDS)
+            if self.left:
+                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.name)
+        self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
+
+    async def death(self) -> Death | None:
+        """Return how it ended, or None while it lives, or nobody can know."""
+        now = time.monotonic()
+        if self.ended is None and not self.channels.away and now > self.looked_at + LOOK_SECONDS:
+            self.looked_at, self.away_at_first = now, ""
+            try:
+                if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
+                    self.channels.lost = self.channels.lost or f"{self.server.name} has it no more"
+            except KernelError as error:
+                self.away_at_first = error.message
+        if self.ended is None and self.channels.lost:
+            self.ended = Death(self.channels.lost)
+        return self.ended
+
+    async def sample(self) -> str:
+        """Nothing is known of what runs there."""
+        return ""
+
+    def last_words(self) -> str:
+        """What it wrote to stderr is in the server's log."""
+        return ""
+
+    def mends(self, death: Death) -> str:
+        """Return nothing: the server starts its kernels."""
+        return ""
+
+    def memory(self) -> int:
+        """Nothing is measured there."""
+        return 0
+
+    def usage(self) -> Usage:
+        """Nothing is measured there: the server's own limits hold."""
+        return Usage(1, 0, self.server.name)
+
+    def rest(self) -> None:
+        """Nothing is to be forgotten."""
+
+    def trim(self) -> None:
+        """What it writes is the server's."""
+
+    def forget(self) -> None:
+        """Remove what is on record of it, where it is gone for certain."""
+        if not self.left:
+            private.remove(self.record)

@@ -1,0 +1,93 @@
+"""What is submitted: a job's flags and script, a step's command, and the files by which it and the daemon meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import zmq
+
+from stepper.ground import private
+from stepper.ground.errors import KernelError
+from stepper.policy.kernels import Slurm
+
+DEFAULT_TIME = "8:00:00"  # no job is to outlive everybody that knows of it
+
+# ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
+START = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
+    " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
+)
+# srun in a session of its own, which nobody waits for: it, and the step with it, outlives the daemon.
+DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
+
+
+def folder(where: Slurm, record: str) -> str:
+    """Return where a job's files are: the user's alone, which the folder that is named need not be."""
+    shared = os.path.realpath(os.path.expanduser(where.folder)) if where.folder else os.path.dirname(record)
+    return os.path.join(shared, "stepper-jobs")
+
+
+def prepare(file: Path, script: str) -> None:
+    """Write what the job reads: its keys, the program that becomes the kernel, its script; raise KernelError."""
+    public, secret = zmq.curve_keypair()
+    keys = {"key": secrets.token_hex(32), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
+    node = files("stepper.kernel.slurm").joinpath("node.py").read_text("utf-8")
+    try:
+        private.made(str(file.parent))
+        for ending, text in ((".key", json.dumps(keys)), (".py", node), (".sh", script)):
+            private.replace(f"{file}{ending}", text.encode())
+        for ending in (".out", ".stack"):  # whoever opens them later leaves them the user's alone
+            os.close(private.opened(str(file.with_suffix(ending)), os.O_WRONLY | os.O_CREAT))
+    except OSError as error:
+        why = f"the kernel's files can't be written: {error.strerror}: {file.parent}"
+        raise KernelError(why, "`folder:` names one on the shared file system") from error
+
+
+def remove(file: Path) -> None:
+    """Remove a job's files."""
+    for path in file.parent.glob(f"{file.stem}*"):
+        path.unlink(missing_ok=True)
+
+
+def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
+    """Return what runs on the node: the last of it becomes the kernel."""
+    address = "loopback" if where.via else where.address
+    kernel = [python, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", str(file)]
+    command = shlex.join([python, f"{file}.py", str(file), address, *kernel])
+    return f"#!/bin/sh\n{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
+
+
+def flags(where: Slurm, name: str, file: Path) -> list[str]:
+    """Return sbatch's flags."""
+    asked = {"partition": where.partition, "account": where.account, "mem": where.mem, "gres": where.gres,
+             "cpus-per-task": where.cpus, "time": where.time or DEFAULT_TIME}  # fmt: skip
+    return [
+        f"--job-name={name}", f"--output={file.with_suffix('.out')}",
+        "--no-requeue", "--ntasks=1", "--nodes=1",
+        *(f"--{key}={value}" for key, value in asked.items() if value), *where.extra,
+    ]  # fmt: skip
+
+
+def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
+    """Return what starts a step in the allocation that the person holds, and does not wait for it."""
+    srun = [
+        "srun", f"--jobid={where.jobid}", "--overlap", f"--job-name={name}", "--ntasks=1", "--nodes=1", "--mpi=none",
+        "--cpu-bind=none", *where.extra, "sh", f"{file}.sh",
+    ]  # fmt: skip
+    return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
+
+
+def words(file: Path, most: int) -> str:
+    """Return the end of what the job wrote."""
+    try:
+        with open(file.with_suffix(".out"), "rb") as stream:
+            stream.seek(-min(most, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

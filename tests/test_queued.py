@@ -1,0 +1,142 @@
+"""A cell whose kernel is a job that waits in a queue: it has not run, runs when the job starts, and is told then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Project
+from tests.slurm.lab import Lab
+from tests.test_handed_on import STARTED, Edit, delivered
+from tests.test_main_path import wait_until
+from tests.test_workflow import end_turn, say, start_session
+
+PLACE = """queue_seconds: 1
+kernel: gpu
+kernels:
+  gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s}}
+"""
+QUEUED = "queued: PENDING ("
+WHY = "the cell has NOT run; it runs when the job starts"
+
+
+class Full:
+    """A job that takes all nodes."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        flags = ("--parsable", "--exclusive", "-N2", "--job-name=other", "--output=/dev/null", "--time=20")
+        self.job = lab.ask("sbatch", *flags, "--wrap=sleep 900").strip()
+        wait_until(lambda: lab.jobs().get(int(self.job)) == "RUNNING")
+
+    def ends(self) -> None:
+        self.lab.ask("scancel", self.job)
+
+    def others(self) -> dict[int, str]:
+        return {job: state for job, state in self.lab.jobs().items() if job != int(self.job)}
+
+
+@pytest.fixture
+def full(cluster: Lab) -> Iterator[Full]:
+    made = Full(cluster)
+    yield made
+    made.ends()
+    assert cluster.empty()
+
+
+@pytest.fixture
+def project(full: Full, untouched: Project) -> Iterator[Project]:
+    untouched.config(PLACE % sys.executable)
+    untouched.stepper("trust")
+    yield untouched
+    untouched.stepper("shutdown", check=None)
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+def kernel(project: Project) -> Any:
+    return project.json("status")["kernel"]
+
+
+def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Project) -> None:
+    notebook = project.new("Count", "Show")
+    edit = Edit(notebook, "print(6 * 7)")
+    told = edit.answer
+    assert QUEUED in told.text and WHY in told.text and "partition batch" in told.text and " ahead" in told.text
+    assert "You are woken" in told.text and WHY in told.line
+    assert kernel(project)["state"] == "queued" and kernel(project)["where"].startswith("PENDING (")
+    assert "kernel: queued, PENDING (" in project.stepper("status").stdout
+    assert end_turn(notebook) == {} and WHY in start_session(notebook, "resume")
+    refused = notebook.before("insert", "1 + 1", edit.cell_id).denied
+    assert "waits for its kernel (PENDING" in refused and "NOT written" in refused
+    assert WHY in Path(project.paths.running).read_text()
+    (job,) = full.others()
+    full.ends()
+    said = edit.woken
+    assert "ran ok" in said and "| 42" in said and 'Next: step 2 of 2 "Show"' in said
+    assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
+    delivered(notebook, said)
+    assert f"job {job} on n" in project.stepper("status").stdout
+    long = Edit(notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])")
+    assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
+    beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
+    assert beyond in long.answer.text and "30 min are left" in long.answer.text
+
+
+def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    before = full.others()
+    project.kill_daemon()
+    wait_until(lambda: Path(project.paths.daemon_json).exists() and kernel(project)["state"] == "queued")
+    assert full.others() == before
+    full.ends()
+    assert "| 42" in edit.woken
+    assert len(project.json("history")) == 1
+
+
+@pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
+def test_what_ends_the_wait_withdraws_the_job(full: Full, project: Project, how: str) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text and full.others()
+    told = say(notebook, how) if how == "stop the cell" else project.stepper(how).stdout
+    woken = edit.woken
+    assert "interrupted while its kernel waited in a queue: nothing ran" in (told if how == "stop the cell" else woken)
+    wait_until(lambda: not full.others())
+    assert how == "shutdown" or kernel(project)["state"] == "none"
+
+
+def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)", CLAUDE_CODE_ENTRYPOINT="sdk-cli")
+    wait_until(lambda: kernel(project)["state"] == "queued")
+    full.ends()
+    assert "| 42" in edit.answer.text and edit.woken == ""
+
+
+def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
+    project.stepper("trust")
+    edit = Edit(notebook, "print(6 * 7)")
+    wait_until(lambda: kernel(project)["state"] == "queued")
+    edit.hook.terminate()
+    wait_until(lambda: not full.others())
+    assert "interrupted while its kernel waited" in say(notebook, "What now?")
+
+
+def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    import threading
+
+    threading.Timer(3, full.ends).start()
+    done = project.stepper("kernels", "wait")
+    assert "its kernel is there (idle, job " in done.stdout and QUEUED in done.stderr
+    assert notebook.insert("print(6 * 7)")[1].text
