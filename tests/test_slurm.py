@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from stepper.ground.errors import KernelError
-from stepper.kernel import records
+from stepper.kernel import channels, records
 from stepper.kernel.providers import AnyPlace, look, reconcile
 from stepper.kernel.slurm import kernel as jobs
 from stepper.kernel.slurm import kernels as provider
@@ -130,6 +130,13 @@ def room(cluster: Lab) -> Iterator[Room]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heart that is silent is noticed soon: what follows is the same."""
+    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
+
+
 @pytest.fixture
 def other(cluster: Lab) -> Iterator[Room]:
     """Another notebook's, which has no kernel."""
@@ -194,11 +201,24 @@ def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch:
         assert done.outcome is Outcome.OK and text(done) == "went on\n"
         assert room.kernel.about().trouble == "SLURM's controller does not answer: the job's state is not known"
         assert room.wait(room.kernel.death()) is None
-    room.death(1.5)
+        job = room.kernel.process.job
+        room.again()  # the next daemon does not wait for SLURM
+        assert room.wait(room.kernel.adopt()) is None and text(room.run("print('there')")) == "there\n"
+        monkeypatch.setattr(queue, "SECONDS", 1)
+        room.wait(room.kernel.shutdown())
+        with pytest.raises(KernelError, match="SLURM's controller does not answer: nothing was submitted"):
+            room.begin(place())
+        assert room.record.exists()  # what may have been submitted is found by its name
+    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    room.begin(place())
+    room.death(0.5)
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
 
 
-def test_scancel_in_a_cell_and_while_nothing_runs(room: Room) -> None:
+def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # as it is for users
+
     async def cancelled() -> Execution:
         running = asyncio.create_task(room.kernel.execute("import time; time.sleep(60)", 90, LIMITS))
         await asyncio.sleep(0.5)
@@ -424,10 +444,9 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     pid = int(text(room.run("import os\nprint(os.getpid())")))
     broken.fail(node)
     assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
-    death = room.death(90)
-    assert death is not None and "its node failed (NODE_FAIL)" in death.how
+    done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
+    assert done.outcome is Outcome.KERNEL_DIED and "its node failed (NODE_FAIL)" in done.death.how
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
-    room.wait(old.shutdown())
     room.begin(place())
     assert broken.node_of(room.kernel.process.job) != node
     room.close()

@@ -47,7 +47,7 @@ class SlurmProcess:
         self.ended: Death | None = None
         self.told, self.left = told, False  # whether it may live on
         self.seen, self.trouble = seen, ""
-        self.seen_at = self.asked_at = time.monotonic()
+        self.seen_at, self.asked_at = time.monotonic(), time.monotonic() if seen else float("-inf")
         self.looking: asyncio.Task[None] | None = None
 
     @property
@@ -74,9 +74,13 @@ class SlurmProcess:
         self.channels.ask("interrupt_request")
 
     async def kill(self) -> None:
-        """End its job; where the controller does not answer its record says that it is to end."""
-        over = self.seen is not None and not (self.seen.lives or self.seen.waits)
-        if not over and not await self.queue.cancel(self.name, self.job * self.step):
+        """End its job, and the kernel itself where SLURM can't; else its record says that it is to end."""
+        state = self.seen.state if self.seen else queue.WAITING[0]
+        if state == "NODE_FAIL":
+            await self._fence()
+        going_on = state in (*queue.WAITING, *queue.LIVING)
+        heard = not going_on or await self.queue.cancel(self.name, self.job * self.step)
+        if not (heard or await self._fence()):
             log.warning("job %d may go on: SLURM's controller does not answer", self.job)
             records.write(self.record, {**self.told, "ending": True})
             self.left = True
@@ -84,15 +88,15 @@ class SlurmProcess:
         if self.link is not None:
             await self.link.close()
 
-    async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know. No answer is waited for."""
+    async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
+        """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
         if self.link is not None:
             await self.link.keep()
         beats = self.channels.is_open and self.channels.beats()
         due = time.monotonic() > self.asked_at + (POLL_SECONDS if beats else SILENT_SECONDS)
         if self.ended is None and self.looking is None and due:
             self.looking = asyncio.create_task(self.look())
-            await asyncio.wait({self.looking}, timeout=AT_ONCE_SECONDS)
+            await asyncio.wait({self.looking}, timeout=seconds)
         if self.looking is not None and self.looking.done():
             self.looking.result()
             self.looking = None
@@ -113,26 +117,27 @@ class SlurmProcess:
         if seen.state == queue.GONE and beats:  # the controller lost what it knew, or another one answers
             self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
             return
-        ending = seen.state == "COMPLETING" and not beats and self.seen is not None and self.seen.state == seen.state
+        again = self.seen is not None and self.seen.state == seen.state
+        ending = seen.state == "COMPLETING" and not beats and (again or bool(CANCELLED.search(self.last_words())))
         self.seen, self.seen_at = seen, self.asked_at
         if ending or not (seen.lives or seen.waits):
-            if seen.state == "NODE_FAIL":
-                await self._fence()
             self.ended = self._end(seen.state)
 
-    async def _fence(self) -> None:
-        """End a kernel whose node SLURM gave up, and which may answer still: no cell reaches it any more."""
-        self.channels.open()
-        control = self.channels.client.control_channel
-        self.channels.ask("interrupt_request")
-        self.channels.ask("shutdown_request", {"restart": False})
+    async def _fence(self) -> bool:
+        """End a kernel that SLURM does not end, and which may answer still; return whether it did."""
+        channels = Channels(self.told["connection"])  # closed ones open no more
+        channels.open()
+        control = channels.client.control_channel
+        channels.ask("interrupt_request")
+        channels.ask("shutdown_request", {"restart": False})
         until, answers = time.monotonic() + FENCE_SECONDS, 0
         while time.monotonic() < until and answers < 2:
             await asyncio.sleep(0.05)
             if await asyncio.to_thread(control.msg_ready):
                 control.get_msg(timeout=0)
                 answers += 1
-        self.channels.close()
+        channels.close()
+        return answers == 2
 
     def _end(self, state: str) -> Death:
         said = self.last_words()

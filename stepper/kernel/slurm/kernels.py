@@ -23,7 +23,7 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
-from stepper.kernel.slurm.kernel import SlurmProcess, lacks
+from stepper.kernel.slurm.kernel import SLOW_SECONDS, SlurmProcess, lacks
 from stepper.kernel.slurm.node import CHANNELS
 from stepper.kernel.ssh.link import Link
 from stepper.policy import kernels
@@ -240,10 +240,10 @@ class SlurmKernels:
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts)
-        await process.look()
-        if process.ended is not None:
+        death = await process.death(SLOW_SECONDS)
+        if death is not None:
             await kernel.shutdown()
-        return process.ended or kernel
+        return death or kernel
 
 
 async def reconcile(runtime: str, folder: str, environ: Mapping[str, str]) -> None:
