@@ -29,7 +29,7 @@ from stepper.kernel.slurm import queue
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
-from tests import sshd
+from tests import debian, sshd
 from tests.conftest import Notebook, scratch
 from tests.slurm.lab import Lab, started
 
@@ -294,6 +294,8 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     other.lab.ask("scancel", str(other.kernel.process.job))
     other.until(lambda: not other.ours)
+    told = json.loads(other.record.read_text())
+    records.write(str(other.record), {**told, "job": 999_999})  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
     assert isinstance(death, Death) and "(CANCELLED)" in death.how and not other.record.exists()
 
@@ -330,7 +332,8 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
     taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
     python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    other.begin(place(python=str(python), address="lo"))
+    other.begin(place(python=str(python), address="lo", time=""))  # the partition's limit is below stepper's own
+    assert 0 < other.kernel.about().left <= 3600
     assert json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1" and len(other.ours) == 1
 
 
@@ -500,3 +503,40 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
+    room = Room(cluster, place(extra=["--exclusive"]))
+    urgent = cluster.ask("sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100").strip()
+    death = room.death(60)
+    assert death is not None and "its job was preempted (PREEMPTED)" in death.how, death
+    cluster.ask("scancel", urgent)
+    room.close()
+
+
+@pytest.mark.nightly
+def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
+    debian.installed("faketime", "faketime")
+    ((fake,)) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    setup = f"export LD_PRELOAD={fake} FAKETIME=-5h FAKETIME_DONT_FAKE_MONOTONIC=1"
+    for project in scratch(tmp_path / "repo"):
+        project.config(f"kernels: {json.dumps({'gpu': place(setup=setup).definition})}\nkernel: gpu\n")
+        project.stepper("trust")
+        notebook = project.new("Look there")
+        cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
+        there = float(answer.text.partition("| ")[2].split()[0])
+        assert abs(time.time() - 5 * 3600 - there) < 600, answer.text
+        run = project.json("history")["runs"][-1]
+        assert 0 <= run["duration_s"] < 60, run
+        project.kill_daemon()
+        payload = notebook.edited("insert", "import time\ntime.sleep(3)\nprint('over', x)", cell)
+        running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+        running.start()
+        time.sleep(1.5)
+        project.kill_daemon()
+        running.join()
+        assert "| over 3" in project.json("report")["text"]
+        assert project.json("report")["outcome"] == "ok"
+        _, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        assert "TIMEOUT" in answer.text.upper() or "deadline" in answer.text or answer.stop, answer.data

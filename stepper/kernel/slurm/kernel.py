@@ -27,7 +27,7 @@ AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
 SLOW_SECONDS = 3.0  # a look that takes longer says that the controller does not answer
 FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
 TAIL, STDERR_CHARACTERS = 8000, 2000
-# What slurmstepd writes before the controller says it: COMPLETING is no name for an end.
+# What slurmstepd writes, before the controller says it and after that forgot: COMPLETING is no name for an end.
 CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*")
 WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 log = logging.getLogger("stepper")
@@ -67,6 +67,10 @@ class SlurmProcess:
         if not self.encrypted:
             why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
         left, trouble, now = self.seen.left if self.seen else None, self.trouble, time.monotonic()
+        if self.seen is not None and self.seen.waits:
+            trouble = f"its job is {self.seen.state}, {self.seen.reason}"
+        if self.link is not None and not self.link.is_up:
+            trouble = f"the line to {self.node} is down"
         if self.looking is not None and not self.looking.done() and now > self.asked_at + SLOW_SECONDS:
             trouble = f"{queue.SILENT}: the job's state is not known"
         return About(
@@ -146,10 +150,10 @@ class SlurmProcess:
 
     def _end(self, state: str) -> Death:
         said = self.last_words()
-        if state in ("COMPLETING", queue.STEP_ENDED) and (written := CANCELLED.findall(said)):
-            state = WHY.get(written[-1], "CANCELLED") if state == "COMPLETING" else state
+        if state in ("COMPLETING", queue.GONE) and (written := CANCELLED.findall(said)):
+            state = WHY.get(written[-1], "CANCELLED")
         how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
-        if state == "FAILED" and "memory limit" in said:  # without cgroups SLURM names no reason
+        if state in ("FAILED", queue.GONE) and "memory limit" in said:  # without cgroups SLURM names no reason
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
         return Death(f"job {self.job}: {how}", said, cause)
 
