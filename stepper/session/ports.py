@@ -155,6 +155,10 @@ class Kernel(Protocol):
     def about(self) -> About:
         """Return what it is, for people and for advice."""
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
 

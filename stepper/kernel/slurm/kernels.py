@@ -89,14 +89,13 @@ class SlurmKernels:
                     f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
                     f"scancel {step}" if step else f"scancel --me --name={name}",
                 )
-            private.remove(self.record)
-            job.remove(Path(told["file"]))
+            self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "slurm":
+            if told.get("kind") != "slurm" or not records.is_sealed(self.record, told):
                 return {}
             where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
             assert isinstance(where, Slurm)  # its definition names that kind
@@ -128,13 +127,25 @@ class SlurmKernels:
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
         records.write(self.record, told)  # what was submitted is found by its name
+        try:
+            await self._hand_in(told, where, script, place)
+        except queue.RefusedError:
+            self._forget(told)
+            raise
+        return told
+
+    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+        name, file = told["job_name"], Path(told["file"])
         if where.jobid:
             environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
             records.write(self.record, told)
-        return told
+
+    def _forget(self, told: Mapping[str, Any]) -> None:
+        private.remove(self.record)
+        job.remove(Path(told["file"]))
 
     async def _held(self, where: Slurm) -> None:
         """Return once the job that the person holds runs; raise KernelError where it is over."""
@@ -235,16 +246,16 @@ class SlurmKernels:
         return process.ended or kernel
 
 
-async def reconcile(runtime: str, records: str, environ: Mapping[str, str]) -> None:
+async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
     """End this project's jobs of which no record tells; raise KernelError."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
-    recorded = b""
-    for path in Path(records).rglob("*.json") if jobs else ():
+    known = b""
+    for path in Path(recorded).rglob("*.json") if jobs else ():
         with contextlib.suppress(OSError):
-            recorded += private.read(str(path))
+            known += private.read(str(path))
     for name in jobs:
-        if name.encode() not in recorded:
+        if name.encode() not in known:
             await asked.cancel(name)
 
 
