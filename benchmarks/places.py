@@ -57,6 +57,7 @@ class Place:
     definition: dict[str, Any] | None
     bare: Callable[[], float]
     bare_job: Callable[[], float] | None = None
+    settle: Callable[[], object] = object  # has nothing run there any more
 
 
 def ports() -> dict[str, Any]:
@@ -88,7 +89,9 @@ def ssh() -> Iterator[Place]:
         def forwarded(about: Mapping[str, Any]) -> dict[str, Any]:
             sockets = {name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)}
             flags = [f"-L{path}:127.0.0.1:{about[f'{name}_port']}" for name, path in sockets.items()]
-            line = subprocess.Popen(["ssh", "-F", facts["config"], "-N", *flags, "box"], stderr=subprocess.DEVNULL)
+            # a session in it, as stepper's has: without one (`-N`) OpenSSH leaves Nagle's algorithm on, for 40 ms more
+            command = ["ssh", "-F", facts["config"], *flags, "box", "exec cat"]
+            line = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
             stack.callback(line.wait)
             stack.callback(line.kill)
             return {"transport": "ipc", "ip": f"{folder}/s", **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)}}
@@ -104,8 +107,14 @@ def slurm() -> Iterator[Place]:
     lab = Lab()
     os.environ["SLURM_CONF"] = lab.conf
 
-    def job() -> float:
+    def settle() -> None:
         lab.empty()
+        while {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {"idle"}:
+            time.sleep(0.1)
+        time.sleep(1)  # a controller schedules nothing for a while after a job's end
+
+    def job() -> float:
+        settle()
         done = lab.folder / secrets.token_hex(8)
         began = time.perf_counter()
         script = f"#!/bin/sh\nsrun true\ntouch {done}\n"
@@ -124,7 +133,7 @@ def slurm() -> Iterator[Place]:
         raw = RawKernel({**ports(), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()})
         stack.callback(raw.end)
         where = {"partition": "batch", "mem": "400M", "time": "30", "python": sys.executable}
-        yield Place("slurm", {"slurm": where}, raw.round_trip, job)
+        yield Place("slurm", {"slurm": where}, raw.round_trip, job, settle)
 
 
 @contextlib.contextmanager
@@ -194,6 +203,7 @@ class Placed(Subject):
 
     def __init__(self, project: Project, place: Place, name: str = "") -> None:
         super().__init__(project, name or place.name, CELLS)
+        self.place = place
         notebook = json.loads(self.path.read_text())
         if place.definition:
             notebook["metadata"]["stepper"] = {"kernel": place.name}
@@ -201,6 +211,7 @@ class Placed(Subject):
 
     def first(self) -> float:
         """Return the milliseconds of a step in a notebook that has no kernel yet; end the kernel."""
+        self.place.settle()
         took = self.step()
         self.shut()
         return took
