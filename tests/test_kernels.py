@@ -28,8 +28,8 @@ from stepper.ground.errors import UsageError
 from stepper.policy import kernels, plan
 from stepper.policy.model import Limits, Plan
 from stepper.setup import trust
+from tests import places
 from tests.conftest import Notebook, Project, code, scratch
-from tests.test_languages import BASH, lacks
 
 EXAMPLE = """
 kernels:
@@ -215,7 +215,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project with bash's kernel installed for its user, and one daemon for all tests."""
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "jupyter/kernels/bash").mkdir(parents=True)
-    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(BASH))
+    (folder / "jupyter/kernels/bash/kernel.json").write_text(json.dumps(places.BASH_KERNEL))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
         yield from scratch(folder / "repo")
@@ -334,8 +334,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 @pytest.mark.nightly
 def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
-    if why := lacks("r"):
-        pytest.skip(why)
+    places.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
@@ -348,6 +347,13 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     assert "FAILED" in answer.text and "object 'nothing' not found" in answer.text, answer.text
     answer = notebook.replace(cell, "mean(days)")
     assert "ran ok" in answer.text and "| [1] 2.666667" in answer.text, answer.text
+
+
+def test_a_kernelspec_that_is_not_there_is_named(project: Project) -> None:
+    project.config("kernels: {it: {kernelspec: cobol}}\n")
+    trust.trust(project.paths)
+    said = project.stepper("new", "Count", "--kernel", "it", check=1).stderr
+    assert "'cobol' is not installed; installed: " in said and "bash" in said
 
 
 def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(project: Project, shell: Notebook) -> None:

@@ -41,6 +41,7 @@ class Workspace:
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
+        self.environ: Mapping[str, str] = {}  # of who asked last
         self._open = open_session
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.

@@ -20,7 +20,11 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import debian
+from tests.npm import Unavailable, unavailable
+
 UP = Path(__file__).with_name("slurm-up.sh")
+PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 
 
@@ -46,7 +50,12 @@ class Lab:
     def ask(self, *command: str, check: bool = True) -> str:
         """Run one of SLURM's commands; return what it prints."""
         done = subprocess.run(
-            ["timeout", "20", *command], env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            ["timeout", "20", *command],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
         assert not check or done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
@@ -123,18 +132,21 @@ def _ports(count: int) -> int:
 
 
 def started(**how: Any) -> Lab:
-    """Return a cluster of one's own; skip the test where there can be none."""
+    """Return a cluster of one's own; raise Unavailable where there can be none."""
     if os.geteuid() != 0:
-        pytest.skip("only root installs and starts SLURM")
-    if not os.path.exists("/usr/sbin/slurmctld") and not shutil.which("apt-get"):
-        pytest.skip("SLURM is not installed, and there is no apt-get that would")
+        raise Unavailable("only root starts SLURM")
+    for program, package in PACKAGES.items():
+        debian.installed(program, package)
     return Lab(**how)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Lab]:
     """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
-    lab = started()
+    try:
+        lab = started()
+    except Unavailable as reason:
+        unavailable(reason)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", lab.conf)
         yield lab

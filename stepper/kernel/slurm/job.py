@@ -24,7 +24,7 @@ START = (
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
 # srun in a session of its own, which nobody waits for: it, and the step with it, outlives the daemon.
-DETACHED = 'out=$1; shift; { "$@"; echo "srun ended with $?" >"$out.ended"; } >"$out" 2>&1 </dev/null &'
+DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
 
 
 def folder(where: Slurm, record: str) -> str:

@@ -55,6 +55,11 @@ class SlurmProcess:
         """How often the line to it was cut, and is back."""
         return self.link.cuts if self.link else 0
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        return "the link is down" if self.link and self.link.ports and not self.link.is_up else ""
+
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
         where = f"{'a step of ' * self.step}job {self.job} on {self.node}"
@@ -148,8 +153,9 @@ class SlurmProcess:
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines of the job's output, without escapes."""
-        return ESCAPES.sub("", job.words(self.file, TAIL)).strip()[-STDERR_CHARACTERS:]
+        """Return the last lines of the job's output, without escapes and ipykernel's greeting."""
+        said = job.words(self.file, TAIL).rpartition(f"--existing {self.file}\n")[2]
+        return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""

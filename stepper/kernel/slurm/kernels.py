@@ -50,11 +50,11 @@ class SlurmKernels:
         """Submit a job, or go on with the one that waits; return its kernel when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Slurm)
         where = place.at.where
-        self.queue = queue.Queue(place.environ)
         told = self._recorded()
         if told and not await self._waits(told, place.at):
             await self.withdraw()
             told = {}
+        self.queue = queue.Queue(place.environ)
         try:
             try:
                 return await self._ready(told or await self._submit(place, place.at, where), where)
@@ -89,20 +89,20 @@ class SlurmKernels:
                     f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
                     f"scancel {step}" if step else f"scancel --me --name={name}",
                 )
-            private.remove(self.record)
-            job.remove(Path(told["file"]))
+            self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "slurm":
+            if told.get("kind") != "slurm" or not records.is_sealed(self.record, told):
                 return {}
             where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
             assert isinstance(where, Slurm)  # its definition names that kind
             kernel = told["kernel"] = uuid.UUID(told["kernel"]).hex
             if not re.fullmatch(rf"stepper-[0-9a-f]{{8}}-{kernel}", told["job_name"]):  # no other job is ended by it
                 return {}
+            self.queue = queue.Queue(told["environ"])  # the daemon's own knows no `module load`
             return {**told, "file": self._file(where, kernel), "step": where.jobid}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -122,17 +122,30 @@ class SlurmKernels:
         told: dict[str, Any] = {
             "kind": "slurm", "name": at.name, "definition": dict(at.definition), "kernel": kernel, "job_name": name,
             "python": python, "file": str(file), "step": where.jobid, "job": where.jobid,
+            "environ": self.queue.environ,
         }  # fmt: skip
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
         records.write(self.record, told)  # what was submitted is found by its name
+        try:
+            await self._hand_in(told, where, script, place)
+        except queue.RefusedError:
+            self._forget(told)
+            raise
+        return told
+
+    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+        name, file = told["job_name"], Path(told["file"])
         if where.jobid:
             environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
             await self.queue.told(*job.step(where, name, file), environ=environ)
         else:
             told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
             records.write(self.record, told)
-        return told
+
+    def _forget(self, told: Mapping[str, Any]) -> None:
+        private.remove(self.record)
+        job.remove(Path(told["file"]))
 
     async def _held(self, where: Slurm) -> None:
         """Return once the job that the person holds runs; raise KernelError where it is over."""

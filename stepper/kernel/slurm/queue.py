@@ -41,6 +41,10 @@ ENDS = {
 }
 
 
+class RefusedError(KernelError):
+    """One of SLURM's commands did nothing: there is none, or it says why."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as squeue tells of it."""
@@ -97,7 +101,7 @@ class Queue:
         self.environ = {name: told for name, told in environ.items() if name in KEPT}
 
     async def told(self, *command: str, given: bytes = b"", environ: Mapping[str, str] | None = None) -> str | None:
-        """Return what a command prints, None where SLURM does not answer; raise KernelError in SLURM's own words."""
+        """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -105,7 +109,7 @@ class Queue:
             )  # fmt: skip
         except FileNotFoundError:
             why = f"there is no `{command[0]}` on this machine: it is not a SLURM login host"
-            raise KernelError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
+            raise RefusedError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
         try:
             said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
         except asyncio.TimeoutError:
@@ -118,11 +122,11 @@ class Queue:
             why = wrong.decode("utf-8", "replace")
             if any(words in why for words in NO_ANSWER):
                 return None
-            raise KernelError(f"{command[0]}: {one_line(why, 400)}")
+            raise RefusedError(f"{command[0]}: {one_line(why, 400)}")
         return said.decode("utf-8", "replace")
 
     async def submit(self, flags: Sequence[str], script: str, environ: Mapping[str, str]) -> int:
-        """Submit a batch script; return the job's id. Raise KernelError in sbatch's own words."""
+        """Submit a batch script; return the job's id. Raise RefusedError in sbatch's own words."""
         said = await self.told("sbatch", "--parsable", *flags, given=script.encode(), environ=environ)
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():

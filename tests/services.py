@@ -1,0 +1,133 @@
+"""Services that tests talk to – a SLURM cluster, Jupyter servers, an sshd – started once for all workers of a run.
+
+Who needs one first has its keeper started: a process that holds it until pytest is gone, however that ends. A service
+is a context manager that starts it with all its files in a folder, and yields what one must know of it as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import sshd
+from tests.jupyterserver import TOKEN, VARIABLE, Served
+from tests.npm import Unavailable
+from tests.slurm.lab import started
+
+START_SECONDS = 170  # packages may have to be fetched
+
+
+@contextlib.contextmanager
+def slurm(folder: Path) -> Iterator[dict[str, Any]]:
+    """Two nodes with 4 processors and 2 GiB each, whose partition is `batch`."""
+    lab = started()
+    try:
+        yield {"conf": lab.conf}
+    finally:
+        lab.stop()
+
+
+@contextlib.contextmanager
+def jupyter(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
+    """A Jupyter Server."""
+    served = Served(kind)
+    try:
+        yield {"definition": served.definition(), "environ": {VARIABLE: TOKEN}, "url": served.url}
+    finally:
+        served.close()
+
+
+SERVICES: dict[str, Callable[[Path], AbstractContextManager[dict[str, Any]]]] = {
+    "slurm": slurm,
+    "jupyter": jupyter,
+    "gateway": functools.partial(jupyter, kind="gateway"),
+    "ssh": sshd.running,
+}
+
+
+def service(name: str) -> dict[str, Any]:
+    """What one must know of a service, which runs; the test is skipped where it can't be had, and fails on CI."""
+    facts = shared(name)
+    assert "failed" not in facts, facts["failed"]
+    if "unavailable" in facts:
+        fail = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        fail(facts["unavailable"])
+    return facts
+
+
+@functools.cache
+def shared(name: str) -> dict[str, Any]:
+    """What its keeper says of a service, started where no other worker of this run has done it."""
+    owner = psutil.Process(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
+    folder = Path(tempfile.gettempdir()) / f"stepper-run-{owner.pid}-{owner.create_time():.0f}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    told, log = folder / f"{name}.json", folder / f"{name}.log"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file closes, or the process dies
+        if not told.exists():
+            with log.open("w") as said:
+                keeper = subprocess.Popen(
+                    [sys.executable, "-m", "tests.services", name, str(folder), str(owner.pid), str(owner.create_time())],
+                    cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                    start_new_session=True,
+                )  # fmt: skip
+            end = time.monotonic() + START_SECONDS
+            while not told.exists() and keeper.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            keeper.returncode = 0  # it outlives this worker
+            assert told.exists(), f"{name} did not start:\n{log.read_text()[-4000:]}"
+    return json.loads(told.read_text())
+
+
+def keep(name: str, folder: Path, owner: int, since: float) -> None:
+    """Hold a service until the process is gone that asked for it."""
+    own = folder / name
+    own.mkdir(mode=0o755)
+    try:
+        with SERVICES[name](own) as facts:
+            tell(folder / f"{name}.json", facts)
+            wait(owner, since)
+    except Unavailable as reason:
+        tell(folder / f"{name}.json", {"unavailable": str(reason)})
+        wait(owner, since)
+    except Exception:  # noqa: BLE001 - whatever it is, whoever waits for the service tells it
+        tell(folder / f"{name}.json", {"failed": traceback.format_exc()})
+        wait(owner, since)
+    shutil.rmtree(own, ignore_errors=True)
+    for ending in ("json", "log", "lock"):
+        (folder / f"{name}.{ending}").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # by the last one
+
+
+def tell(path: Path, facts: dict[str, Any]) -> None:
+    path.with_suffix(".new").write_text(json.dumps(facts))
+    path.with_suffix(".new").rename(path)
+
+
+def wait(owner: int, since: float) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(owner)
+        while process.create_time() == since and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.3)
+            process = psutil.Process(owner)
+
+
+if __name__ == "__main__":
+    keep(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
