@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import statistics
 import subprocess
@@ -45,6 +46,7 @@ from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.slurm.lab import Lab
 
 CELLS = 10
+REST_SECONDS = 4
 STEP_MS, START_MS = 10, 1500  # more than the bare round trip, than the bare job
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
@@ -209,6 +211,11 @@ class Placed(Subject):
             notebook["metadata"]["stepper"] = {"kernel": place.name}
         self.save(notebook)
 
+    def rested(self) -> float:
+        """Return the milliseconds of a step after some rest, as an agent's are: what looks at the kernel is due."""
+        time.sleep(REST_SECONDS)
+        return self.step()
+
     def first(self) -> float:
         """Return the milliseconds of a step in a notebook that has no kernel yet; end the kernel."""
         self.place.settle()
@@ -240,6 +247,7 @@ def main() -> None:
     parser.add_argument("places", nargs="*", choices=[*PLACES, []], help="all where none is named")
     parser.add_argument("--starts", type=int, default=7, help="how many jobs are submitted, 2 or more")
     told = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
     with contextlib.ExitStack() as stack:
         named = [stack.enter_context(PLACES[name]()) for name in told.places or PLACES]
         places = [stack.enter_context(local()), *named]
@@ -262,7 +270,15 @@ def main() -> None:
             answer.name = f"socket to answer, {place.name}"
             both = Row(f"a step, {place.name}: both hooks", place.bare)
             both.samples = [sum(pair) for pair in zip(step.samples, asked.samples, strict=True)]
-            found += [lines(step, floor, STEP_MS), lines(answer, again, None), lines(both, floor, None)]
+            idle, rested = (
+                Row("bare", place.bare),
+                Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested),
+            )
+            take((idle, rested), told.starts, warm=1)
+            found += [
+                lines(step, floor, STEP_MS),
+                *(lines(*pair, None) for pair in ((answer, again), (both, floor), (rested, idle))),
+            ]
         found += ["", "| | ms | a bare job, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
         for place in places:
             if place.bare_job:
