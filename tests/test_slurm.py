@@ -423,6 +423,7 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
     death = room.death(90)
     assert death is not None and "its node failed (NODE_FAIL)" in death.how
+    assert "Error" not in death.stderr, death.stderr  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
     room.wait(old.shutdown())
     room.begin(place())

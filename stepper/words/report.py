@@ -147,7 +147,9 @@ def _standing(ended: Ended) -> str:
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
-        return f"{name}: failed; not a matter of another try."
+        outside = ended.run.fault and "EndedOutside" in ended.run.fault.mro
+        why = "nothing in its cell ended the kernel" if outside else "not a matter of another try"
+        return f"{name}: failed; {why}."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 

@@ -116,9 +116,10 @@ class SlurmProcess:
         ending = seen.state == "COMPLETING" and not beats and self.seen is not None and self.seen.state == seen.state
         self.seen, self.seen_at = seen, self.asked_at
         if ending or not (seen.lives or seen.waits):
+            ended = self._end(seen.state)  # before it is fenced: what it writes then is not what it ended with
             if seen.state == "NODE_FAIL":
                 await self._fence()
-            self.ended = self._end(seen.state)
+            self.ended = ended
 
     async def _fence(self) -> None:
         """End a kernel whose node SLURM gave up, and which may answer still: no cell reaches it any more."""
