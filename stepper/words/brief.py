@@ -265,7 +265,7 @@ def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
 
 
 def _ended(run: Run) -> str:
-    return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    return run.error if run.outcome in (Outcome.ERROR, Outcome.KERNEL_DIED) and run.fault else run.outcome.value
 
 
 def _what(state: State, key: Key) -> str:

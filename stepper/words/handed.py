@@ -40,7 +40,7 @@ def goes_on(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
         f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {ENDS}; Esc does not."
     )
-    where = " · ".join([step_name(plan, step) if step else cell.label, *filter(None, [kernel])])
+    where, till = step_name(plan, step) if step else cell.label, " · ".join(filter(None, [till, kernel]))
     line = f"▶ {where} · still running after {seconds(took)} · {till} · you may go on;"
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
