@@ -59,6 +59,7 @@ class Host:
             "Port": self.port, "ListenAddress": "127.0.0.1", "HostKey": self.folder / "host", "StrictModes": "no",
             "AuthorizedKeysFile": self.folder / "authorized", "PidFile": self.folder / "pid", "UsePAM": "no",
             "PasswordAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": "100", "MaxStartups": "100",
+            "SetEnv": "SHLVL=2",  # bash reads ~/.bashrc in a session's first shell alone: what the user has there may wait
         }  # fmt: skip
         lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
         (self.folder / "sshd_config").write_text("".join(lines))

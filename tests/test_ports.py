@@ -24,7 +24,7 @@ from stepper.policy.namespace import UNKNOWN
 from stepper.session.fake import FakeKernels
 from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
 from tests import places
-from tests.places import Cells, contract
+from tests.places import Cells, Place, contract
 
 # What the fake kernel's cells find, defined where a real one runs.
 PRELUDE = """
@@ -44,14 +44,11 @@ ELSEWHERE = ("slurm", "ssh", "jupyter", "r")
 class Room:
     """A place for one notebook's kernel, and the daemon that asks it: an event loop."""
 
-    def __init__(self, name: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="room"))  # short: a socket's path has at most 107 bytes
-        self.at = places.made(name, self.folder)
+    def __init__(self, at: Place, folder: Path) -> None:
+        self.folder, self.at = folder, at
         self.cells, self.left = self.at.cells, dict[str, Any]()
         self.loop = asyncio.new_event_loop()
-        os.environ |= self.at.environ  # what a daemon may know
-        environ = {**os.environ}
-        self.place = KernelPlace(sys.executable, str(self.folder), environ, at=self.at.at)
+        self.place = KernelPlace(sys.executable, str(self.folder), dict(os.environ), at=self.at.at)
         self.former: list[Kernel] = []
         self.begin()
 
@@ -121,14 +118,16 @@ class Room:
             self.wait(kernel.shutdown())
         self.wait(asyncio.sleep(0.1))  # what closes its sockets is not yet done
         self.loop.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
-    yield room
-    room.close()
+    folder = Path(tempfile.mkdtemp(prefix="room"))  # short: a socket's path has at most 107 bytes
+    with places.there(request.param, folder) as at:
+        room = Room(at, folder)
+        yield room
+        room.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from tests.test_handed_on import STARTED, Edit, delivered
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
 
-PLACE = """kernel: gpu
+PLACE = """queue_seconds: 1
+kernel: gpu
 kernels:
-  gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s, queue_seconds: 1}}
+  gpu: {slurm: {partition: batch, time: "0:30:00", mem: 300M, python: %s}}
 """
 QUEUED = "queued: PENDING ("
 WHY = "the cell has NOT run; it runs when the job starts"
@@ -81,6 +82,10 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Proje
     assert f"Kernel: job {job} on n" in said and "of its walltime left" in said
     delivered(notebook, said)
     assert f"job {job} on n" in project.stepper("status").stdout
+    long = Edit(notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])")
+    assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
+    beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
+    assert beyond in long.answer.text and "30 min are left" in long.answer.text
 
 
 def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:
@@ -118,7 +123,7 @@ def test_where_nobody_can_be_woken_the_turn_waits(full: Full, project: Project) 
 
 def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -> None:
     notebook = project.new("Count")
-    project.config((PLACE % sys.executable).replace("queue_seconds: 1", "queue_seconds: 60"))
+    project.config((PLACE % sys.executable).replace("mem:", "queue_seconds: 60, mem:"))
     project.stepper("trust")
     edit = Edit(notebook, "print(6 * 7)")
     wait_until(lambda: kernel(project)["state"] == "queued")

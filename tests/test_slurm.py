@@ -29,6 +29,7 @@ from stepper.kernel.slurm import queue
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
+from tests import sshd
 from tests.conftest import Notebook, scratch
 from tests.slurm.lab import Lab, started
 
@@ -159,6 +160,8 @@ def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     job = room.kernel.process.job
     assert text(done) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
     assert room.kernel.channels.client.curve_publickey
+    found = room.run("import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))")
+    assert text(found) == f"{sys.executable} {sys.prefix}\n"
     failed = room.run("print('before')\n1 / 0")
     assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
     about = room.kernel.about()
@@ -448,3 +451,34 @@ def test_memory_that_a_cgroup_holds() -> None:
             room.close()
     finally:
         lab.stop()
+
+
+def test_a_kernel_whose_ports_are_reached_through_its_node(
+    other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path) as facts:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {facts["config"]} "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        other.begin(place(via="ssh"))
+        told = json.loads(other.record.read_text())
+        assert told["connection"]["ip"] == "127.0.0.1" and told["node"] == other.lab.node_of(told["job"])
+        assert other.kernel.channels.client.transport == "ipc"  # sockets of the user's own, at this end
+        assert text(other.run("kept = 5\nprint(kept)")) == "5\n"
+
+        async def cut() -> Execution:
+            source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)"
+            running = asyncio.create_task(other.kernel.execute(source, 60, LIMITS))
+            await asyncio.sleep(1)
+            other.kernel.process.link.master.kill()
+            return await running
+
+        done = other.wait(cut())
+        assert done.outcome is Outcome.OK and text(done) == "".join(f"{n}\n" for n in range(12))
+        other.again()
+        assert other.wait(other.kernel.adopt()) is None and text(other.run("print(kept)")) == "5\n"
+        other.wait(other.kernel.shutdown())
+        other.kernel = None
+        assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)

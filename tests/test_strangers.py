@@ -74,7 +74,8 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     made = Watch(tmp_path_factory.mktemp("programs"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{made.folder}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("HUB_TOKEN", TOKEN)
+        for name in ("HUB_TOKEN", "ANTHROPIC_API_KEY"):
+            patch.setenv(name, TOKEN)
         yield made
     made.server.close()
 
@@ -158,7 +159,9 @@ def test_a_record_that_a_pull_brought_leads_nowhere(project: Project, watch: Wat
         project.stepper("interrupt", kind)
         project.stepper("shutdown", kind)
         project.stepper("shutdown")
-        assert watch.heard() == "" and not place.exists()
+        # SLURM alone is asked, for jobs that are this project's by their names.
+        asked = {line for line in watch.heard().splitlines() if line.startswith((*PROGRAMS, "asked"))}
+        assert asked <= {line for line in asked if line.startswith("squeue -h --me ")} and not place.exists(), asked
 
 
 @pytest.mark.parametrize(
@@ -196,3 +199,16 @@ def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
     assert not listed["ssh"]["reachable"] and not listed["slurm"]["reachable"]
     asked = {line.split()[0] for line in heard.splitlines() if line.startswith(PROGRAMS)}
     assert asked >= {"ssh", "sinfo"} and TOKEN not in heard
+
+
+def test_no_kernel_gets_the_token_of_a_place(project: Project, watch: Watch) -> None:
+    """Neither one of this machine, nor a job: what sbatch is given of the environment is what the job inherits."""
+    stranger(project, watch, "slurm")
+    trust.trust(project.paths)
+    here = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
+    _, answer = here.insert("import os; print([name for name in os.environ if 'TOKEN' in name], os.environ['HOME'])")
+    assert "| [] " in answer.text, answer.text
+    project.stepper("run", "slurm", check=1)
+    heard = watch.heard()
+    assert "sbatch --parsable" in heard and "HOME=" in heard
+    assert TOKEN not in heard and "HUB_TOKEN" not in heard

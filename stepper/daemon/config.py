@@ -54,6 +54,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_cell_timeout_seconds": NUMBER,
     "report_after_seconds": NUMBER,
     "heartbeat_seconds": NUMBER,
+    "queue_seconds": NUMBER,
     "queue": FLAG,
     "max_retries": WHOLE,
     "network_retries": WHOLE,

@@ -142,6 +142,10 @@ class Channels:
             pass
         return time.monotonic() < self.beat_at + BEAT_SECONDS
 
+    def came(self, request: str) -> int:
+        """Return 0: they are not counted."""
+        return 0
+
     def send(
         self,
         kind: str,

@@ -98,6 +98,9 @@ class Channels(Protocol):
     ) -> str:  # fmt: skip
         """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
 
+    def came(self, request: str) -> int:
+        """Return how many messages of a request the kernel has published here; 0 where that is not counted."""
+
 
 class Process(Protocol):
     """A kernel's process where it runs: signalled, watched, measured. `ended` is its death as far as it is known."""
@@ -113,7 +116,11 @@ class Process(Protocol):
 
     @property
     def cuts(self) -> int:
-        """How often the line to it was cut, and is back: what was said meanwhile is lost on the way."""
+        """How often the line to it was cut: what was said meanwhile may be lost on the way."""
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
     def about(self) -> About:
         """Return what it is: its interpreter, and its process where that is of this machine."""

@@ -51,7 +51,7 @@ class Slurm:
     folder: str = ""  # on the shared file system; below the project where it is not given
     address: str = "auto"  # by which the compute node is reached: auto, hostname, or an interface's name
     via: str = ""  # `ssh`: its ports are reached through the node
-    queue_seconds: float = 20  # how long an edit waits for the job to start
+    queue_seconds: float | None = None  # how long an edit waits for the job to start; else as in the configuration
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ class Place:
     def kind(self) -> str:
         """The kind of place, by its name in the configuration."""
         return next(iter(self.definition))
+
+    @property
+    def token_env(self) -> str:
+        """The variable that holds its token, '' for none: no kernel is to have it."""
+        return self.where.token_env if isinstance(self.where, Jupyter) else ""
 
     @property
     def is_local(self) -> bool:

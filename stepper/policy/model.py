@@ -231,6 +231,7 @@ class Limits:
     max_cell_timeout_seconds: float = 86400
     report_after_seconds: float = 20
     heartbeat_seconds: float = 15
+    queue_seconds: float = 20
     queue: bool = False
     max_retries: int = 3
     network_retries: int = 3

@@ -20,7 +20,8 @@ def patience(session: Session, call: Call) -> float:
     """Return for how many seconds a call is waited for, as its cell's first line or the person has it."""
     running, usual = session.state.running, session.outputs.limits().report_after_seconds
     if running is None and (queued := session.keeper.queued):
-        return queued.since + queued.seconds - call.began
+        held = session.outputs.limits().queue_seconds if queued.seconds is None else queued.seconds
+        return queued.since + held - call.began
     if running is None:
         return math.inf  # its kernel starts
     if running.tool_use_id != call.id:

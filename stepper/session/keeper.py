@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -15,6 +16,7 @@ from stepper.session.answers import KernelStatus
 from stepper.session.ports import Kernel, KernelPlace, KernelProvider, Queued
 
 LOOK_SECONDS = 0.2  # how often it is looked whether a kernel that waits in a queue is still wanted
+AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 
 def now() -> Moment:
@@ -60,6 +62,8 @@ class Keeper:
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
+        if self.kernel is not None and self.kernel.away:
+            return  # it is taken over when it can be reached
         self.foreign = False
         if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
             self.kernel, self.found_dead = None, death
@@ -77,6 +81,7 @@ class Keeper:
         if self.kernel is not None:
             death = await self.kernel.death()
             if death is None:
+                await self._reached(self.kernel)
                 return self.kernel
             await self.end(f"the kernel died ({death.how})")
         self.starting, self.unwanted = True, False
@@ -97,6 +102,17 @@ class Keeper:
             self.news = ". ".join(filter(None, (self.news, about.without)))
         self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
         return kernel
+
+    async def _reached(self, kernel: Kernel) -> None:
+        """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
+        until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
+        while kernel.away or self.foreign:
+            if time.monotonic() > until:
+                down = kernel.away or "the link was down"
+                why = f"{down}: the cell was NOT run. The kernel may be well, with its variables"
+                raise KernelError(why, "stepper status  # tells when it is back; `stepper restart` gives it up")
+            kernel.listen()
+            await asyncio.sleep(0.1)
 
     async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
         start = asyncio.ensure_future(self.provider.start(place))

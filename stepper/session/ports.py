@@ -111,12 +111,12 @@ class About:
 class Queued:
     """Why a kernel is not there yet: what was asked for waits in a queue, `since` a time of the monotonic clock.
 
-    `seconds` are those for which whoever wants it is to be held.
+    `seconds` are those for which whoever wants it is to be held; None where the place does not say.
     """
 
     text: str
     since: float
-    seconds: float
+    seconds: float | None
 
 
 class Coming(Protocol):
@@ -154,6 +154,10 @@ class Kernel(Protocol):
 
     def about(self) -> About:
         """Return what it is, for people and for advice."""
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""

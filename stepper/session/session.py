@@ -131,8 +131,10 @@ class Session:
                 pass
 
     async def _catch_up(self) -> None:
-        await self.keeper.find()
+        kernel = await self.keeper.find()
         if self.state.running is not None:
+            if kernel is not None and kernel.away:
+                return  # it may run still: that is asked when it can be reached
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()

@@ -55,6 +55,11 @@ class SlurmProcess:
         """How often the line to it was cut, and is back."""
         return self.link.cuts if self.link else 0
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        return "the link is down" if self.link and self.link.ports and not self.link.is_up else ""
+
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
         where = f"{'a step of ' * self.step}job {self.job} on {self.node}"

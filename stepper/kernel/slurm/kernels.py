@@ -246,16 +246,16 @@ class SlurmKernels:
         return process.ended or kernel
 
 
-async def reconcile(runtime: str, folder: str, environ: Mapping[str, str]) -> None:
+async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
     """End this project's jobs of which no record tells; raise KernelError."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
-    recorded = b""
-    for path in Path(folder).rglob("*.json") if jobs else ():
+    known = b""
+    for path in Path(recorded).rglob("*.json") if jobs else ():
         with contextlib.suppress(OSError):
-            recorded += private.read(str(path))
+            known += private.read(str(path))
     for name in jobs:
-        if name.encode() not in recorded:
+        if name.encode() not in known:
             await asked.cancel(name)
 
 

@@ -99,6 +99,17 @@ def look(told: dict[str, Any]) -> dict[str, Any]:
     return {"alive": alive, "said": said}
 
 
+def about(told: dict[str, Any]) -> dict[str, Any]:
+    """Return which Python this is, and which ipykernel it has, '' for none. Nothing is imported for it."""
+    from importlib import metadata
+
+    try:
+        has = metadata.version("ipykernel")
+    except metadata.PackageNotFoundError:
+        has = ""
+    return {"python": sys.executable, "version": sys.version.split()[0], "ipykernel": has}
+
+
 def end(told: dict[str, Any]) -> dict[str, Any]:
     """Kill the kernel with what it started in its group; remove its files."""
     until = time.monotonic() + END_SECONDS
@@ -115,4 +126,4 @@ def end(told: dict[str, Any]) -> dict[str, Any]:
 
 def main(told: dict[str, Any]) -> None:
     """Do what is asked, and say what came of it in one line."""
-    print("stepper:" + json.dumps({"start": start, "look": look, "end": end}[told["do"]](told)))
+    print("stepper:" + json.dumps({"start": start, "look": look, "end": end, "about": about}[told["do"]](told)))

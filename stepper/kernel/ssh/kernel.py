@@ -40,6 +40,11 @@ class SshProcess:
         """How often the line was cut, and is back: what came meanwhile is lost on the way."""
         return self.link.cuts
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        return "the link is down" if self.link.ports and not self.link.is_up else ""
+
     def about(self) -> About:
         """Return what it is: its interpreter, with the host's name."""
         why = f"on {self.host} stepper watches no memory and sees no line that runs: the host's own limits hold"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -47,8 +48,7 @@ class SshKernels:
         if "pid" not in said:
             python, host = said.get("python", place.at.where.python), place.at.where.host
             if "lacks" in said:
-                mend = f"ssh {host} {python} -m pip install ipykernel"
-                raise KernelError(f"{python} on {host} lacks ipykernel: {said['lacks']}", mend)
+                raise _lacks(place.at.where, python, f": {said['lacks']}")
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
         connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
         connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
@@ -102,7 +102,14 @@ class SshKernels:
 
 
 async def look(place: Place) -> list[str]:
-    """Return what the host offers; raise KernelError where it can't be reached."""
+    """Return what the host offers; raise KernelError where it can't be reached, or takes no kernel."""
     assert isinstance(place.where, Ssh)
-    said = await Link(place.where, "none", "").ask("look", {"kernel": "none", "pid": 0})
-    return [f"{place.where.host} answers"] if said else []
+    said = await Link(place.where, "none", "").ask("about", {})
+    if not said["ipykernel"]:
+        raise _lacks(place.where, said["python"])
+    return [f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"]
+
+
+def _lacks(where: Ssh, python: str, why: str = "") -> KernelError:
+    mend = f"ssh {where.host} {shlex.quote(python)} -m pip install ipykernel"
+    return KernelError(f"{python} on {where.host} lacks ipykernel{why}", mend)

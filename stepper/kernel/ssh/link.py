@@ -94,6 +94,7 @@ class Link:
         finally:
             if process.returncode is None:
                 process.kill()
+                await process.wait()
         answer = said.decode("utf-8", "replace").rpartition("stepper:")[2]  # a profile may print before it
         try:
             found: dict[str, Any] = json.loads(answer)
