@@ -9,7 +9,7 @@ from typing import Any
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
 from stepper.words.quotes import about, outputs_text, span
-from stepper.words.report import Report, bounded, capital, seconds, step_name
+from stepper.words.report import Report, bounded, capital, kernel_line, seconds, step_name
 
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
@@ -33,7 +33,7 @@ def goes_on(
     where = f"{step_name(plan, step)}, " if step else ""
     first = f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
     parts = ["stepper: " + first, *([_woken_by(matched)] if matched else []), *(f"Note: {note}." for note in notes)]
-    parts += [f"Kernel: {kernel}."] if kernel else []
+    parts += kernel_line(kernel)
     if outputs is not None:
         parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
     parts.append(

@@ -36,13 +36,14 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(580)]
 
 # What makes a step last, before the step's own code.
 LOADS = """\
+# stepper: wait=2s
 import time
 for part in range(1, 7):
     time.sleep(1)  # the file system is slow today
     print(f"part {part} of 6 is here", flush=True)
 """
 LOOKS_UP = """\
-# stepper: timeout=10m
+# stepper: timeout=10m wait=2s
 import time
 for number, day in enumerate(raw["date"], 1):
     time.sleep(0.1)  # a look at each day in the station's own log
@@ -59,8 +60,8 @@ for number in range(1, SAMPLES + 1):
     if number % 10 == 0:
         print(f"{number} of {SAMPLES} samples", flush=True)
 """
-FOR_LONG = "# stepper: timeout=10m\nSAMPLES = 1000\n" + RESAMPLES
-FOR_SHORT = "SAMPLES = 40\n" + RESAMPLES
+FOR_LONG = "# stepper: timeout=10m wait=2s\nSAMPLES = 1000\n" + RESAMPLES
+FOR_SHORT = "# stepper: wait=2s\nSAMPLES = 40\n" + RESAMPLES
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ def python() -> str:
 
 
 def configured(project: Path, place: dict[str, Any]) -> None:
-    """Have the notebooks' kernels run there; a cell is handed on after two seconds."""
-    told = {"kernel": "there", "report_after_seconds": 2, "kernels": {"there": place}}
+    """Have the notebooks' kernels run there."""
+    told = {"kernel": "there", "kernels": {"there": place}}
     (project / ".stepper" / "config.yaml").write_text(json.dumps(told))
     stepper(project, "trust")
 
@@ -235,8 +236,17 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
 def test_on_a_jupyter_server_whose_websocket_is_cut_twice(
     project: Path, scripted_model: Model, interactive_claude: InteractiveFactory
 ) -> None:
-    served = Served("server", f"--ServerApp.root_dir={project / 'notebooks'}")  # where its kernels run
+    served = Served("server")
     served.kernelspec("house", python())
+    spec = served.folder / "data" / "kernels" / "house" / "kernel.json"
+    there = [
+        "sh",
+        "-c",
+        'cd "$0" && exec "$@"',
+        str(project / "notebooks"),
+    ]  # else its kernels run in a folder of its own
+    told = json.loads(spec.read_text())
+    spec.write_text(json.dumps(told | {"argv": [*there, *told["argv"]]}))
     line = Line(served.port)
     with contextlib.closing(served), contextlib.closing(line), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, TOKEN)
@@ -263,7 +273,7 @@ def test_on_a_jupyter_server_whose_websocket_is_cut_twice(
         assert line.cut()
         client.wait_for("It draws samples.", 40)
         line.down()
-        wait_until(lambda: "line" in standing(notebook)["kernel"]["trouble"])
+        wait_until(lambda: "the link is down" in standing(notebook)["kernel"]["trouble"])
         line.up()
         client.wait_for("That is the end.", 40)
         assert model.unsaid == 0 and served.kernels() == kernels
