@@ -155,6 +155,7 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
     assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
+    assert plan.from_json({"kernel": None}) == Plan() and plan.from_json({"kernel": ["r"]}) == Plan(kernel="['r']")
 
 
 def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -480,6 +480,9 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
     done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
     assert done.outcome is Outcome.KERNEL_DIED and "its node failed (NODE_FAIL)" in done.death.how
+    assert "Error" not in done.death.stderr, (
+        done.death.stderr
+    )  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
     room.begin(place())
     assert broken.node_of(room.kernel.process.job) != node

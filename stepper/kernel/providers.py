@@ -30,10 +30,10 @@ def _slurm(*given: Any) -> KernelProvider:
     return SlurmKernels(*given)
 
 
-def _jupyter(*given: Any, environ: Callable[[], Mapping[str, str]]) -> KernelProvider:
+def _jupyter(*given: Any, **more: Any) -> KernelProvider:
     from stepper.kernel.jupyter.kernels import JupyterKernels
 
-    return JupyterKernels(*given, environ=environ)
+    return JupyterKernels(*given, **more)
 
 
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and

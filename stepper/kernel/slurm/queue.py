@@ -26,13 +26,13 @@ LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 GONE, STEP_ENDED = "UNKNOWN", "ENDED"  # SLURM does not know the job (any more); the job lives, its step does not
 # How a job ended → what that is in words; the class of fault beside `KernelDied`, where there is one.
 ENDS = {
-    "TIMEOUT": ("its walltime was over (TIMEOUT)", ""),
+    "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": ("it took more memory than its job has (OUT_OF_MEMORY)", "OutOfMemory"),
-    "NODE_FAIL": ("its node failed (NODE_FAIL)", ""),
-    "CANCELLED": ("its job was cancelled (CANCELLED)", ""),
-    "PREEMPTED": ("its job was preempted (PREEMPTED)", ""),
-    "DEADLINE": ("its job's deadline was over (DEADLINE)", ""),
-    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", ""),
+    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
+    "CANCELLED": ("its job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": ("its job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": ("its job's deadline was over (DEADLINE)", "WalltimeOver"),
+    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
     "FAILED": ("its job failed (FAILED)", ""),
     "COMPLETED": ("its job ended (COMPLETED)", ""),
     "COMPLETING": ("its job is ending (COMPLETING)", ""),
