@@ -30,7 +30,7 @@ from stepper.kernel.slurm import queue
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
-from tests import sshd
+from tests import debian, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
 
@@ -593,4 +593,15 @@ def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(cluster: Lab, tmp_pa
     room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
     assert "are signed, and not encrypted" in room.kernel.about().without
     assert not room.kernel.channels.client.curve_publickey and text(room.run("print(1)")) == "1\n"
+    room.close()
+
+
+@pytest.mark.nightly
+def test_setup_loads_modules(cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    debian.installed("modulecmd", "environment-modules", file="/etc/profile.d/modules.sh")
+    (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
+    room = Room(cluster)
+    room.environ = {name: told for name, told in room.environ.items() if not name.startswith("BASH_FUNC_")}
+    room.begin(place(setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"))
+    assert text(room.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])")) == "cat 1\n"
     room.close()
