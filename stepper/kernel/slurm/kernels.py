@@ -171,7 +171,7 @@ class SlurmKernels:
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         records.write(self.record, told)
-        process = self._process(told, where, seen)
+        process = self._process(told, where, seen if seen and seen.lives else None)
         kernel = LiveKernel(process, self.parts)
         try:
             if process.link is not None:
