@@ -21,6 +21,7 @@ import pytest
 
 from stepper.ground.errors import KernelError
 from stepper.kernel.jupyter.channels import framed, of_frames, of_json
+from stepper.kernel.jupyter.kernels import JupyterKernels
 from stepper.kernel.providers import AnyPlace, look
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
@@ -164,7 +165,7 @@ def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
     done = room.run("for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0")
     assert done.outcome is Outcome.ERROR and done.fault is not None and done.fault.line == 3, done.notes
     whole = len(text(done)) == 40 * 200_001
-    assert whole if room.served.kind != "server" else "above its limits" in done.notes[0], done.notes
+    assert whole if room.served.kind == "enterprise" else "above its limits" in done.notes[0], done.notes
 
 
 # --- the line -------------------------------------------------------------------------------------------------------
@@ -242,6 +243,29 @@ def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
     assert room.wait(room.kernel.adopt()) is None and text(room.run("print(kept)")) == "8\n"
 
 
+def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {*room.served.kernels()}
+    asked = JupyterKernels._asked
+
+    async def killed(self: JupyterKernels, *given: Any) -> str:
+        await asked(self, *given)
+        raise SystemExit
+
+    monkeypatch.setattr(JupyterKernels, "_asked", killed)
+    with pytest.raises(SystemExit):
+        asyncio.run(room.provider("other.json").start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=room.place())))
+    monkeypatch.undo()
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    (left,) = {*room.served.kernels()} - there
+    assert room.wait(room.provider("other.json").attach()) is None
+    other = room.begin(room.place(), "other.json")
+    assert left not in room.served.kernels() and other.id in room.served.kernels()
+    room.wait(other.shutdown())
+    assert {*room.served.kernels()} == there
+
+
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +320,8 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(ro
     other = room.begin(room.place(kernel_id=room.kernel.id), "other.json")
     assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
     room.wait(other.shutdown())
-    assert room.kernel.id in room.served.kernels() and text(room.run("print(shared)")) == "5\n"
+    done = room.run("print(shared)")
+    assert room.kernel.id in room.served.kernels() and text(done) == "5\n", done
     assert "has no kernel 0e000000-" in room.fails(room.place(kernel_id="0e000000-0000-4000-8000-000000000000"))
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
@@ -527,4 +552,4 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
             for path in folder.rglob("*"):
                 texts += [path.read_bytes().decode("utf-8", "replace")] if path.is_file() else []
         assert not [found for found in texts if TOKEN in found]
-        assert "begun" in text_of(notebook.raw["cells"][-2])
+        assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"
