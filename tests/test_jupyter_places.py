@@ -178,6 +178,7 @@ def test_a_websocket_that_is_cut_twice_in_a_cell_loses_nothing(room: Room) -> No
     assert done.namespace.variables["n"]
 
 
+@pytest.mark.nightly
 def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(room: Room) -> None:
     """The record holds 1 MB; what was heard here is not given up for it."""
     source = "import time\nfor n in range(10):\n    print('y' * 200_000)\n    time.sleep(0.2)"
@@ -251,13 +252,12 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
 
     async def killed(self: JupyterKernels, *given: Any) -> str:
         await asked(self, *given)
-        raise SystemExit
+        raise GeneratorExit  # nothing catches it
 
     monkeypatch.setattr(JupyterKernels, "_asked", killed)
-    with pytest.raises(SystemExit):
-        asyncio.run(room.provider("other.json").start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=room.place())))
+    with pytest.raises(GeneratorExit):
+        room.begin(room.place(), "other.json")
     monkeypatch.undo()
-    monkeypatch.setenv(VARIABLE, TOKEN)
     (left,) = {*room.served.kernels()} - there
     assert room.wait(room.provider("other.json").attach()) is None
     other = room.begin(room.place(), "other.json")
@@ -277,6 +277,7 @@ def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.run("kept = 1")
     before = room.kernel.id
@@ -287,6 +288,7 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
     pid = room.pid()
     room.kernel.detach()
@@ -397,6 +399,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{page.server_port}/hub"
@@ -406,7 +409,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
         with pytest.raises(KernelError) as failed:
             provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
-            asyncio.run(provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at)))
+            loop.run_until_complete(provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at)))
         return str(failed.value)
 
     try:
@@ -420,6 +423,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         assert "does not allow this to the owner of the token that `token_env` names (403)" in says(403, **json_sent)
         assert "is away (503)" in says(503)
     finally:
+        loop.close()
         page.shutdown()
         page.server_close()
 
