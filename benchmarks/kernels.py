@@ -45,7 +45,7 @@ class RawKernel:
         connection = Path(self.folder.name, "connection.json")
         connection.write_bytes(orjson.dumps(about))
         connection.chmod(0o600)
-        self.key, self.session, self.last = key.encode(), uuid.uuid4().hex, b""
+        self.key, self.session, self.printed = key.encode(), uuid.uuid4().hex, b""
         self.process = subprocess.Popen(
             [sys.executable, *ARGUMENTS, str(connection)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -95,8 +95,8 @@ class RawKernel:
                 raise BrokenStepError("a raw kernel ended or does not answer")
             if self.iopub in ready:
                 frames = self.iopub.recv_multipart()
-                if not frames[0].endswith(b"status"):
-                    self.last = frames[-1]
+                if b"stream" in frames[0]:  # a word may come in pieces
+                    self.printed += frames[-1]
                 elif idle and b'"idle"' in frames[-1] and orjson.loads(frames[-3])["msg_id"] == asked:
                     awaited.discard("idle")
             if self.shell in ready:
@@ -119,10 +119,10 @@ class RawKernel:
 
     def round_trip(self) -> float:
         """Return the milliseconds of printing a word; raise BrokenStepError unless it was printed."""
-        word = secrets.token_hex(8)
+        word, self.printed = secrets.token_hex(8), b""
         took = self.run(f"print('{word}')")
-        if word.encode() not in self.last:
-            raise BrokenStepError(f"a raw kernel printed {self.last!r}")
+        if word.encode() not in self.printed:
+            raise BrokenStepError(f"a raw kernel printed {self.printed!r}")
         return took
 
     def end(self) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import statistics
 import subprocess
@@ -45,6 +46,7 @@ from tests.jupyterserver import TOKEN, VARIABLE, Served
 from tests.slurm.lab import Lab
 
 CELLS = 10
+REST_SECONDS = 4
 STEP_MS, START_MS = 10, 1500  # more than the bare round trip, than the bare job
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
@@ -57,6 +59,7 @@ class Place:
     definition: dict[str, Any] | None
     bare: Callable[[], float]
     bare_job: Callable[[], float] | None = None
+    settle: Callable[[], object] = object  # has nothing run there any more
 
 
 def ports() -> dict[str, Any]:
@@ -88,7 +91,9 @@ def ssh() -> Iterator[Place]:
         def forwarded(about: Mapping[str, Any]) -> dict[str, Any]:
             sockets = {name: f"{folder}/s-{number}" for number, name in enumerate(CHANNELS, 1)}
             flags = [f"-L{path}:127.0.0.1:{about[f'{name}_port']}" for name, path in sockets.items()]
-            line = subprocess.Popen(["ssh", "-F", facts["config"], "-N", *flags, "box"], stderr=subprocess.DEVNULL)
+            # a session in it, as stepper's has: without one (`-N`) OpenSSH leaves Nagle's algorithm on, for 40 ms more
+            command = ["ssh", "-F", facts["config"], *flags, "box", "exec cat"]
+            line = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
             stack.callback(line.wait)
             stack.callback(line.kill)
             return {"transport": "ipc", "ip": f"{folder}/s", **{f"{n}_port": i for i, n in enumerate(CHANNELS, 1)}}
@@ -104,8 +109,14 @@ def slurm() -> Iterator[Place]:
     lab = Lab()
     os.environ["SLURM_CONF"] = lab.conf
 
-    def job() -> float:
+    def settle() -> None:
         lab.empty()
+        while {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {"idle"}:
+            time.sleep(0.1)
+        time.sleep(1)  # a controller schedules nothing for a while after a job's end
+
+    def job() -> float:
+        settle()
         done = lab.folder / secrets.token_hex(8)
         began = time.perf_counter()
         script = f"#!/bin/sh\nsrun true\ntouch {done}\n"
@@ -124,7 +135,7 @@ def slurm() -> Iterator[Place]:
         raw = RawKernel({**ports(), "curve_publickey": public.decode(), "curve_secretkey": secret.decode()})
         stack.callback(raw.end)
         where = {"partition": "batch", "mem": "400M", "time": "30", "python": sys.executable}
-        yield Place("slurm", {"slurm": where}, raw.round_trip, job)
+        yield Place("slurm", {"slurm": where}, raw.round_trip, job, settle)
 
 
 @contextlib.contextmanager
@@ -194,13 +205,20 @@ class Placed(Subject):
 
     def __init__(self, project: Project, place: Place, name: str = "") -> None:
         super().__init__(project, name or place.name, CELLS)
+        self.place = place
         notebook = json.loads(self.path.read_text())
         if place.definition:
             notebook["metadata"]["stepper"] = {"kernel": place.name}
         self.save(notebook)
 
+    def rested(self) -> float:
+        """Return the milliseconds of a step after some rest, as an agent's are: what looks at the kernel is due."""
+        time.sleep(REST_SECONDS)
+        return self.step()
+
     def first(self) -> float:
         """Return the milliseconds of a step in a notebook that has no kernel yet; end the kernel."""
+        self.place.settle()
         took = self.step()
         self.shut()
         return took
@@ -229,6 +247,7 @@ def main() -> None:
     parser.add_argument("places", nargs="*", choices=[*PLACES, []], help="all where none is named")
     parser.add_argument("--starts", type=int, default=7, help="how many jobs are submitted, 2 or more")
     told = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended all the same
     with contextlib.ExitStack() as stack:
         named = [stack.enter_context(PLACES[name]()) for name in told.places or PLACES]
         places = [stack.enter_context(local()), *named]
@@ -251,7 +270,15 @@ def main() -> None:
             answer.name = f"socket to answer, {place.name}"
             both = Row(f"a step, {place.name}: both hooks", place.bare)
             both.samples = [sum(pair) for pair in zip(step.samples, asked.samples, strict=True)]
-            found += [lines(step, floor, STEP_MS), lines(answer, again, None), lines(both, floor, None)]
+            idle, rested = (
+                Row("bare", place.bare),
+                Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested),
+            )
+            take((idle, rested), told.starts, warm=1)
+            found += [
+                lines(step, floor, STEP_MS),
+                *(lines(*pair, None) for pair in ((answer, again), (both, floor), (rested, idle))),
+            ]
         found += ["", "| | ms | a bare job, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
         for place in places:
             if place.bare_job:

@@ -155,6 +155,7 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
     assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
+    assert plan.from_json({"kernel": None}) == Plan() and plan.from_json({"kernel": ["r"]}) == Plan(kernel="['r']")
 
 
 def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +335,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 @pytest.mark.nightly
 def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
-    places.made("r", project.folder)  # installs it
+    places.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")

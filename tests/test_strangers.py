@@ -116,6 +116,8 @@ def test_no_way_leads_to_a_place_that_was_not_accepted(project: Project, watch: 
         named = [kind] if command in ("status", "interrupt", "report") else []
         project.stepper(command, *named, check=None)
     project.stepper("use", kind, "--kernel", kind)
+    notebook.path.write_text(json.dumps({**notebook.raw, "metadata": {}}))  # the journal names the place alone
+    assert "was not accepted by you" in project.stepper("run", kind, check=1).stderr
     made = project.json("new", f"of {kind}", "--kernel", kind)
     project.json("run", made["notebook"], check=None)
     project.stepper("shutdown", kind)
@@ -197,8 +199,10 @@ def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
     heard = watch.heard()
     assert "ssh " in heard and "sinfo " in heard
     assert not listed["ssh"]["reachable"] and not listed["slurm"]["reachable"]
-    asked = {line.split()[0] for line in heard.splitlines() if line.startswith(PROGRAMS)}
-    assert asked >= {"ssh", "sinfo"} and TOKEN not in heard
+    asked = {line.split()[0] for line in heard.splitlines() if line.startswith((*PROGRAMS, "asked:"))}
+    assert asked >= {"ssh", "sinfo", "asked:"}
+    elsewhere = [line for line in heard.splitlines() if TOKEN in line]
+    assert [line.partition(" ")[0] for line in elsewhere] == ["asked:"]  # the server, and no program, has its token
 
 
 def test_no_kernel_gets_the_token_of_a_place(project: Project, watch: Watch) -> None:

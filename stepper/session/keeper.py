@@ -169,5 +169,14 @@ class Keeper:
         busy = kernel.busy or self.state.running is not None
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         about = kernel.about()
-        where = about.where, about.left, about.trouble
-        return KernelStatus(about.pid, state, kernel.memory(), about.python, *where)
+        trouble = "; ".join(filter(None, [about.trouble, self._left_over() if about.where else ""]))
+        return KernelStatus(about.pid, state, kernel.memory(), about.python, about.where, about.left, trouble)
+
+    def _left_over(self) -> str:
+        """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
+        try:
+            gone = self.place({}, self.state.plan.kernel).at is None
+            why = "the configuration names its place no more" if gone else ""
+        except KernelError as error:
+            why = error.message
+        return f"{why}: this kernel goes on until `stepper shutdown`" if why else ""
