@@ -34,6 +34,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
 
 
@@ -130,10 +131,20 @@ class Session:
             async with self.turn():
                 pass
 
+    async def _reaches(self, kernel: Kernel, call: str | None) -> bool:
+        """Whether the kernel can be asked what became of a run that lost its daemon; who asks for that waits until then."""
+        while kernel.away and await kernel.death() is None:
+            asks = self.asking.get(call or "")
+            if call not in self.calls and (asks is None or asks.left.is_set()):
+                return False
+            kernel.listen()
+            await asyncio.sleep(LINK_SECONDS)
+        return True
+
     async def _catch_up(self) -> None:
         kernel = await self.keeper.find()
         if self.state.running is not None:
-            if kernel is not None and kernel.away:
+            if kernel is not None and not await self._reaches(kernel, self.state.running.tool_use_id):
                 return  # it may run still: that is asked when it can be reached
             await self.settle(self)
         elif self.keeper.foreign:
