@@ -296,7 +296,10 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     assert text_of(notebook.cell(cell_id)) == "over\n" and len(project.json("history")) == 1
 
 
-def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(project: Quick) -> None:
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
+    project: Quick, comes_back: bool
+) -> None:
     notebook = project.new("Load", "Plot")
     answers: list[Answer] = []
     source = "import time\ntime.sleep(0.6)\nprint('over')"
@@ -308,10 +311,14 @@ def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
     wait_until(project.kernel().now.over.is_set)
     time.sleep(0.5)
     assert not answers and "NOT run" not in project.stepper("report", check=None).stdout
-    project.kernel().away = ""
+    if comes_back:
+        project.kernel().away = ""
+    else:
+        project.stepper("restart")  # the person need not wait for it
     waits.join()
-    assert "ran ok" in answers[0].text and "| over" in answers[0].text, answers[0].text
-    assert [run["outcome"] for run in project.json("history")] == ["ok"]
+    said = answers[0].text + answers[0].stop
+    assert ("ran ok" in said and "| over" in said) if comes_back else "KernelDied" in said, said
+    assert [run["outcome"] for run in project.json("history")] == ["ok" if comes_back else "kernel_died"]
 
 
 def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> None:

@@ -92,15 +92,28 @@ class Session:
         if again and again.call:
             self.asking[again.call] = again
         try:
-            await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
-            try:
-                await self._catch_up()
-                yield
-            finally:
-                self.lock.release()
+            while True:
+                while again and (kernel := await self._out_of_reach(again)) is not None:
+                    kernel.listen()  # takes no lock: others are not to wait for a line
+                    await asyncio.sleep(LINK_SECONDS)
+                await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+                try:
+                    await self._catch_up()
+                    if not (again and await self._out_of_reach(again)):
+                        yield
+                        return
+                finally:
+                    self.lock.release()
         finally:
-            if again and again.call:
-                self.asking.pop(again.call, None)
+            if again and self.asking.get(again.call or "") is again:
+                del self.asking[again.call or ""]
+
+    async def _out_of_reach(self, again: Caller) -> Kernel | None:
+        """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
+        running, kernel = self.state.running, await self.keeper.find()
+        if kernel is None or running is None or running.tool_use_id != again.call or again.left.is_set():
+            return None
+        return kernel if kernel.away and await kernel.death() is None else None
 
     async def _wait(self, caller: Caller) -> None:
         waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]
@@ -131,20 +144,10 @@ class Session:
             async with self.turn():
                 pass
 
-    async def _reaches(self, kernel: Kernel, call: str | None) -> bool:
-        """Whether the kernel can be asked what became of a run that lost its daemon; who asks for that waits until then."""
-        while kernel.away and await kernel.death() is None:
-            asks = self.asking.get(call or "")
-            if call not in self.calls and (asks is None or asks.left.is_set()):
-                return False
-            kernel.listen()
-            await asyncio.sleep(LINK_SECONDS)
-        return True
-
     async def _catch_up(self) -> None:
         kernel = await self.keeper.find()
         if self.state.running is not None:
-            if kernel is not None and not await self._reaches(kernel, self.state.running.tool_use_id):
+            if kernel is not None and kernel.away:
                 return  # it may run still: that is asked when it can be reached
             await self.settle(self)
         elif self.keeper.foreign:
