@@ -507,6 +507,47 @@ def test_tls_with_an_authority_of_ones_own(tmp_path: Path, monkeypatch: pytest.M
         served.close()
 
 
+# --- servers of their own ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server")
+    room = Room(served)
+    seen: list[str] = []
+
+    def look_at_it() -> None:
+        seen.append(room.kernel.about().trouble)
+        threading.Thread(target=served.start).start()
+
+    try:
+        done = room.while_it_runs("import time\ntime.sleep(60)", (1.0, served.stop), (1.5, look_at_it))
+        assert done.outcome is Outcome.KERNEL_DIED and done.death.how == f"{room.line.url} has it no more", done
+        assert seen[0].startswith("the link is down (")
+        room.kernel = room.begin(room.place())
+    finally:
+        room.close()
+        served.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "flag", ["MappingKernelManager.buffer_offline_messages=False", "ZMQChannelsWebsocketConnection.kernel_ws_protocol="]
+)
+def test_servers_that_replay_nothing_or_speak_the_older_protocol(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server", f"--{flag}")
+    room = Room(served)
+    try:
+        done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+        assert done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes, done
+        test_numbers_buffers_and_large_texts_come_as_they_are(room)
+    finally:
+        room.close()
+        served.close()
+
+
 # --- whole ----------------------------------------------------------------------------------------------------------
 
 
