@@ -114,13 +114,18 @@ class LiveKernel(Connection):
             self.sync_widgets()
 
     async def adopt(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+
+        Raise KernelError where nothing reaches it now.
+        """
         for _ in range(2):
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
             except KernelError as error:
                 death, why = await self.death(), error.message
+            if death is None and self.away:
+                raise KernelError(self.away)
             await self.process.interrupt()
         await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")

@@ -179,7 +179,10 @@ class Kernel(Protocol):
         """
 
     async def adopt(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+
+        Raise KernelError where nothing reaches it now.
+        """
 
     async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
