@@ -89,7 +89,7 @@ class Server:
         except (OSError, ValueError, HTTPClientError) as error:
             mend = "`ca_file:` names the certificate of its authority" if isinstance(error, ssl.SSLError) else ""
             kind = NoAnswerError if isinstance(error, HTTPClientError) else KernelError
-            raise kind(self.unreached(error), mend or f"curl -I {shlex.quote(self.base)}/api") from None
+            raise kind(self.unreached(error), mend or f"curl -I {shlex.quote(self.base + '/api')}") from None
 
     async def made(
         self, url: str, method: str = "GET", body: str | None = None, seconds: float = SECONDS
