@@ -517,9 +517,9 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
         running.join()
         said = project.json("report")["text"]
         assert "| begun" in said and "| over" in said and "lost its daemon" in said, said
-        died = notebook.insert("import os\nos._exit(1)")[1].text
-        assert died.count("has started another") == 1 and "state" in died, died
-        project.stepper("retry", check=None)
+        died = notebook.insert("import os\nos._exit(1)")[1].stop
+        assert "has started another): all variables are lost" in died and died.count("has started another") == 1, died
+        assert project.json("status")["kernel"]["state"] == "none"
         ended = project.stepper("shutdown").stdout
         assert set(room.served.kernels()) == there
         texts = [said, died, ended, shown, *(str(line) for line in listed.values())]

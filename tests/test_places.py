@@ -108,7 +108,7 @@ def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_not
 ) -> None:
     project, notebook = there.project, there.new("Load", "Go on")
     _, answer = notebook.insert(f"{cells.assign}\n{cells.process}")
-    assert "ran ok" in answer.text and answer.line.startswith("✓"), answer.text
+    assert "ran ok" in answer.text and answer.line.startswith("✓"), answer.data
     process = number(answer)
     source = cells.marks(there.file("ran")) + cells.waits(there.file("ran-go")) + cells.say
     edit = notebook.edited("insert", source, notebook.raw["cells"][-1]["id"])
@@ -146,7 +146,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(there: Elsewhere, cells: Cells, p
     assert text_of(notebook.cell(cell)) == "20\n" and "| 20" in notebook.insert(cells.say)[1].text
 
 
-@whole(by_day=FOUR)
+@whole(by_day=("ssh", "r"))
 def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(there: Elsewhere, cells: Cells) -> None:
     project, notebook = there.project, there.new("Load", "Plot")
     notebook.insert(cells.assign)
@@ -165,7 +165,7 @@ def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(there: 
     assert "| 20" in notebook.replace(cell, cells.say).text
 
 
-@whole(by_day=FOUR)
+@whole(by_day=("slurm", "jupyter"))
 def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(there: Elsewhere, cells: Cells) -> None:
     project, notebook = there.project, there.new("Load", "Train", "Plot")
     notebook.insert(cells.assign)
@@ -182,7 +182,7 @@ def test_a_cell_that_is_handed_on_wakes_the_agent_whose_daemon_was_killed(there:
     assert there.times("ran") == 1 and [run["outcome"] for run in project.json("history")] == ["ok", "ok"]
 
 
-@whole(by_day=("slurm", "jupyter"))
+@whole(by_day=("jupyter",))
 def test_a_kernel_that_dies_stops_the_notebook_and_is_restored(there: Elsewhere, cells: Cells) -> None:
     project, notebook = there.project, there.new("Load", "Break", "Plot")
     notebook.insert(cells.marks(there.file("ran")) + cells.assign)
@@ -210,7 +210,7 @@ def test_cells_run_in_their_order_and_none_behind_a_failed_one(there: Elsewhere,
     assert counts[1:] == [counts[1], counts[1] + 1, None]
 
 
-@whole(by_day=("ssh",))
+@whole()
 def test_edits_of_two_callers_run_one_after_the_other(there: Elsewhere, cells: Cells) -> None:
     notebook = there.new()
     notebook.insert(cells.assign)

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from stepper.ground.errors import KernelError
-from stepper.kernel import records
+from stepper.kernel import channels, records
 from stepper.kernel.providers import AnyPlace, look, reconcile
 from stepper.kernel.slurm import kernel as jobs
 from stepper.kernel.slurm import kernels as provider
@@ -29,7 +29,7 @@ from stepper.kernel.slurm import queue
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
-from tests import sshd
+from tests import debian, sshd
 from tests.conftest import Notebook, scratch
 from tests.slurm.lab import Lab, started
 
@@ -130,6 +130,13 @@ def room(cluster: Lab) -> Iterator[Room]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heart that is silent is noticed soon: what follows is the same."""
+    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
+
+
 @pytest.fixture
 def other(cluster: Lab) -> Iterator[Room]:
     """Another notebook's, which has no kernel."""
@@ -194,11 +201,24 @@ def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch:
         assert done.outcome is Outcome.OK and text(done) == "went on\n"
         assert room.kernel.about().trouble == "SLURM's controller does not answer: the job's state is not known"
         assert room.wait(room.kernel.death()) is None
-    room.death(1.5)
+        job = room.kernel.process.job
+        room.again()  # the next daemon does not wait for SLURM
+        assert room.wait(room.kernel.adopt()) is None and text(room.run("print('there')")) == "there\n"
+        monkeypatch.setattr(queue, "SECONDS", 1)
+        room.wait(room.kernel.shutdown())
+        with pytest.raises(KernelError, match="SLURM's controller does not answer: nothing was submitted"):
+            room.begin(place())
+        assert room.record.exists()  # what may have been submitted is found by its name
+    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    room.begin(place())
+    room.death(0.5)
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
 
 
-def test_scancel_in_a_cell_and_while_nothing_runs(room: Room) -> None:
+def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # as it is for users
+
     async def cancelled() -> Execution:
         running = asyncio.create_task(room.kernel.execute("import time; time.sleep(60)", 90, LIMITS))
         await asyncio.sleep(0.5)
@@ -274,6 +294,8 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     other.lab.ask("scancel", str(other.kernel.process.job))
     other.until(lambda: not other.ours)
+    told = json.loads(other.record.read_text())
+    records.write(str(other.record), {**told, "job": 999_999})  # as if SLURM had forgotten it
     death = other.again()  # a record whose job is gone
     assert isinstance(death, Death) and "(CANCELLED)" in death.how and not other.record.exists()
 
@@ -310,7 +332,8 @@ def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None
     taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
     python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    other.begin(place(python=str(python), address="lo"))
+    other.begin(place(python=str(python), address="lo", time=""))  # the partition's limit is below stepper's own
+    assert 0 < other.kernel.about().left <= 3600
     assert json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1" and len(other.ours) == 1
 
 
@@ -424,10 +447,12 @@ def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
     pid = int(text(room.run("import os\nprint(os.getpid())")))
     broken.fail(node)
     assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
-    death = room.death(90)
-    assert death is not None and "its node failed (NODE_FAIL)" in death.how
+    done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
+    assert done.outcome is Outcome.KERNEL_DIED and "its node failed (NODE_FAIL)" in done.death.how
+    assert "Error" not in done.death.stderr, (
+        done.death.stderr
+    )  # what the fence makes it write is not what it ended with
     assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
-    room.wait(old.shutdown())
     room.begin(place())
     assert broken.node_of(room.kernel.process.job) != node
     room.close()
@@ -481,3 +506,40 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
+    room = Room(cluster, place(extra=["--exclusive"]))
+    urgent = cluster.ask("sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100").strip()
+    death = room.death(60)
+    assert death is not None and "its job was preempted (PREEMPTED)" in death.how, death
+    cluster.ask("scancel", urgent)
+    room.close()
+
+
+@pytest.mark.nightly
+def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
+    debian.installed("faketime", "faketime")
+    ((fake,)) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    setup = f"export LD_PRELOAD={fake} FAKETIME=-5h FAKETIME_DONT_FAKE_MONOTONIC=1"
+    for project in scratch(tmp_path / "repo"):
+        project.config(f"kernels: {json.dumps({'gpu': place(setup=setup).definition})}\nkernel: gpu\n")
+        project.stepper("trust")
+        notebook = project.new("Look there")
+        cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
+        there = float(answer.text.partition("| ")[2].split()[0])
+        assert abs(time.time() - 5 * 3600 - there) < 600, answer.text
+        run = project.json("history")["runs"][-1]
+        assert 0 <= run["duration_s"] < 60, run
+        project.kill_daemon()
+        payload = notebook.edited("insert", "import time\ntime.sleep(3)\nprint('over', x)", cell)
+        running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+        running.start()
+        time.sleep(1.5)
+        project.kill_daemon()
+        running.join()
+        assert "| over 3" in project.json("report")["text"]
+        assert project.json("report")["outcome"] == "ok"
+        _, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        assert "TIMEOUT" in answer.text.upper() or "deadline" in answer.text or answer.stop, answer.data

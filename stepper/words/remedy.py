@@ -15,11 +15,14 @@ NETWORK = "see whether the network and the server are there, then /fix"
 
 LESS = "let the cell work on less data at a time"
 AGAIN = "`stepper restore` runs the steps before it again"
+BUILT = f"{AGAIN}, then /fix"
 
 # By the words of classify.words, classes without their module. The first row whose word the fault has decides.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then /fix"),
     ("OutOfMemory", f"{LESS}, then /fix; {AGAIN}"),
+    ("WalltimeOver", f"give the job more time (`time:` in .stepper/config.yaml, then `stepper trust`); {BUILT}"),
+    ("EndedOutside", f"nothing in the cell ended the kernel: {BUILT}"),
     ("KernelDied", f"change the cell that ended the kernel, then /fix; {AGAIN}"),
     ("MemoryLimit", f"{LESS}, or raise max_memory_percent, then /fix"),
     ("MemoryError", f"{LESS}, then /fix"),

@@ -147,7 +147,9 @@ def _standing(ended: Ended) -> str:
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
-        return f"{name}: failed; not a matter of another try."
+        outside = ended.run.fault and "EndedOutside" in ended.run.fault.mro
+        why = "nothing in its cell ended the kernel" if outside else "not a matter of another try"
+        return f"{name}: failed; {why}."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
@@ -178,6 +180,11 @@ def left_out(what: LeftOut) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
+def kernel_line(where: str) -> list[str]:
+    """Return the line on where a kernel is, if that is elsewhere."""
+    return [f"Kernel: {where.removeprefix('kernel ')}."] if where else []
+
+
 def _notes(ended: Ended) -> list[str]:
     return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
 
@@ -190,7 +197,7 @@ def of_run(ended: Ended) -> Report:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += _notes(ended)
-    parts += [f"Kernel: {ended.where}."] if ended.where else []
+    parts += kernel_line(ended.where)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault

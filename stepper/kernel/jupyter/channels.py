@@ -42,27 +42,33 @@ class Inbox:
 
     def __init__(self) -> None:
         self.waiting: deque[Message] = deque()
-        self.came = asyncio.Event()
+        self.waits: asyncio.Future[None] | None = None
         self.unread = 0
 
     def put(self, message: Message) -> None:
         """Take a message that came."""
         self.waiting.append(message)
-        self.came.set()
+        self.leave()
 
     async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is."""
-        if not self.waiting:
-            self.came.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.came.wait(), seconds)
-        else:
+        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+        if self.waiting:
             await asyncio.sleep(0)  # a flood must not keep others waiting
+            return True
+        loop = asyncio.get_running_loop()
+        self.waits = loop.create_future()  # wait_for would swallow that who waits is cancelled
+        timer = loop.call_later(seconds, self.leave)
+        try:
+            await self.waits
+        finally:
+            timer.cancel()
+            self.waits = None
         return bool(self.waiting)
 
     def leave(self) -> None:
         """Have whoever waits go on."""
-        self.came.set()
+        if self.waits is not None and not self.waits.done():
+            self.waits.set_result(None)
 
     def messages(self) -> Iterator[Message]:
         """Return the messages that are there."""

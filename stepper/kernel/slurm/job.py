@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.policy.kernels import Slurm
 
-DEFAULT_TIME = "8:00:00"  # no job is to outlive everybody that knows of it
+MINUTES = 480  # no job is to outlive everybody that knows of it
 
 # ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
 START = (
@@ -63,10 +63,11 @@ def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
     return f"#!/bin/sh\n{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
 
 
-def flags(where: Slurm, name: str, file: Path) -> list[str]:
-    """Return sbatch's flags."""
+def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[str]:
+    """Return sbatch's flags; `longest` is for how many seconds the partition takes a job."""
+    usual = MINUTES if longest is None else min(MINUTES, int(longest // 60))
     asked = {"partition": where.partition, "account": where.account, "mem": where.mem, "gres": where.gres,
-             "cpus-per-task": where.cpus, "time": where.time or DEFAULT_TIME}  # fmt: skip
+             "cpus-per-task": where.cpus, "time": where.time or usual}  # fmt: skip
     return [
         f"--job-name={name}", f"--output={file.with_suffix('.out')}",
         "--no-requeue", "--ntasks=1", "--nodes=1",
@@ -81,6 +82,12 @@ def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
         "--cpu-bind=none", *where.extra, "sh", f"{file}.sh",
     ]  # fmt: skip
     return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
+
+
+def outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what tells srun of another job, in which stepper itself may run."""
+    theirs = ("SLURM_", "SLURMD_")
+    return {name: told for name, told in environ.items() if name == "SLURM_CONF" or not name.startswith(theirs)}
 
 
 def words(file: Path, most: int) -> str:

@@ -23,7 +23,7 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
-from stepper.kernel.slurm.kernel import SlurmProcess, lacks
+from stepper.kernel.slurm.kernel import SLOW_SECONDS, SlurmProcess, lacks
 from stepper.kernel.slurm.node import CHANNELS
 from stepper.kernel.ssh.link import Link
 from stepper.policy import kernels
@@ -137,10 +137,11 @@ class SlurmKernels:
     async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
         name, file = told["job_name"], Path(told["file"])
         if where.jobid:
-            environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
-            await self.queue.told(*job.step(where, name, file), environ=environ)
+            await self.queue.told(*job.step(where, name, file), environ=job.outside(place.environ))
         else:
-            told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
+            longest = None if where.time else await self.queue.longest(where.partition)
+            flags = job.flags(where, name, file, longest)
+            told["job"] = await self.queue.submit(flags, script, place.environ)
             records.write(self.record, told)
 
     def _forget(self, told: Mapping[str, Any]) -> None:
@@ -240,10 +241,10 @@ class SlurmKernels:
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts)
-        await process.look()
-        if process.ended is not None:
+        death = await process.death(SLOW_SECONDS)
+        if death is not None:
             await kernel.shutdown()
-        return process.ended or kernel
+        return death or kernel
 
 
 async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
@@ -280,11 +281,6 @@ def _there(file: Path) -> bool:
 def _pause(since: float, least: float, most: float) -> float:
     """Return for how long to wait for what was waited for since then: a tenth more each time."""
     return min(most, max(least, (time.monotonic() - since) / 10))
-
-
-def _of_slurm(name: str) -> bool:
-    """Whether a variable tells srun of another job, in which stepper itself may run."""
-    return name.startswith(("SLURM_", "SLURMD_")) and name != "SLURM_CONF"
 
 
 def _failed(told: Mapping[str, Any], seen: queue.Job | None, file: Path) -> KernelError:

@@ -26,13 +26,13 @@ LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 GONE, STEP_ENDED = "UNKNOWN", "ENDED"  # SLURM does not know the job (any more); the job lives, its step does not
 # How a job ended → what that is in words; the class of fault beside `KernelDied`, where there is one.
 ENDS = {
-    "TIMEOUT": ("its walltime was over (TIMEOUT)", ""),
+    "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": ("it took more memory than its job has (OUT_OF_MEMORY)", "OutOfMemory"),
-    "NODE_FAIL": ("its node failed (NODE_FAIL)", ""),
-    "CANCELLED": ("its job was cancelled (CANCELLED)", ""),
-    "PREEMPTED": ("its job was preempted (PREEMPTED)", ""),
-    "DEADLINE": ("its job's deadline was over (DEADLINE)", ""),
-    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", ""),
+    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
+    "CANCELLED": ("its job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": ("its job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": ("its job's deadline was over (DEADLINE)", "WalltimeOver"),
+    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
     "FAILED": ("its job failed (FAILED)", ""),
     "COMPLETED": ("its job ended (COMPLETED)", ""),
     "COMPLETING": ("its job is ending (COMPLETING)", ""),
@@ -70,12 +70,8 @@ class Job:
 
     @property
     def left(self) -> float | None:
-        """The seconds that are left of its walltime, None where it has no end: [days-]hours:minutes:seconds."""
-        days, _, rest = self.time.rpartition("-")
-        parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
-        if not all(part.isdecimal() for part in parts):
-            return None
-        return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
+        """The seconds that are left of its walltime, None where it has no end."""
+        return _seconds(self.time)
 
     def standing(self, ahead: int, now: datetime) -> str:
         """Return how it waits: its state and why, how many are before it, when it is to start."""
@@ -182,6 +178,14 @@ class Queue:
         said = await self.told("squeue", "-h", "--me", "-o", "%j") or ""
         return [name for name in said.splitlines() if name.startswith(start)]
 
+    async def longest(self, partition: str) -> float | None:
+        """Return how many seconds a job may have in a partition, '' for the default one; None where it has no limit."""
+        for row in (await self.told("sinfo", "-h", "-o", "%P|%l") or "").splitlines():
+            name, _, longest = row.partition("|")
+            if name.rstrip("*") == partition or (not partition and name.endswith("*")):
+                return _seconds(longest)
+        return None
+
     async def partitions(self) -> list[str]:
         """Return the partitions with their free nodes, a line each; raise KernelError."""
         said = await self.told("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
@@ -193,6 +197,15 @@ class Queue:
             more = f", {gres}" if gres not in ("", "(null)") else ""
             lines.append(f"partition {name.rstrip('*')} ({up}, at most {longest}{more}): {nodes} {state}")
         return lines
+
+
+def _seconds(told: str) -> float | None:
+    """Read [days-]hours:minutes:seconds; None where it says that there is no limit, or nothing."""
+    days, _, rest = told.rpartition("-")
+    parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
+    if not all(part.isdecimal() for part in parts):
+        return None
+    return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
 
 
 def _jobs(said: str) -> list[Job]:
