@@ -121,7 +121,8 @@ def lives(pid: int) -> bool:
 def lines(folder: Path) -> list[int]:
     """The processes of ssh that carry a line of that folder's kernels."""
     found = [process for process in psutil.process_iter(["name", "cmdline"]) if process.info["name"] == "ssh"]
-    return [process.pid for process in found if str(folder) in " ".join(process.info["cmdline"] or [])]
+    told = [(process.pid, process.info["cmdline"] or []) for process in found]
+    return [pid for pid, command in told if "-M" in command and str(folder) in " ".join(command)]
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,7 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are brought back, and given up, sooner than people would have it."""
     monkeypatch.setattr(link, "AGAIN_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
     monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
     monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
     for module in (connection, execution):
@@ -199,7 +201,7 @@ def test_a_host_that_went_away_is_never_called_dead(room: Room, hasty: None, how
         room.wait(room.kernel.reached())
     room.host.start()
     room.until(lambda: not room.kernel.about().trouble)
-    done = room.wait(room.kernel.recall(REQUEST, 30, LIMITS))
+    done = room.wait(room.kernel.recall(REQUEST, 30.0 if how == "person" else 0.0, LIMITS))
     assert done.outcome is (Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED), done
     assert text(done) == "begun\n" and done.death is None and text(room.run("print(runs)")) == "1\n"
 
@@ -403,7 +405,7 @@ def test_a_host_that_goes_away_and_comes_back_as_people_see_it(tmp_path_factory:
             kernel = project.json("status")["kernel"]
             assert kernel["where"] == "box" and re.match(r"the link to box is down since \d+ s;", kernel["trouble"])
             refused = notebook.insert("print('not yet')")[1].text
-            assert "NOT run" in refused and "What became of run 2 (cell 2) is not known yet" in refused, refused
+            assert "NOT run" in refused and "what became of run 2 (cell 2) is not known yet" in refused, refused
             assert "interrupted as soon as the line is back" in project.stepper("interrupt", check=1).stderr
             host.start()
             until = time.monotonic() + 40

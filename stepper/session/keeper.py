@@ -109,7 +109,11 @@ class Keeper:
         while kernel.away or self.foreign or self.state.running:  # of that is to be known first what became of it
             if time.monotonic() > until or self.state.running:
                 down = kernel.away or "the link was down"
-                why = f"{down}: the cell was NOT run. The kernel may be well, with its variables"
+                begun = self.state.running
+                open_yet = (
+                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet" if begun else ""
+                )
+                why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
                 raise KernelError(why, "stepper status  # tells when it is back; `stepper restart` gives it up")
             kernel.listen()
             await asyncio.sleep(0.1)

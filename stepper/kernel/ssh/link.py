@@ -83,7 +83,7 @@ class Link:
         self.stands, self.pause = True, AGAIN_SECONDS[0]
 
     async def resume(self, ports: list[int]) -> None:
-        """Bring back the line of a former daemon; whether it stands, `is_up` tells: none waits for a host that is away."""
+        """Bring back the line of a former daemon; `is_up` tells whether it stands: nobody waits for long."""
         self.ports = ports
         self.keep()
         if self.again is not None:  # as a rule it stands at once
