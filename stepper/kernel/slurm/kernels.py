@@ -237,7 +237,7 @@ class SlurmKernels:
             assert isinstance(where, Slurm)  # its definition names that kind
             process = self._process(told, where, None)
             if process.link is not None:
-                process.link.ports = [int(port) for port in told["ports"]]
+                await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts)
