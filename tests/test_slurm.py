@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -551,6 +552,18 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(other: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    other.begin(place())
+    os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
+    monkeypatch.setattr(queue, "SECONDS", 1)
+    with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
+        other.wait(other.kernel.shutdown())
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
+    assert other.again() is None and other.until(lambda: not other.ours) and not other.record.exists()
 
 
 @pytest.mark.nightly
