@@ -419,7 +419,7 @@ def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
     told = brief.after_fix("n", State(runs=[events.Ran(**vars(run))]), run.key, cell(0), 3)
     assert "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
     assert "Nothing in it ended the kernel: replaced, if only by the same source, it runs again (cell_id id0)." in told
-    said = report.of_run(report.Ended(cell(0), run, plan=Plan((Step(1, "Fit"),)))).text
+    said = report.of_run(report.Ended(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))).text
     assert "failed; nothing in its cell ended the kernel." in said
 
 
