@@ -222,7 +222,6 @@ def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch:
 
 
 def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # as it is for users
 
     async def cancelled() -> Execution:
         running = asyncio.create_task(room.kernel.execute("import time; time.sleep(60)", 90, LIMITS))
@@ -234,6 +233,7 @@ def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytes
     assert done.outcome is Outcome.KERNEL_DIED and done.death.how.endswith("its job was cancelled (CANCELLED)")
     assert not room.record.exists()
     room.begin(place())
+    monkeypatch.undo()  # as it is for users
     room.lab.ask("scancel", str(room.kernel.process.job))
     death = room.death(10)
     assert death is not None and "(CANCELLED)" in death.how
@@ -279,6 +279,12 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
         other.wait(begun)
     other.wait(other.provider().withdraw())
     assert other.ours == {} and not other.record.exists() and [*(other.folder / "stepper-jobs").iterdir()] == []
+    begun = other.loop.create_task(other.start(place(extra=["--hold"])))
+    (job,) = other.until(lambda: other.ours)
+    other.lab.ask("scancel", str(job))
+    with pytest.raises(KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"):
+        other.wait(begun)
+    assert not other.record.exists()
 
 
 def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
@@ -315,13 +321,16 @@ def test_what_can_not_be(other: Room, tmp_path: Path, monkeypatch: pytest.Monkey
     bare.chmod(0o755)
     said = other.fails(place(python=str(bare)))
     assert f"{bare} lacks ipykernel" in said and f"{bare} -m pip install ipykernel" in said
+    apart = tmp_path / "apart"  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
+    folder = f"{other.folder}/stepper-jobs"
+    own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
+    first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
+    apart.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
+    apart.chmod(0o755)
     with monkeypatch.context() as patch:
-        patch.setattr(provider, "START_SECONDS", 0.5)
-        said = other.fails(place(setup="sleep 60"))
+        patch.setattr(provider, "START_SECONDS", 3)
+        said = other.fails(place(python=str(apart)))
     assert "wrote no connection file" in said and f"{other.folder} is not on a file system that n" in said
-    hidden = f"mount -t tmpfs none {other.folder} && exec sh {other.folder}/none"
-    said = other.fails(place(setup=f"exec unshare -m sh -c {hidden!r}"))  # a node that has another folder there
-    assert "ended before the kernel began (FAILED)" in said
     assert "address here" in other.fails(place(address="nosuch0"))
     other.environ["PATH"] = "/nowhere"
     assert "there is no `sbatch` on this machine" in other.fails(place())

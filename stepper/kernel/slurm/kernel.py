@@ -95,12 +95,12 @@ class SlurmProcess:
             self.left = True
         self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
         if self.link is not None:
-            await self.link.close()
+            self.link.close()
 
     async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
         if self.link is not None:
-            await self.link.keep()
+            self.link.keep()
         beats = self.channels.is_open and self.channels.beats()
         due = time.monotonic() > self.asked_at + (POLL_SECONDS if beats else SILENT_SECONDS)
         if self.ended is None and self.looking is None and due:
