@@ -156,6 +156,8 @@ class SlurmProcess:
         how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
         if state in ("FAILED", queue.GONE) and "memory limit" in said:  # without cgroups SLURM names no reason
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
+        if self.step and cause == "WalltimeOver":  # the person's own job: no `time:` of ours would have been longer
+            cause = "EndedOutside"
         return Death(f"job {self.job}: {how}", said, cause)
 
     async def sample(self) -> str:
