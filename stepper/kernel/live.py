@@ -43,7 +43,9 @@ class LiveKernel(Connection):
                 said = death.stderr or "it wrote nothing"
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
-                raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.process.log}")
+                raise KernelStartFailedError(
+                    f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
+                )
 
     async def _answers(self, inbox: Inbox) -> bool:
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
@@ -121,6 +123,8 @@ class LiveKernel(Connection):
                 return None
             except KernelError as error:
                 death, why = await self.death(), error.message
+            if death is None and self.away:
+                return None  # whoever asks sees to it: it is taken over when it can be reached
             await self.process.interrupt()
         await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
@@ -147,7 +151,13 @@ class LiveKernel(Connection):
             ended.outputs = area.outputs()  # the record is gone
             return ended
         why = self.interrupted
-        await self._reach(GRACE_SECONDS)
+        while True:
+            try:
+                await self._reach(GRACE_SECONDS)
+                break
+            except KernelError:
+                if not self.away or await self.death() is not None:
+                    raise
         whole = cut if cut is not None and before.over and cut.reply else None
         if not self.helped:
             self.interrupted = why
@@ -155,9 +165,11 @@ class LiveKernel(Connection):
         told = (await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)).told
         await self._set_up(GRACE_SECONDS)
         await self.namespace()  # what lasts, which the record leaves out
-        if not told.get("record"):
+        if not told.get("record") and not (cut and self.channels.came(request)):
             return None
         self.interrupted, self.widgets.limits = why, limits
+        if not told.get("record"):  # another client's has taken its place
+            return await (whole.ended() if whole else Running(self, 0.0, limits).heard(before))
         if whole and self.channels.came(request) == told["record"]["count"]:
             return await whole.ended()
         return await running.again(request, told, CUT if cut else NO_DAEMON)

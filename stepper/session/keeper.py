@@ -64,8 +64,9 @@ class Keeper:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
         if self.kernel is not None and self.kernel.away:
             return  # it is taken over when it can be reached
-        self.foreign = False
-        if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
+        death = await self.kernel.adopt() if self.kernel is not None else None
+        self.foreign = self.kernel is not None and death is None and bool(self.kernel.away)
+        if death is not None:
             self.kernel, self.found_dead = None, death
 
     @property

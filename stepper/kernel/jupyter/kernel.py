@@ -36,7 +36,6 @@ class JupyterProcess:
         self.left = False  # whether it may live on
         self.looked_at = time.monotonic()
         self.log = f"the log of {server.name}"
-        self.away_at_first = ""
 
     @property
     def cuts(self) -> int:
@@ -46,8 +45,7 @@ class JupyterProcess:
     @property
     def away(self) -> str:
         """Why nothing reaches it now; '' where it can be reached."""
-        why = self.channels.away or (not self.channels.is_open and self.away_at_first)
-        return f"the link is down ({why})" if why else ""
+        return f"the link is down ({self.channels.away})" if self.channels.away else ""
 
     def about(self) -> About:
         """Return what it is: its kernelspec, and on which server."""
@@ -81,15 +79,17 @@ class JupyterProcess:
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""
         now = time.monotonic()
-        if self.ended is None and not self.channels.away and now > self.looked_at + LOOK_SECONDS:
-            self.looked_at, self.away_at_first = now, ""
+        channels = self.channels
+        tells = channels.is_open and channels.line is None  # what keeps the line learns it first
+        if self.ended is None and not tells and now > self.looked_at + LOOK_SECONDS:
+            self.looked_at = now
             try:
                 if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
-                    self.channels.lost = self.channels.lost or f"{self.server.name} has it no more"
+                    channels.lost = channels.lost or f"{self.server.name} has it no more"
             except KernelError as error:
-                self.away_at_first = error.message
-        if self.ended is None and self.channels.lost:
-            self.ended = Death(self.channels.lost)
+                channels.away = "" if channels.line else error.message
+        if self.ended is None and channels.lost:
+            self.ended = Death(channels.lost)
         return self.ended
 
     async def sample(self) -> str:

@@ -21,6 +21,7 @@ from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
+READY_SECONDS = 60.0
 log = logging.getLogger("stepper")
 
 
@@ -57,7 +58,7 @@ class JupyterKernels:
         kernel = LiveKernel(process, self.parts)
         try:
             self._keep(told)
-            await kernel.connect(START_SECONDS)
+            await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
         except BaseException:
             await kernel.shutdown()
@@ -78,7 +79,7 @@ class JupyterKernels:
             asked = {"name": where.kernel, "env": {**where.env, "KERNEL_ID": told["kernel"]}}
             answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
         else:
-            name = f"stepper-{told['session'][:12]}"
+            name = _name(told["session"])
             asked = {"path": name, "name": name, "type": "notebook", "kernel": {"name": where.kernel}}
             answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
         body = answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
@@ -91,6 +92,17 @@ class JupyterKernels:
             raise KernelError(f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}")
         return str(found)
 
+    async def _named(self, server: Server, session: str) -> str:
+        """Return the id of the kernel whose start got no answer, '' where there is none; raise KernelError."""
+        try:
+            found = (await server.request("/api/sessions")).body
+        except NoAnswerError:
+            raise
+        except KernelError:  # it lists none: by its name it returns one that is there, else starts it
+            return await self._asked(server, {"session": session})
+        named = [each for each in found if each.get("path") == _name(session)] if isinstance(found, list) else []
+        return str(named[0]["kernel"]["id"]) if named else ""
+
     def _keep(self, told: Mapping[str, Any]) -> None:
         try:
             records.write(self.record, told)
@@ -101,9 +113,10 @@ class JupyterKernels:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
         process = self._recorded()
         if process is not None:
-            if not process.id:  # the server returns it by its name, where it must be by starting it
-                process.id = await self._asked(process.server, {"session": process.channels.session})
-            await process.kill()
+            if not process.id:
+                process.id = await self._named(process.server, process.channels.session)
+            if process.id:
+                await process.kill()
             if process.left:
                 raise KernelError(f"{process.server.name} does not end the kernel {process.id}: it may live on")
             process.forget()
@@ -131,6 +144,11 @@ class JupyterKernels:
         if death is not None:
             await kernel.shutdown()
         return death or kernel
+
+
+def _name(session: str) -> str:
+    """Return the name of a kernel among the server's sessions."""
+    return f"stepper-{session[:12]}"
 
 
 async def specs(server: Server) -> list[str]:
