@@ -22,6 +22,7 @@ from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
 READY_SECONDS = 60.0
+TRIES = 10
 log = logging.getLogger("stepper")
 
 
@@ -95,13 +96,18 @@ class JupyterKernels:
     async def _named(self, server: Server, session: str) -> str:
         """Return the id of the kernel whose start got no answer, '' where there is none; raise KernelError."""
         try:
-            found = (await server.request("/api/sessions")).body
+            for _ in range(TRIES):  # a gateway fails once for each whose kernel is gone
+                if (answer := await server.request("/api/sessions")).code < 500:
+                    break
+            found = answer.body
         except NoAnswerError:
             raise
         except KernelError:  # it lists none: by its name it returns one that is there, else starts it
             return await self._asked(server, {"session": session})
-        named = [each for each in found if each.get("path") == _name(session)] if isinstance(found, list) else []
-        return str(named[0]["kernel"]["id"]) if named else ""
+        for each in found if isinstance(found, list) else []:
+            if _name(session) in (each.get("path"), each.get("notebook", {}).get("path")):  # gateways nest it
+                return str(each["kernel"]["id"])
+        return ""
 
     def _keep(self, told: Mapping[str, Any]) -> None:
         try:
