@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from common import BrokenStepError, Project, Row, options, played, report, scratch, since, spawn, take, within
+from common import BrokenStepError, Project, Row, options, played, report, scratch, since, spawn, take, total, within
 from kernels import RawKernel
 from subject import Subject
 from tornado.httpclient import HTTPRequest
@@ -39,7 +39,6 @@ from tornado.websocket import websocket_connect
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from stepper.policy import kernels
 from stepper.setup import trust
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
@@ -110,8 +109,10 @@ def slurm() -> Iterator[Place]:
     os.environ["SLURM_CONF"] = lab.conf
 
     def settle() -> None:
-        lab.empty()
-        while {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {"idle"}:
+        until = time.monotonic() + 60
+        while lab.jobs() or {*lab.ask("sinfo", "-h", "-N", "-o", "%t").split()} != {"idle"}:
+            if time.monotonic() > until:
+                raise BrokenStepError("something runs on the cluster")
             time.sleep(0.1)
         time.sleep(1)  # a controller schedules nothing for a while after a job's end
 
@@ -229,16 +230,37 @@ class Placed(Subject):
         spawn([str(self.project.python), "-I", "-c", code, "shutdown", self.path.stem], cwd=self.project.root)
 
 
-def differences(row: Row, floor: Row) -> list[float]:
-    """Return by how much each sample is above the one of its floor in the same round."""
-    return [one - other for one, other in zip(row.samples, floor.samples, strict=True)]
-
-
-def lines(row: Row, floor: Row, limit: float | None) -> str:
-    """Return a row of the table: both medians, the median of the differences, its bound."""
-    more = statistics.median(differences(row, floor))
+def line(row: Row, floor: Row, limit: float | None = None) -> str:
+    """Return a row of the table: both medians, the median of the differences in each round, its bound."""
+    more = statistics.median(one - other for one, other in zip(row.samples, floor.samples, strict=True))
     held = "" if limit is None else within(round(more, 1), limit, " ms")
     return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {more:+.1f} | {held} |"
+
+
+def steps(project: Project, place: Place, rounds: int, rests: int) -> list[str]:
+    """Return the rows of what a step costs in a place."""
+    subject = Placed(project, place)
+    subject.step()  # starts the kernel
+    bare, again, idle = (Row("", place.bare) for _ in range(3))
+    step, asked = Row(f"**PostToolUse, {place.name}**", subject.step), Row("", subject.ask)
+    answer = Row(f"socket to answer, {place.name}", subject.answer)
+    rested = Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested)
+    take((bare, step, again, answer, asked), rounds)
+    take((idle, rested), rests, warm=1)
+    subject.shut()
+    both = total(f"a step, {place.name}: both hooks", asked, step)
+    others = ((answer, again), (both, bare), (rested, idle))
+    return [line(step, bare, STEP_MS), *(line(row, floor) for row, floor in others)]
+
+
+def starts(project: Project, place: Place, rounds: int) -> list[str]:
+    """Return the row of what the first result costs in a place; none where there are no jobs."""
+    if place.bare_job is None:
+        return []
+    subject = Placed(project, place, f"first-{place.name}")
+    job, first = Row("", place.bare_job), Row(f"**submit to first result, {place.name}**", subject.first)
+    take((job, first), rounds, warm=1)
+    return [line(first, job, START_MS)]
 
 
 def main() -> None:
@@ -254,41 +276,13 @@ def main() -> None:
         project = stack.enter_context(scratch())
         definitions = {place.name: place.definition for place in places if place.definition}
         Path(project.paths.config).write_text(json.dumps({"kernels": definitions}))
-        kernels.read(definitions)
         trust.trust(project.paths)
-        found = [
-            "| | ms | the link alone, ms | more, ms | bound |",
-            "| --- | --- | --- | --- | --- |",
-        ]
+        found = ["| | ms | the link alone, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
         for place in places:
-            subject = Placed(project, place)
-            subject.step()  # starts the kernel
-            floor, asked = Row("bare", place.bare), Row("asked", subject.ask)
-            step, answer = Row(f"**PostToolUse, {place.name}**", subject.step), Row("", subject.answer)
-            again = Row("bare", place.bare)
-            take((floor, step, again, answer, asked), told.rounds)
-            answer.name = f"socket to answer, {place.name}"
-            both = Row(f"a step, {place.name}: both hooks", place.bare)
-            both.samples = [sum(pair) for pair in zip(step.samples, asked.samples, strict=True)]
-            idle, rested = (
-                Row("bare", place.bare),
-                Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested),
-            )
-            take((idle, rested), told.starts, warm=1)
-            found += [
-                lines(step, floor, STEP_MS),
-                *(lines(*pair, None) for pair in ((answer, again), (both, floor), (rested, idle))),
-            ]
+            found += steps(project, place, told.rounds, told.starts)
         found += ["", "| | ms | a bare job, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
         for place in places:
-            if place.bare_job:
-                subject = Placed(project, place, f"first-{place.name}")
-                job, first = (
-                    Row("bare", place.bare_job),
-                    Row(f"**submit to first result, {place.name}**", subject.first),
-                )
-                take((job, first), told.starts, warm=1)
-                found.append(lines(first, job, START_MS))
+            found += starts(project, place, told.starts)
         report(told.rounds, found)
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.ground import reading
+from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import ODD, Connection
 from stepper.kernel.faults import bounded, fault_of, sampled
 from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
-from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox
+from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard, Inbox
 from stepper.kernel.wake import Watch
 from stepper.policy import classify
 from stepper.policy.model import Death, Fault, Limits, Outcome
@@ -69,6 +70,7 @@ class Running:
 
     def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
         self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
+        self.due, self.away_at = self.deadline, 0.0
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
         self.area.watch = self.captured.watch = Watch(wake) if wake else None
@@ -228,8 +230,12 @@ class Running:
         if self.idle and kernel.interrupted and now > self.heard_at + REPLY_SECONDS:
             return True  # interrupted between the cell's end and the reply, which ipykernel then never sends
         if kernel.process.away:  # nothing reaches it: what it does, it does on
+            self.away_at = self.away_at or now
+            if now > max(self.away_at, 0.0 if kernel.interrupted else self.due) + PATIENCE_SECONDS:
+                raise LineDownError(kernel.process.away)
             self.deadline = max(self.deadline, now + BACK_SECONDS)
             return False
+        self.away_at = 0.0
         if not kernel.interrupted:
             done.memory = self.guard.trip() if self.guard else ""
             if done.memory:
@@ -257,7 +263,10 @@ class Running:
             gone = await kernel.wait_death()
             done.death = Death("ended by exit() or quit()", gone.stderr if gone else "", "SystemExit")
         if done.death is not None:
-            await kernel.shutdown()
+            try:
+                await kernel.shutdown()
+            except KernelError as error:
+                done.notes.append(": ".join(filter(None, (error.message, error.hint))))
         kernel.sync_widgets()
         done.outputs, done.pictures, done.captured = area.outputs(), area.pictures(), self.captured.outputs()
         done.left_out, done.displays = area.left_out, area.placed

@@ -14,6 +14,7 @@ from stepper.policy.model import Death
 from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
+PATIENCE_SECONDS = 10.0  # with a line that is down
 GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 
 
@@ -129,7 +130,7 @@ class Process(Protocol):
         """Interrupt it with what it started in its group."""
 
     async def kill(self) -> None:
-        """Kill it with all that it started."""
+        """Kill it with all that it started; raise KernelError where it may live on."""
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""

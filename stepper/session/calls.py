@@ -226,7 +226,11 @@ def look(session: Session, since: float) -> None:
 
 async def _recalled(session: Session, name: str, again: Caller) -> Report | None:
     async with session.turn(again):
-        return session.answered(name) or report.not_run("the daemon ended while it waited in line")
+        if found := session.answered(name):
+            return found
+        if session.keeper.kernel is None:
+            await session.keeper.end("nobody waits for it any more")  # a job may wait in a queue for this cell
+        return report.not_run("the daemon ended while it waited in line")
 
 
 async def caught_up(session: Session) -> None:

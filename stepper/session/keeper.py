@@ -62,10 +62,11 @@ class Keeper:
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
-        if self.kernel is not None and self.kernel.away:
+        try:
+            death = await self.kernel.adopt() if self.kernel is not None else None
+        except KernelError:
             return  # it is taken over when it can be reached
-        death = await self.kernel.adopt() if self.kernel is not None else None
-        self.foreign = self.kernel is not None and death is None and bool(self.kernel.away)
+        self.foreign = False
         if death is not None:
             self.kernel, self.found_dead = None, death
 
@@ -107,13 +108,18 @@ class Keeper:
     async def _reached(self, kernel: Kernel) -> None:
         """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
         until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
-        while kernel.away or self.foreign:
-            if time.monotonic() > until:
+        while kernel.away or self.foreign or self.state.running:  # of that is to be known first what became of it
+            if time.monotonic() > until or self.state.running:
                 down = kernel.away or "the link was down"
-                why = f"{down}: the cell was NOT run. The kernel may be well, with its variables"
+                begun = self.state.running
+                open_yet = (
+                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet" if begun else ""
+                )
+                why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
                 raise KernelError(why, "stepper status  # tells when it is back; `stepper restart` gives it up")
             kernel.listen()
             await asyncio.sleep(0.1)
+            await kernel.death()  # which looks for it
 
     async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
         start = asyncio.ensure_future(self.provider.start(place))
@@ -137,19 +143,21 @@ class Keeper:
             self.unwanted = True
             return True
         busy = self.kernel is not None and self.kernel.busy
-        if self.kernel is not None and busy:
+        if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)
         return busy
 
     async def end(self, why: str) -> bool:
-        """End the kernel; return whether there was one."""
+        """End the kernel; return whether there was one. Raise KernelError where it was let go and may live on."""
         kernel, self.kernel = self.kernel, None
         if self.found_dead is not None:
             self.found_dead = None
             self.lost(why)
         if kernel is not None:
-            await kernel.shutdown()
-            self.lost(why)
+            try:
+                await kernel.shutdown()
+            finally:
+                self.lost(why)
         else:
             await self.provider.withdraw()
         return kernel is not None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import events, ledger, plan
+from stepper.policy import events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -54,7 +54,7 @@ class Session:
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.advisers = name, file, journal, limits, adviser
-        self.adviser, self.speaks_python = adviser, True  # as the notebook's language has it
+        self.adviser, self.speaks_python, self.comment = adviser, True, "#"  # as the notebook's language has it
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -87,8 +87,7 @@ class Session:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
-        A `caller` that goes away is not waited for: raise StepperError.
-        """
+        A `caller` that goes away is not waited for: raise StepperError."""
         if again and again.call:
             self.asking[again.call] = again
         try:
@@ -186,7 +185,7 @@ class Session:
                 f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
             )
         self.speaks_python = document.language in LANGUAGES
-        self.adviser = self.advisers.of(document.language)
+        self.adviser, self.comment = self.advisers.of(document.language), firstline.comment(document.language)
         return document
 
     def runs(self, document: Notebook) -> bool:

@@ -200,6 +200,14 @@ def waits(reason: str, command: str) -> Report:
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
 
+def line_down(label: str, trouble: str) -> str:
+    """Return what is known of a cell whose deadline, or interrupt, came while nothing reached its kernel."""
+    return (
+        f"{label} was sent to its kernel and may run on, or have ended: {trouble}. What became of it is asked there as"
+        " soon as the line is back, and told then; no other cell of the notebook runs before"
+    )
+
+
 def failing(state: State) -> str:
     """Return what failed last in a notebook without a plan."""
     last = next((run for run in reversed(state.runs) if run.key == state.last), None)
