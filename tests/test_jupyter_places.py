@@ -324,7 +324,8 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(ro
     assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
     room.wait(other.shutdown())
     done = room.run("print(shared)")
-    assert room.kernel.id in room.served.kernels() and text(done) == "5\n", done
+    assert text(done) == "5\n", (done.death, done)
+    assert room.kernel.id in room.served.kernels()
     assert "has no kernel 0e000000-" in room.fails(room.place(kernel_id="0e000000-0000-4000-8000-000000000000"))
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from stepper.session.ports import About
 LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
 ANSWER_SECONDS = 5.0  # for the answer, which others wait for
 TRIES, AGAIN_SECONDS = 3, 0.2  # to end it: right after a restart a server's first answer is an error of its own
-log = logging.getLogger("stepper")
 
 
 class JupyterProcess:
@@ -60,21 +58,21 @@ class JupyterProcess:
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 
     async def kill(self) -> None:
-        """End it, where stepper started it; one that was named by its id is left."""
-        if self.is_ours:
-            self.left = True
-            for _ in range(TRIES):
-                try:
-                    code = (await self.server.request(f"/api/kernels/{self.id}", "DELETE")).code
-                except KernelError:
-                    break
-                if code < 300 or code in GONE:
-                    self.left = False
-                    break
-                await asyncio.sleep(AGAIN_SECONDS)
-            if self.left:
-                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.name)
+        """End it where stepper started it; one named by its id is left. Raise KernelError where it may live on."""
+        why, self.left = "", self.is_ours
+        for _ in range(TRIES * self.is_ours):
+            try:
+                answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
+            except KernelError as error:
+                why = f": {error.message}"
+                break
+            if answer.code < 300 or answer.code in GONE:
+                self.left = False
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
         self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
+        if self.left:
+            raise KernelError(f"the kernel {self.id} on {self.server.name} was let go and may live on there{why}")
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""

