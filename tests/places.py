@@ -195,7 +195,8 @@ def _jupyter(name: str, folder: Path) -> Place:
 def _bash(name: str, folder: Path) -> Place:
     spec = folder / "jupyter" / "kernels" / "bash"
     spec.mkdir(parents=True, exist_ok=True)
-    (spec / "kernel.json").write_text(json.dumps(BASH_KERNEL))
+    home = {"HOME": str(folder)}  # nobody's ~/.bashrc is read
+    (spec / "kernel.json").write_text(json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}}))
     return Place(name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")})
 
 
@@ -207,7 +208,7 @@ def _r(name: str, folder: Path) -> Place:
     return Place(name, R, {"kernelspec": "ir"})
 
 
-BASH_KERNEL = {
+BASH_KERNEL: dict[str, Any] = {
     "argv": [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"],
     "display_name": "Bash",
     "language": "bash",

@@ -21,6 +21,7 @@ import pytest
 
 from stepper.ground.errors import KernelError
 from stepper.kernel.jupyter.channels import framed, of_frames, of_json
+from stepper.kernel.jupyter.kernels import JupyterKernels
 from stepper.kernel.providers import AnyPlace, look
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
@@ -164,7 +165,7 @@ def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
     done = room.run("for n in range(40):\n    print('x' * 200_000, flush=True)\n1 / 0")
     assert done.outcome is Outcome.ERROR and done.fault is not None and done.fault.line == 3, done.notes
     whole = len(text(done)) == 40 * 200_001
-    assert whole if room.served.kind != "server" else "above its limits" in done.notes[0], done.notes
+    assert whole if room.served.kind == "enterprise" else "above its limits" in done.notes[0], done.notes
 
 
 # --- the line -------------------------------------------------------------------------------------------------------
@@ -177,6 +178,7 @@ def test_a_websocket_that_is_cut_twice_in_a_cell_loses_nothing(room: Room) -> No
     assert done.namespace.variables["n"]
 
 
+@pytest.mark.nightly
 def test_more_than_the_kernel_remembers_is_whole_where_the_server_has_it(room: Room) -> None:
     """The record holds 1 MB; what was heard here is not given up for it."""
     source = "import time\nfor n in range(10):\n    print('y' * 200_000)\n    time.sleep(0.2)"
@@ -242,6 +244,28 @@ def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
     assert room.wait(room.kernel.adopt()) is None and text(room.run("print(kept)")) == "8\n"
 
 
+def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {*room.served.kernels()}
+    asked = JupyterKernels._asked
+
+    async def killed(self: JupyterKernels, *given: Any) -> str:
+        await asked(self, *given)
+        raise GeneratorExit  # nothing catches it
+
+    monkeypatch.setattr(JupyterKernels, "_asked", killed)
+    with pytest.raises(GeneratorExit):
+        room.begin(room.place(), "other.json")
+    monkeypatch.undo()
+    (left,) = {*room.served.kernels()} - there
+    assert room.wait(room.provider("other.json").attach()) is None
+    other = room.begin(room.place(), "other.json")
+    assert left not in room.served.kernels() and other.id in room.served.kernels()
+    room.wait(other.shutdown())
+    assert {*room.served.kernels()} == there
+
+
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +277,7 @@ def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.run("kept = 1")
     before = room.kernel.id
@@ -263,6 +288,7 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.kernel = room.begin(room.place())
 
 
+@pytest.mark.nightly
 def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
     pid = room.pid()
     room.kernel.detach()
@@ -296,7 +322,8 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(ro
     other = room.begin(room.place(kernel_id=room.kernel.id), "other.json")
     assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
     room.wait(other.shutdown())
-    assert room.kernel.id in room.served.kernels() and text(room.run("print(shared)")) == "5\n"
+    done = room.run("print(shared)")
+    assert room.kernel.id in room.served.kernels() and text(done) == "5\n", done
     assert "has no kernel 0e000000-" in room.fails(room.place(kernel_id="0e000000-0000-4000-8000-000000000000"))
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
@@ -372,6 +399,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
     page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=page.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{page.server_port}/hub"
@@ -381,7 +409,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         Page.code, Page.headers_sent = code, {"Content-Type": "text/html"} | headers
         with pytest.raises(KernelError) as failed:
             provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
-            asyncio.run(provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at)))
+            loop.run_until_complete(provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at)))
         return str(failed.value)
 
     try:
@@ -395,6 +423,7 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         assert "does not allow this to the owner of the token that `token_env` names (403)" in says(403, **json_sent)
         assert "is away (503)" in says(503)
     finally:
+        loop.close()
         page.shutdown()
         page.server_close()
 
@@ -478,6 +507,47 @@ def test_tls_with_an_authority_of_ones_own(tmp_path: Path, monkeypatch: pytest.M
         served.close()
 
 
+# --- servers of their own ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_a_server_that_comes_back_without_its_kernels_lost_them_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server")
+    room = Room(served)
+    seen: list[str] = []
+
+    def look_at_it() -> None:
+        seen.append(room.kernel.about().trouble)
+        threading.Thread(target=served.start).start()
+
+    try:
+        done = room.while_it_runs("import time\ntime.sleep(60)", (1.0, served.stop), (1.5, look_at_it))
+        assert done.outcome is Outcome.KERNEL_DIED and done.death.how == f"{room.line.url} has it no more", done
+        assert seen[0].startswith("the link is down (")
+        room.kernel = room.begin(room.place())
+    finally:
+        room.close()
+        served.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "flag", ["MappingKernelManager.buffer_offline_messages=False", "ZMQChannelsWebsocketConnection.kernel_ws_protocol="]
+)
+def test_servers_that_replay_nothing_or_speak_the_older_protocol(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served = Served("server", f"--{flag}")
+    room = Room(served)
+    try:
+        done = room.while_it_runs(COUNTS, (0.6, room.line.cut), (0.8, room.line.cut))
+        assert done.outcome is Outcome.OK and text(done) == COUNTED and not done.notes, done
+        test_numbers_buffers_and_large_texts_come_as_they_are(room)
+    finally:
+        room.close()
+        served.close()
+
+
 # --- whole ----------------------------------------------------------------------------------------------------------
 
 
@@ -527,4 +597,4 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
             for path in folder.rglob("*"):
                 texts += [path.read_bytes().decode("utf-8", "replace")] if path.is_file() else []
         assert not [found for found in texts if TOKEN in found]
-        assert "begun" in text_of(notebook.raw["cells"][-2])
+        assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"

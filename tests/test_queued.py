@@ -101,6 +101,17 @@ def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project
     assert len(project.json("history")) == 1
 
 
+@pytest.mark.nightly
+def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text and full.others()
+    edit.waker.kill()
+    project.kill_daemon()
+    wait_until(lambda: project.json("status") and not full.others())
+    assert "the daemon ended while it waited in line" in start_session(notebook, "resume")
+
+
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])
 def test_what_ends_the_wait_withdraws_the_job(full: Full, project: Project, how: str) -> None:
     notebook = project.new("Count")

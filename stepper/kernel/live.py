@@ -131,6 +131,8 @@ class LiveKernel(Connection):
                 raise
             except KernelError as error:
                 death, why = await self.death(), error.message
+            if death is None and self.away:
+                raise LineDownError(self.away)
             await self.process.interrupt()
         await self.reached()
         with contextlib.suppress(KernelError):  # it is let go

@@ -62,10 +62,12 @@ class Keeper:
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
-        if self.kernel is not None and self.kernel.away:
+        try:
+            death = await self.kernel.adopt() if self.kernel is not None else None
+        except KernelError:
             return  # it is taken over when it can be reached
         self.foreign = False
-        if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
+        if death is not None:
             self.kernel, self.found_dead = None, death
 
     @property

@@ -34,6 +34,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
 
 
@@ -90,15 +91,28 @@ class Session:
         if again and again.call:
             self.asking[again.call] = again
         try:
-            await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
-            try:
-                await self._catch_up()
-                yield
-            finally:
-                self.lock.release()
+            while True:
+                while again and (kernel := await self._out_of_reach(again)) is not None:
+                    kernel.listen()  # takes no lock: others are not to wait for a line
+                    await asyncio.sleep(LINK_SECONDS)
+                await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+                try:
+                    await self._catch_up()
+                    if not (again and await self._out_of_reach(again)):
+                        yield
+                        return
+                finally:
+                    self.lock.release()
         finally:
-            if again and again.call:
-                self.asking.pop(again.call, None)
+            if again and self.asking.get(again.call or "") is again:
+                del self.asking[again.call or ""]
+
+    async def _out_of_reach(self, again: Caller) -> Kernel | None:
+        """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
+        running, kernel = self.state.running, await self.keeper.find()
+        if kernel is None or running is None or running.tool_use_id != again.call or again.left.is_set():
+            return None
+        return kernel if kernel.away and await kernel.death() is None else None
 
     async def _wait(self, caller: Caller) -> None:
         waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]

@@ -13,7 +13,7 @@ from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
 from stepper.kernel import records
 from stepper.kernel.jupyter.kernel import LOOK_SECONDS, JupyterProcess
-from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.jupyter.server import GONE, NoAnswerError, Server
 from stepper.kernel.live import LiveKernel
 from stepper.policy import kernels
 from stepper.policy.kernels import SPEC, Jupyter, Place
@@ -42,10 +42,17 @@ class JupyterKernels:
         except KernelError as error:  # where it is this server, what follows fails, too
             log.warning("%s", error.message)
         server, told = Server(place.at.where, lambda: {**self.environ(), **place.environ}), {
-            "kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition), "kernel": "",
-            "session": uuid.uuid4().hex,
+            "kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition),
+            "kernel": str(uuid.uuid4()) if place.at.where.env else "", "session": uuid.uuid4().hex,
         }  # fmt: skip
-        told["kernel"] = await self._asked(server)
+        self._keep(told)  # before it is asked for: what the answer does not reach is found by its name
+        try:
+            told["kernel"] = await self._asked(server, told)
+        except NoAnswerError:
+            raise
+        except KernelError:
+            private.remove(self.record)
+            raise
         process = JupyterProcess(told, server, self.record)
         kernel = LiveKernel(process, self.parts)
         try:
@@ -57,17 +64,25 @@ class JupyterKernels:
             raise
         return kernel
 
-    async def _asked(self, server: Server) -> str:
-        """Return the id of the kernel that a server has, or starts; raise KernelError."""
+    async def _asked(self, server: Server, told: Mapping[str, Any]) -> str:
+        """Return the id of the kernel that a server has, or starts; raise KernelError.
+
+        It is found again by the name of its session, or by an id of ours where an Enterprise Gateway is to take that.
+        """
         where = server.where
         if where.kernel_id:
             answer = await server.request(f"/api/kernels/{where.kernel_id}")
             if answer.code in GONE:
                 raise KernelError(f"{server.name} has no kernel {where.kernel_id}")
-        else:
-            asked: dict[str, Any] = {"name": where.kernel, **({"env": dict(where.env)} if where.env else {})}
+        elif where.env:  # sessions take none
+            asked = {"name": where.kernel, "env": {**where.env, "KERNEL_ID": told["kernel"]}}
             answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
-        found = answer.body.get("id") if isinstance(answer.body, dict) and answer.code < 300 else None
+        else:
+            name = f"stepper-{told['session'][:12]}"
+            asked = {"path": name, "name": name, "type": "notebook", "kernel": {"name": where.kernel}}
+            answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
+        body = answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
+        found = (body.get("kernel") or body).get("id")
         if not SPEC.fullmatch(str(found)) or found is None:
             known = await specs(server)
             if known and where.kernel not in known:
@@ -86,6 +101,8 @@ class JupyterKernels:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
         process = self._recorded()
         if process is not None:
+            if not process.id:  # the server returns it by its name, where it must be by starting it
+                process.id = await self._asked(process.server, {"session": process.channels.session})
             await process.kill()
             if process.left:
                 raise KernelError(f"{process.server.name} does not end the kernel {process.id}: it may live on")
@@ -94,11 +111,8 @@ class JupyterKernels:
     def _recorded(self) -> JupyterProcess | None:
         try:
             told = json.loads(private.read(self.record))
-            if (
-                told.get("kind") != "jupyter"
-                or not SPEC.fullmatch(told["kernel"])
-                or not SPEC.fullmatch(told["session"])
-            ):
+            names = (told["kernel"] or "-", told["session"])
+            if told.get("kind") != "jupyter" or not all(map(SPEC.fullmatch, names)):
                 return None
             place = kernels.read({told["name"]: told["definition"]})[told["name"]]
             assert isinstance(place.where, Jupyter)  # its definition names that kind
@@ -109,7 +123,7 @@ class JupyterKernels:
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         process = self._recorded()
-        if process is None:
+        if process is None or not process.id:
             return None
         process.looked_at = -LOOK_SECONDS
         kernel = LiveKernel(process, self.parts)

@@ -31,6 +31,10 @@ GONE = (404, 410)
 HUB = "a hub's own address is not that of a server: `url:` is to end in /user/NAME/"
 
 
+class NoAnswerError(KernelError):
+    """Nobody knows what became of the request."""
+
+
 class Answer:
     """What a server said: its status, and its JSON."""
 
@@ -84,7 +88,8 @@ class Server:
             return Answer(await self.client.fetch(request, raise_error=False))
         except (OSError, ValueError, HTTPClientError) as error:
             mend = "`ca_file:` names the certificate of its authority" if isinstance(error, ssl.SSLError) else ""
-            raise KernelError(self.unreached(error), mend or f"curl -I {shlex.quote(self.base)}/api") from None
+            kind = NoAnswerError if isinstance(error, HTTPClientError) else KernelError
+            raise kind(self.unreached(error), mend or f"curl -I {shlex.quote(self.base + '/api')}") from None
 
     async def made(
         self, url: str, method: str = "GET", body: str | None = None, seconds: float = SECONDS
@@ -104,7 +109,7 @@ class Server:
     def unreached(self, error: Exception) -> str:
         """Return why it can't be reached."""
         if isinstance(error, ssl.SSLError):
-            return f"{self.name}: TLS was refused: {one_line(str(error.reason or error), 200)}"
+            return f"{self.name}: TLS was refused: {one_line(str(error), 200)}"
         return f"{self.name} can't be reached: {one_line(str(error), 200) or type(error).__name__}"
 
     async def _check(self, answer: Answer) -> None:

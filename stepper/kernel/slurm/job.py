@@ -23,6 +23,12 @@ START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
+# `module` is a function of login shells, which a job has where it was exported.
+MODULES = """\
+if ! type module >/dev/null 2>&1; then
+  for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do [ -r "$file" ] && . "$file"; done
+fi
+"""
 # srun in a session of its own, which nobody waits for: it, and the step with it, outlives the daemon.
 DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
 
@@ -60,7 +66,8 @@ def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
     address = "loopback" if where.via else where.address
     kernel = [python, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", str(file)]
     command = shlex.join([python, f"{file}.py", str(file), address, *kernel])
-    return f"#!/bin/sh\n{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
+    modules = MODULES if "module" in where.setup else ""
+    return f"#!/bin/bash\n{modules}{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
 
 
 def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[str]:
@@ -70,7 +77,7 @@ def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[st
              "cpus-per-task": where.cpus, "time": where.time or usual}  # fmt: skip
     return [
         f"--job-name={name}", f"--output={file.with_suffix('.out')}",
-        "--no-requeue", "--ntasks=1", "--nodes=1",
+        "--no-requeue", "--export=ALL", "--ntasks=1", "--nodes=1",
         *(f"--{key}={value}" for key, value in asked.items() if value), *where.extra,
     ]  # fmt: skip
 
@@ -79,7 +86,7 @@ def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
     """Return what starts a step in the allocation that the person holds, and does not wait for it."""
     srun = [
         "srun", f"--jobid={where.jobid}", "--overlap", f"--job-name={name}", "--ntasks=1", "--nodes=1", "--mpi=none",
-        "--cpu-bind=none", *where.extra, "sh", f"{file}.sh",
+        "--cpu-bind=none", *where.extra, "bash", f"{file}.sh",
     ]  # fmt: skip
     return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
 

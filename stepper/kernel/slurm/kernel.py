@@ -117,8 +117,8 @@ class SlurmProcess:
         try:
             seen = await (self.queue.look_in if self.step else self.queue.look)(self.job, self.name)
             self.trouble = "" if seen else f"{queue.SILENT}: the job's state is not known"
-        except KernelError as error:
-            seen, self.trouble = None, f"the job's state is not known: {error.message}"
+        except (KernelError, OSError) as error:
+            seen, self.trouble = None, f"the job's state is not known: {getattr(error, 'message', error)}"
         self.asked_at = time.monotonic()
         if seen is None:
             return
@@ -142,7 +142,7 @@ class SlurmProcess:
         until, answers = time.monotonic() + FENCE_SECONDS, 0
         while time.monotonic() < until and answers < 2:
             await asyncio.sleep(0.05)
-            if await asyncio.to_thread(control.msg_ready):
+            if control.msg_ready():
                 control.get_msg(timeout=0)
                 answers += 1
         channels.close()

@@ -171,7 +171,7 @@ class SlurmKernels:
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         records.write(self.record, told)
-        process = self._process(told, where, seen)
+        process = self._process(told, where, seen if seen and seen.lives else None)
         kernel = LiveKernel(process, self.parts)
         try:
             if process.link is not None:
@@ -289,8 +289,9 @@ def _failed(told: Mapping[str, Any], seen: queue.Job | None, file: Path) -> Kern
     if mend := lacks(told["python"], said):
         return IpykernelMissingError(f"{told['python']} lacks ipykernel, in job {number}: {said}", mend)
     what = f"the step in job {number}" if told["step"] else f"job {number}"
-    why = said or f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
-    return KernelStartFailedError(f"{what} ended before the kernel began ({state}): {why}")
+    if not said and state in ("FAILED", queue.STEP_ENDED):
+        said = f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
+    return KernelStartFailedError(f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}")
 
 
 def _unshared(file: Path, node: str) -> str:

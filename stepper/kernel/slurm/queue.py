@@ -179,12 +179,11 @@ class Queue:
         return [name for name in said.splitlines() if name.startswith(start)]
 
     async def longest(self, partition: str) -> float | None:
-        """Return how many seconds a job may have in a partition, '' for the default one; None where it has no limit."""
-        for row in (await self.told("sinfo", "-h", "-o", "%P|%l") or "").splitlines():
-            name, _, longest = row.partition("|")
-            if name.rstrip("*") == partition or (not partition and name.endswith("*")):
-                return _seconds(longest)
-        return None
+        """Return how many seconds a job may have in all of these partitions (',' between), '' for the default one."""
+        rows = [row.partition("|") for row in (await self.told("sinfo", "-h", "-o", "%P|%l") or "").splitlines()]
+        named = partition.split(",") if partition else [name for name, _, _ in rows if name.endswith("*")]
+        found = [_seconds(longest) for name, _, longest in rows if name in named or name.rstrip("*") in named]
+        return min(filter(None, found), default=None)
 
     async def partitions(self) -> list[str]:
         """Return the partitions with their free nodes, a line each; raise KernelError."""
