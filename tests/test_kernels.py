@@ -20,11 +20,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp import Client
 
 from stepper.cli import present
 from stepper.daemon import config
 from stepper.daemon import kernels as looks
 from stepper.ground.errors import UsageError
+from stepper.mcp.server import Face
 from stepper.policy import kernels, plan
 from stepper.policy.model import Limits, Plan
 from stepper.setup import trust
@@ -369,6 +371,24 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(pro
     assert "| 5" in shell.insert("echo $x")[1].text  # nothing was given up for one that can't start
     project.kill_daemon()
     assert "| 5" in shell.insert("echo $x")[1].text
+
+
+def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None:
+    async def story() -> None:
+        async with Client(Face(str(project.folder)).server()) as client:
+            made = await client.call_tool(
+                "create_notebook", {"problem": "Say it", "place": "sh", "cells": [{"source": "x=7; echo said $x"}]}
+            )
+            assert "| said 7" in made.content[0].text, made.content[0].text
+            again = await client.call_tool("kernel", {"action": "start", "place": "local"})
+            assert "runs already (idle); the next one runs in local: restart" in again.content[0].text
+            kept = await client.call_tool("run_cell", {"source": "echo $x"})
+            assert "| 7" in kept.content[0].text
+            await client.call_tool("kernel", {"action": "restart", "place": "sh"})
+            gone = await client.call_tool("run_cell", {"source": "echo [$x]"})
+            assert "| []" in gone.content[0].text
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_place_that_is_another_now_is_the_next_kernels(project: Project, shell: Notebook) -> None:
