@@ -288,6 +288,22 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     assert not other.record.exists()
 
 
+def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
+    asked, script = other.provider(), other.folder / "squeue"
+    script.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n")
+    script.chmod(0o755)
+    other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
+    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    told = other.until(lambda: asked.queued or begun.done()) and asked.queued
+    ((job, _),) = other.ours.items()
+    assert told and told.text == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+    script.unlink()
+    assert other.until(lambda: asked.queued.text.startswith("PENDING (JobHeldUser)"))
+    other.lab.ask("scontrol", "release", str(job))
+    other.kernel = other.wait(begun)
+    assert other.kernel.process.job == job
+
+
 def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
