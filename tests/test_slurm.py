@@ -34,6 +34,7 @@ from stepper.session.ports import Execution, KernelPlace
 from tests import debian, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
+from tests.test_main_path import wait_until
 
 LIMITS = Limits(max_memory_percent=100)
 
@@ -302,6 +303,18 @@ def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> No
     other.lab.ask("scontrol", "release", str(job))
     other.kernel = other.wait(begun)
     assert other.kernel.process.job == job
+
+
+def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
+    flags = ("--parsable", "--array=1-2", "--mem=20M", "--wrap=sleep 60", "--output=/dev/null", "--time=5")
+    first = int(other.lab.ask("sbatch", *flags))
+    try:
+        asked = queue.Queue(os.environ)
+        wait_until(lambda: other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split() == ["RUNNING"] * 2)
+        states = [other.wait(asked.look(job)).state for job in (first, first + 1)]
+        assert states == ["RUNNING", "RUNNING"]
+    finally:
+        other.lab.ask("scancel", str(first))
 
 
 def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
