@@ -144,6 +144,22 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
     assert "interrupted while its kernel waited" in say(notebook, "What now?")
 
 
+def test_kernels_wait_is_over_when_the_cell_begins(full: Full, project: Project) -> None:
+    edit = Edit(project.new("Count"), "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
+    assert WHY in edit.answer.text
+    threading.Timer(1, full.ends).start()
+    assert "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+    (project.folder / "go").touch()
+    assert "| 42" in edit.woken
+
+
+@pytest.mark.nightly
+def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
+    project.new("Count")
+    threading.Timer(4, full.ends).start()
+    assert QUEUED in project.stepper("restart").stderr
+
+
 @pytest.mark.nightly
 def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(full: Full, project: Project) -> None:
     notebook = project.new("Count")
