@@ -123,7 +123,8 @@ class LiveKernel(Connection):
         Raise LineDownError where nothing reaches it.
         """
         for _ in range(2):
-            await self.reached()
+            if self.away and await self.death() is None:
+                raise LineDownError(self.away)
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
@@ -134,7 +135,6 @@ class LiveKernel(Connection):
             if death is None and self.away:
                 raise LineDownError(self.away)
             await self.process.interrupt()
-        await self.reached()
         with contextlib.suppress(KernelError):  # it is let go
             await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
