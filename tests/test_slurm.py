@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -297,6 +298,11 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.record.unlink()  # a job whose record is gone
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
     foreign = [int(other.lab.ask("sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60")) for name in names]
+    (other.folder / "odd.json").symlink_to("/dev/null")
+    with pytest.raises(OSError):  # it may be the record that is missing
+        other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
+    (other.folder / "odd.json").unlink()
+    assert list(other.ours.values()) == ["RUNNING"]
     other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
     assert other.until(lambda: not other.ours)
     assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
@@ -546,6 +552,18 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(other: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    other.begin(place())
+    os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
+    monkeypatch.setattr(queue, "SECONDS", 1)
+    with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
+        other.wait(other.kernel.shutdown())
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
+    assert other.again() is None and other.until(lambda: not other.ours) and not other.record.exists()
 
 
 @pytest.mark.nightly

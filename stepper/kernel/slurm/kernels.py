@@ -248,12 +248,12 @@ class SlurmKernels:
 
 
 async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
-    """End this project's jobs of which no record tells; raise KernelError."""
+    """End this project's jobs of which no record tells; raise KernelError, OSError where a record can't be read."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
     known = b""
     for path in Path(recorded).rglob("*.json") if jobs else ():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             known += private.read(str(path))
     for name in jobs:
         if name.encode() not in known:
