@@ -145,11 +145,12 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
 
 
 def test_kernels_wait_is_over_when_the_cell_begins(full: Full, project: Project) -> None:
-    edit = Edit(project.new("Count"), "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
+    notebook = project.new("Count")
+    edit = Edit(notebook, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
     assert WHY in edit.answer.text
     threading.Timer(1, full.ends).start()
     assert "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
-    (project.folder / "go").touch()
+    (notebook.path.parent / "go").touch()
     assert "| 42" in edit.woken
 
 
