@@ -162,6 +162,21 @@ def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
 
 
 @pytest.mark.nightly
+def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    name = str(notebook.path.relative_to(project.folder))
+    assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
+    full.ends()
+    assert "| 42" in edit.woken
+    why = "the next one is to run on this machine: this kernel goes on until `stepper shutdown`"
+    assert kernel(project)["trouble"] == why
+    project.stepper("restart")
+    assert kernel(project)["where"] == "" and not full.others()
+
+
+@pytest.mark.nightly
 def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(full: Full, project: Project) -> None:
     notebook = project.new("Count")
     edit = Edit(notebook, "print(6 * 7)")

@@ -38,7 +38,7 @@ async def use(request: Request, session: Session, name: str) -> answers.Used:
     had = session.state.plan.kernel or usual
     steering.use_kernel(session, "" if name == usual else name, found)
     kernel = await session.keeper.find()
-    lives = kernel is not None and await kernel.death() is None
+    lives = session.keeper.queued or (kernel is not None and await kernel.death() is None)
     had = session.keeper.lives_in or had  # it may have been named otherwise since
     return answers.Used(session.name, name, elsewhere=had if lives and had != name else None)
 
