@@ -354,7 +354,7 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
     notebook = Notebook(project, project.folder / made["notebook"])
-    assert notebook.raw["metadata"]["kernelspec"]["language"] == "r"
+    assert notebook.raw["metadata"]["kernelspec"]["language"] == "R"
     assert "kernel" not in notebook.raw["metadata"]["stepper"]  # it is the project's
     _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
     assert "ran ok" in answer.text and ".png" in answer.text, answer.text
