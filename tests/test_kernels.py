@@ -217,7 +217,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
 
 
 def test_a_machine_without_ssh_lists_its_other_places(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: bash}\n")
+    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: BASH}\n")
     trust.trust(project.paths)
     monkeypatch.setenv("PATH", "/nowhere")
     listed = asyncio.run(looks.named(project.paths, config.load(project.paths), dict(os.environ)))
