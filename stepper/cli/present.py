@@ -246,6 +246,8 @@ def _restart(answer: dict[str, Any]) -> str:
 
 
 def _shutdown(ended: dict[str, Any] | None) -> str:
+    if ended and ended["left"]:
+        return f"{ended['notebook']}: {ended['left']} was named by its id: it is left, with its variables."
     if ended and ended["notebook"]:
         lost = "its kernel is ended; all its variables are lost" if ended["kernels"] else "it has no kernel"
         return f"{ended['notebook']}: {lost}."

@@ -375,7 +375,8 @@ class Context(Holds):
 
 @dataclass(frozen=True)
 class Ended:
-    """How many kernels a shutdown ended: that of a notebook, or all and the daemon."""
+    """How many kernels a shutdown ended: that of a notebook, or all and the daemon; which it `left`, not stepper's."""
 
     kernels: int
     notebook: str | None = None
+    left: str | None = None

@@ -161,10 +161,12 @@ class Keeper:
             self.found_dead = None
             self.lost(why)
         if kernel is not None:
+            kept = kernel.about().kept and await kernel.death() is None
             try:
                 await kernel.shutdown()
             finally:
-                self.lost(why)
+                if not kept:
+                    self.lost(why)
         else:
             await self.provider.withdraw()
         return kernel is not None
