@@ -140,7 +140,9 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         from stepper.daemon import agents
 
         ran = await agents.begin(request, session, told)
-    return answers.Made(session.name, steps, before, request.workspace.config.limits().kernel_cwd, ran)
+    at = request.workspace.config.limits().kernels.get(kernel)
+    cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
+    return answers.Made(session.name, steps, before, cwd or request.workspace.config.limits().kernel_cwd, ran)
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:

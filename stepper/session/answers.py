@@ -36,7 +36,7 @@ class Made:
     notebook: str
     steps: Sequence[NamedStep]
     unfinished: str | None
-    kernel_cwd: str
+    kernel_cwd: str  # notebook, project, or which folder elsewhere
     cells: CellRan | None = None  # what came of those that it was made with
 
 
