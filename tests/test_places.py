@@ -146,7 +146,7 @@ def test_a_daemon_killed_at_any_point_of_a_run(there: Elsewhere, cells: Cells, p
     assert text_of(notebook.cell(cell)) == "20\n" and "| 20" in notebook.insert(cells.say)[1].text
 
 
-@whole(by_day=("ssh", "r"))
+@whole(by_day=("jupyter", "r"))
 def test_failures_are_counted_over_a_killed_daemon_and_stop_the_notebook(there: Elsewhere, cells: Cells) -> None:
     project, notebook = there.project, there.new("Load", "Plot")
     notebook.insert(cells.assign)

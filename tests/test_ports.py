@@ -446,8 +446,11 @@ def test_the_next_daemon_is_told_what_it_missed(room: Room) -> None:
     room.run("late('nobody was there')", request="b" * 32)
     kernel = room.found()
     time.sleep(0.6)
+    heard: list[dict[str, Any]] = []  # a Jupyter server says it again, to whoever comes with the same session
+    kernel.hears = lambda message, late: not heard.append(message)
     assert room.wait(kernel.adopt()) is None
-    missed = room.wait(kernel.missed("b" * 32))
+    kernel.listen()
+    missed = [*heard, *room.wait(kernel.missed("b" * 32))]
     assert [message["content"]["text"] for message in missed if message["msg_type"] == "stream"] == ["nobody was there"]
 
 

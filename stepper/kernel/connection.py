@@ -92,9 +92,9 @@ class Connection:
         elif self.process.away:
             self.owed = self.owed or reason
 
-    async def reached(self) -> None:
+    async def reached(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Return once something reaches it, or it is known to be dead; raise LineDownError."""
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + seconds
         while (why := self.process.away) and await self.death() is None:
             if time.monotonic() > until:
                 raise LineDownError(why)

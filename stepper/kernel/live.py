@@ -16,6 +16,8 @@ from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.ports import Execution
 
+AGAIN_SECONDS = 2.0  # for which the line to a kernel found again may be down at first
+
 
 class LiveKernel(Connection):
     """A live kernel: what a session asks of it."""
@@ -125,8 +127,7 @@ class LiveKernel(Connection):
         Raise LineDownError where nothing reaches it.
         """
         for _ in range(2):
-            if self.away and await self.death() is None:
-                raise LineDownError(self.away)
+            await self.reached(AGAIN_SECONDS)  # it may want a token, which whoever asks now has brought
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
