@@ -73,6 +73,7 @@ def test_the_places_are_read_as_they_stand() -> None:
         ("kernels:\n  'a b': {ssh: {host: x}}", 2, "is no name for a place", ""),
         ("kernels:\n  a:\n    slurm:\n      partitoin: gpu", 4, "`kernels.a.slurm.partitoin`", "`partition`"),
         ("kernels:\n  a:\n    slurm:\n      time: 4:00:00", 4, "a walltime in quotes", ""),
+        ("kernels:\n  a:\n    slurm:\n      time: '0:00:00'", 4, "a walltime in quotes", ""),
         ("kernels:\n  a:\n    slurm:\n      time: soon", 4, "not 'soon'", ""),
         ("kernels:\n  a:\n    slurm:\n      mem: lots", 4, "an amount of memory such as 32G", ""),
         ("kernels:\n  a:\n    slurm:\n      cpus: 0", 4, "a whole number above 0, not 0", ""),

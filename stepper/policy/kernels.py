@@ -18,7 +18,8 @@ LOCAL = "local"  # the name of the place that needs no definition: the project's
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 SPEC = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # Jupyter's own rule
 MEMORY = re.compile(r"[1-9]\d*[KMGTkmgt]?")
-WALLTIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d")  # sbatch(1), --time
+# sbatch(1), --time: 0 is no limit there, and no job is to outlive everybody that knows of it.
+WALLTIME = re.compile(r"(?=.*[1-9])(?:\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)")
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,100}", re.ASCII)  # RFC 9110, token
 HOST = re.compile(r"(?!-)[\w.@:%\[\]-]{1,255}")

@@ -126,7 +126,10 @@ class WebsocketChannels:
     ) -> str:
         """Send a message, by the id `request` where the caller has one; return its id."""
         at, name = datetime.now(timezone.utc).isoformat(), request or uuid.uuid4().hex
-        header = {"msg_id": name, "msg_type": kind, "username": "stepper", "session": self.session, "date": at, "version": "5.3"}  # fmt: skip # noqa: E501
+        header = {
+            "msg_id": name, "msg_type": kind, "username": "stepper", "session": self.session, "date": at,
+            "version": "5.3",
+        }  # fmt: skip
         message = {"header": header, "parent_header": (parent or {}).get("header", parent or {}),
                    "metadata": metadata or {}, "content": content}  # fmt: skip
         self.unsent.append((channel, message))
