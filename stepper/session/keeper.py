@@ -142,7 +142,7 @@ class Keeper:
             await self.provider.withdraw()
         except KernelError as error:  # whoever asked for the kernel does not try again
             raise StepperError(f"{what} what waited may wait on: {error.message}", error.hint) from None
-        raise StepperError(f"{what} what waited was withdrawn")
+        raise StepperError(f"{what} what stepper had asked for there was withdrawn")
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
