@@ -159,6 +159,11 @@ class Adviser:
         saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
         return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
 
+    @harmless(lambda execution: {})
+    def facts(self, execution: Execution) -> dict[str, str]:
+        """Return what is known of the figures that a run showed, by the keys of their pictures."""
+        return pictures.facts(told) if (told := execution.told.get("figures")) else {}
+
     @harmless(lambda run: [])
     def saved(self, run: int) -> list[str]:
         """Return the paths of a run's pictures."""

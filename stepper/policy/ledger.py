@@ -65,6 +65,8 @@ def apply(event: Event, state: State) -> None:
             _kernel(event, state)
         case events.Stopped():
             state.stop = event if event.error else replace(event, error=_named_in(event.block))
+        case events.Verified():
+            state.verified = event
         case events.Continued() | events.Restored():
             state.stop, state.unchanged = None, False
         case events.Fixed():
@@ -122,6 +124,7 @@ def _ran(event: events.Ran, state: State) -> None:
     as_confirmed = progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
     state.ran_ever[cell_id] = source
     state.changed.discard(cell_id)
+    state.packages |= event.packages
     if event.request:
         state.requests[event.request] = cell_id, source
     state.shown[cell_id] = Shown(source, event.displays, event.left_out)

@@ -26,6 +26,7 @@ class Lasting:
     magics: tuple[str, ...] | None  # callable without `%`; None where any name may be
     builtins: tuple[str, ...]
     python: tuple[int, int]
+    versions: dict[str, str] = field(default_factory=dict)  # of the packages that cells imported, and of Python
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,9 @@ class Notebook(Protocol):
     def outputs_count(self, cell: Cell) -> int | None:
         """Return the execution count of a cell with outputs; None where it has none."""
 
+    def recorded(self, cell: Cell) -> list[dict[str, Any]] | None:
+        """Return a code cell's outputs; None where no run of it is recorded."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
@@ -359,6 +362,10 @@ class Diagnosis(Protocol):
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save what there is to see of a run; return the lines on it."""
         return []
+
+    def facts(self, execution: Execution) -> dict[str, str]:
+        """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
+        return {}
 
     def saved(self, run: int) -> list[str]:
         """Return the paths of the pictures that were saved of a run, in order."""

@@ -118,6 +118,8 @@ async def conclude(
         displays=execution.displays,
         left_out=execution.left_out,
         request=begun.request,
+        figures=session.adviser.facts(execution),
+        packages=turn.new_packages(state, execution.namespace),
         unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
     )
     follows = turn.after(state, run, work.limits)
