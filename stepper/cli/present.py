@@ -215,6 +215,10 @@ def _ran(nothing: str) -> Rendering:
     return Rendering(text, well=lambda ended: bool(ended["ok"]))
 
 
+def _without_text(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: told for name, told in found.items() if name != "text"}
+
+
 def _output(page: dict[str, Any]) -> str:
     if page["ended"]:
         return str(page["ended"])
@@ -252,6 +256,7 @@ PRESENT = {
     "status": Rendering(_status),
     "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
     "restore": _ran("nothing to restore; no cell of it had ended well"),
+    "verify": Rendering(document=_without_text, well=lambda found: bool(found["reproduces"])),
     "list": Rendering(_list),
     "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
     "kernels": Rendering(_kernels),

@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import psutil
 
@@ -38,8 +39,10 @@ from stepper.kernel import providers
 from stepper.kernel.late import Late
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
+from stepper.policy.model import Limits
 from stepper.session import answers, calls, standing, steering
 from stepper.session.callers import Caller
+from stepper.session.ports import Journal, KernelPlace
 from stepper.session.recovery import settle
 from stepper.session.session import Session
 
@@ -61,7 +64,7 @@ class Daemon:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open)
+        self.workspace = Workspace(paths, self._open, self._replay)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
@@ -74,18 +77,26 @@ class Daemon:
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
         store = workspace.places.store(path)
-        file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
-        return Session(
-            name,
-            file,
-            Late(file),
-            JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            providers.AnyPlace(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
-            workspace.config.limits,
-            lambda environ, kernel: workspace.place(path, environ, kernel),
-            Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
-            settle,
-        )
+        journal = JsonLines(os.path.join(self.paths.journals, store + ".jsonl"))
+        record, figures = os.path.join(self.paths.kernels, store + ".json"), os.path.join(self.paths.figures, store)
+        place = partial(workspace.place, path)
+        return self._session(name, path, journal, record, figures, workspace.config.limits, place)
+
+    def _replay(self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits) -> Session:
+        """Return a session on a copy of a notebook that keeps nothing."""
+        from stepper.session.replay import Nowhere
+
+        figures = os.path.join(os.path.dirname(copy), "figures")
+        return self._session(name, copy, Nowhere(), record, figures, lambda: limits, lambda environ, kernel: place)
+
+    def _session(
+        self, name: str, path: str, journal: Journal, record: str, figures: str, limits: Callable[[], Limits],
+        place: Callable[[Mapping[str, str], str], KernelPlace],
+    ) -> Session:  # fmt: skip
+        file = IpynbFile(path)
+        kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS)
+        adviser = Adviser(path, Surroundings(self.paths.project), Figures(figures), ipython.transformer())
+        return Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
 
     async def serve(self) -> None:
         """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
@@ -101,8 +112,11 @@ class Daemon:
         private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile())]
+        left = private.names(self.paths.verify)  # by a daemon that was killed
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(left))]
         await self.ending.wait()
+        for replay in self.workspace.replays:
+            replay.set()
         for task in tasks:
             task.cancel()
         server.close()
@@ -127,8 +141,12 @@ class Daemon:
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
-    async def _reconcile(self) -> None:
-        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+    async def _reconcile(self, replays: list[str]) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more, and its replays."""
+        if replays:
+            from stepper.daemon import verify
+
+            await verify.clear(self.paths, replays)
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]

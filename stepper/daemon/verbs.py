@@ -160,6 +160,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return _system(told, await standing.context(session))
         case commands.Restore() | commands.Run():
             return await _run(request, session, told)
+        case commands.Verify():
+            from stepper.daemon import verify
+
+            return await verify.asked(request, session, told)
         case commands.History():
             return standing.history(session)
         case commands.Report():

@@ -77,6 +77,20 @@ class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run 
     wait_seconds: float | None = unshown("How long the answer waits for the cells.")
 
 
+class Verify(
+    OfNotebook, name="verify", runs_code=True, examples=("verify", "verify analysis --json", "verify --scratch")
+):  # fmt: skip
+    """Replay NOTEBOOK from the top in a fresh kernel of its own; exit 1 where it is not as recorded.
+
+    The living kernel and the file are not touched. What differs runs a second time, with another hash seed: what two
+    fresh runs do not agree on either is unstable.
+    """
+
+    once: bool = option("No second run: what is unstable counts as changed.", default=False)
+    scratch: bool = option("In a copy of the folder in which its cells run (1 GB at most).", default=False)
+    kernel: str | None = option("Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`.")
+
+
 class History(OfNotebook, name="history"):
     """Show every run of a notebook's cells."""
 

@@ -77,6 +77,7 @@ class KernelPlace:
     environ: Mapping[str, str]
     copy: str = ""  # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter that has none
     at: Place | None = None  # where that is besides `python` on this machine
+    tied: bool = False  # it is to end with the daemon, as far as its place can have it so
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ SEEDS = 4294967296  # how many PYTHONHASHSEED takes
 class Way:
     """How a notebook is replayed: `fresh` gives a session for a hash seed, for as long as it is needed."""
 
-    fresh: Callable[[int], AbstractContextManager[Session]]
+    fresh: Callable[[int], AbstractAsyncContextManager[Session]]
     pixels: Pixels
     once: bool = False
     where: str = ""  # the kernels run, where that is not as usual
@@ -62,7 +62,7 @@ async def verify(
     last = cells[-1].index if cells else -1
     kernels = 0
     if cells:
-        with way.fresh(way.seed) as fresh:
+        async with way.fresh(way.seed) as fresh:
             told = begins(progress, at, len(cells))
             found.first, kernels = await replay(fresh, found.recorded, last, caller, told), 1
     differences = await asyncio.to_thread(_compared, session, found, way)
@@ -70,7 +70,7 @@ async def verify(
     if differing and not way.once:
         last = differing[-1].index
         many = len(cells) + sum(cell.index <= last for cell in cells)
-        with way.fresh((way.seed + 1) % SEEDS) as fresh:
+        async with way.fresh((way.seed + 1) % SEEDS) as fresh:
             again = await replay(fresh, found.recorded, last, caller, begins(progress, at, many))
         kernels = 2
         differences |= await asyncio.to_thread(_compared, session, found, way, again, differing)
