@@ -16,13 +16,12 @@ from datetime import datetime
 from typing import Any
 
 from stepper.cli.terminal import coloured, say, write
-from stepper.ground.text import CONTROLS, clean, counted, one_line
+from stepper.ground.text import CONTROLS, age, clean, counted, one_line
 
 MARKS = {
     **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
     **{"interrupted": "■", "changed": "≠"},
 }
-AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 CLEARED = "\r\x1b[K"  # the line of a terminal
 
 
@@ -86,6 +85,7 @@ def _status(found: dict[str, Any]) -> str:
     if kernel["where"] or kernel["trouble"]:
         told += f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
+    lines += [found["verified"]["text"]] if found["verified"] else []
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 
@@ -112,12 +112,8 @@ def _list(notebooks: list[dict[str, Any]]) -> str:
         far = f"{progress['done']} of {progress['of']} {progress['what']}" if progress["of"] else "–"
         memory = _memory(kernel) if kernel["pid"] else "–"
         mark, name = "*" * each["current"], one_line(each["notebook"], 200)
-        rows.append((mark, name, each["state"], far, kernel["state"], memory, _age(each["age_s"])))
+        rows.append((mark, name, each["state"], far, kernel["state"], memory, age(each["age_s"])))
     return _table(rows)
-
-
-def _age(seconds: float) -> str:
-    return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -314,7 +310,7 @@ class RunProgress(contextlib.ExitStack):
             self.bar.add_task("", total=told.of)
         (task,) = self.bar.task_ids
         if isinstance(told, CellBegins):
-            self.bar.update(task, description=f"cell {told.cell}")
+            self.bar.update(task, description=f"cell {told.cell}", completed=told.position - 1, total=told.of)
         else:
             from rich.text import Text
 

@@ -67,6 +67,7 @@ class Daemon:
         self.workspace = Workspace(paths, self._open, self._replay)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
+        self.replays = set[asyncio.Task[None]]()  # that nobody asked for
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
         self.began = time.monotonic()
         self.memory = Footprint()
@@ -122,6 +123,7 @@ class Daemon:
         server.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
+        await asyncio.gather(*self.replays)
         while self.working > len(self.wakers):  # answers on their way; no new ones come
             await asyncio.sleep(0.02)
         # What was handed on is the next daemon's: those who wait to wake an agent ask that.
@@ -161,10 +163,23 @@ class Daemon:
         while True:
             for session in list(self.workspace.sessions.values()):
                 calls.look(session, self.began)
+                if session.replays:
+                    session.replays = False
+                    self.replays.add(replay := asyncio.create_task(self._verify(session)))
+                    replay.add_done_callback(self.replays.discard)
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _verify(self, session: Session) -> None:
+        """Replay a notebook that is complete now; what came of it comes with the next prompt."""
+        from stepper.daemon import verify
+
+        try:
+            await verify.unasked(self.workspace, session)
+        except Exception:
+            log.exception("replaying %s failed", session.name)
 
     def _show(self, lines: list[str]) -> None:
         """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other.

@@ -24,10 +24,12 @@ from stepper.ground.paths import Paths
 from stepper.ground.text import one_line
 from stepper.ground.walk import entries
 from stepper.kernel import pixels, providers
-from stepper.policy import commands, kernels
+from stepper.policy import commands, events, kernels
 from stepper.policy.model import Death, Limits
 from stepper.policy.verified import Verified
 from stepper.session import answers, steering
+from stepper.session.callers import Caller
+from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata, KernelPlace
 from stepper.session.session import Session
 from stepper.session.verify import Way, verify
@@ -84,6 +86,18 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     finally:
         workspace.replays.discard(caller.left)
+
+
+async def unasked(workspace: Workspace, session: Session) -> None:
+    """Replay a notebook that has become complete; what came of it is told with the next prompt."""
+    request = Request(workspace, Caller(session.environ), workspace.paths.project, lambda told: None, {})
+    try:
+        told = (await asked(request, session, commands.Verify())).text
+    except StepperError as error:
+        told = f"{one_line(session.name)} could not be verified: {error.message}"
+    if not request.caller.left.is_set():  # the daemon ends
+        session.log(events.Unheard(at=now(), text=f"stepper: {told}"))
+        workspace.mark()
 
 
 def _own_kernel(place: KernelPlace, told: commands.Verify) -> None:

@@ -240,13 +240,16 @@ def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: l
     loose = {n for a, b, _, _ in differing for n in range(a, b)}
     apart = Counter(item for a, b, c, d in differing for item in (*after[a:b], *again[c:d]))
     gaps = {a for a, b, _, _ in differing if a == b}  # where the second run shows more
-    stays = list[Block]()
-    for a, b, c, d in blocks:
-        agreed = any(n not in loose for n in range(c, d))
-        missing = c == d and c not in gaps and not all(apart[item] for item in before[a:b])
-        if agreed or missing:
-            stays.append((a, b, c, d))
-    return stays
+
+    def agreed(a: int, b: int, c: int, d: int) -> bool:
+        if c == d:
+            return c not in gaps and not all(apart[item] for item in before[a:b])
+        if a == b:
+            return not all(n in loose or apart[after[n]] for n in range(c, d))
+        fewer = b - a != d - c and len(after) == len(again)  # whatever stands there, both have as many lines of it
+        return fewer or not all(n in loose for n in range(c, d))
+
+    return [block for block in blocks if agreed(*block)]
 
 
 def _sides(blocks: list[Block], before: list[Item], after: list[Item]) -> tuple[list[Item], list[Item]]:

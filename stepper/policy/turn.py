@@ -140,6 +140,12 @@ def new_packages(state: State, known: Namespace) -> dict[str, str]:
     return {name: version for name, version in versions.items() if state.packages.get(name) != version}
 
 
+def replays(state: State, limits: Limits) -> bool:
+    """Whether a notebook that is complete now is replayed unasked: its cells' last runs took no longer than allowed."""
+    last = {run.cell_id: run.duration_s for run in state.runs}
+    return limits.verify == "auto" and sum(last.values()) < limits.verify_seconds
+
+
 class Act(Enum):
     """What follows a run."""
 

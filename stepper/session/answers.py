@@ -101,6 +101,16 @@ class Running:
 
 
 @dataclass(frozen=True)
+class LastVerdict:
+    """What the last replay came to, and whether that `holds`: no source was changed since."""
+
+    reproduces: bool
+    at: str
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Status:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
@@ -117,6 +127,7 @@ class Status:
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
+    verified: LastVerdict | None = None
 
 
 @dataclass(frozen=True)

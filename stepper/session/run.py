@@ -157,7 +157,8 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             figures = session.file.read().figures
-            tail = brief.completion(session.name, session.state, figures)
+            session.replays = turn.replays(session.state, work.limits)
+            tail = brief.completion(session.name, session.state, figures, verifies=session.replays)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended
 

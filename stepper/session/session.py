@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -65,6 +66,8 @@ class Session:
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.estimate = Estimate()  # of when what runs is over
+        self.environ: Mapping[str, str] = os.environ  # of who ran a cell last
+        self.replays = False  # it is to be replayed unasked
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
@@ -214,6 +217,7 @@ class Session:
     ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at, self.estimate = caller, time.monotonic(), Estimate()
+        self.environ = caller.environ
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
         finally:

@@ -44,7 +44,25 @@ async def status(session: Session) -> answers.Status:
         stop=told,
         lost=state.lost,
         unheard=missed,
+        verified=last_verdict(session),
     )
+
+
+def last_verdict(session: Session) -> answers.LastVerdict | None:
+    """Return what the last replay came to; None where there was none, or the notebook can't be read."""
+    last = session.state.verified
+    if last is None:
+        return None
+    from stepper.policy import verified
+    from stepper.words import verify
+
+    try:
+        holds = verified.mark(session.file.glance().cells) == last.sources
+    except NotebookError:
+        return None
+    seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
+    text = verify.standing(last.reproduces, last.text, seconds, holds)
+    return answers.LastVerdict(last.reproduces, last.at, holds, text)
 
 
 def _hindered(session: Session) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.ground.text import clean, one_line
+from stepper.ground.text import age, clean, one_line
 from stepper.policy.compare import Sameness
 from stepper.policy.verified import CellVerdict, FileChange, Verified
 
@@ -76,7 +76,8 @@ def file_change(name: str, change: str, before: int = 0, after: int = 0) -> File
     return FileChange(name, change, text)
 
 
-def no_longer(reproduces: bool, head: str, age: str, holds: bool) -> str:
+def standing(reproduces: bool, counts: str, seconds: float, holds: bool) -> str:
     """Return the line on the last verdict: how old it is, and whether it still holds."""
-    said = f"verified {age} ago: {'reproduces' if reproduces else 'DOES NOT REPRODUCE'}"
-    return f"{said} ({head})" + ("" if holds else "; it no longer holds: a source was changed since")
+    when = "just now" if seconds < 1 else f"{age(seconds)} ago"
+    said = f"verified {when}: {'reproduces' if reproduces else 'DOES NOT REPRODUCE'} ({counts})"
+    return said + ("" if holds else "; that no longer holds: a source was changed since")

@@ -59,7 +59,10 @@ def png(title: str = "Rain", bars: tuple[int, ...] = (30, 60, 45), level: int = 
     if software:
         info.add_text("Software", software)
     image.save(file, "PNG", compress_level=level, pnginfo=info)
-    data = {"image/png": base64.encodebytes(file.getvalue()).decode(), "text/plain": "<Figure size 640x480 with 1 Axes>"}
+    data = {
+        "image/png": base64.encodebytes(file.getvalue()).decode(),
+        "text/plain": "<Figure size 640x480 with 1 Axes>",
+    }
     return [{"output_type": "display_data", "data": data, "metadata": {}}]
 
 
@@ -70,7 +73,11 @@ TABLE = '<div><table border="1" class="dataframe"><tr><td>{}</td></tr></table></
 def _harmless() -> Iterator[tuple[Any, ...]]:
     yield "execution count", shown("42", 3), shown("42", 17)
     yield "address of a function", shown("<function f at 0x7f1c2a3b4c5d>"), shown("<function f at 0x7fa0b1c2d3e4>")
-    yield "address in a list", out("[<__main__.A object at 0x10a2b3c4d>]\n"), out("[<__main__.A object at 0x10ffe0aa0>]\n")
+    yield (
+        "address in a list",
+        out("[<__main__.A object at 0x10a2b3c4d>]\n"),
+        out("[<__main__.A object at 0x10ffe0aa0>]\n"),
+    )
     yield "a bare pointer", out("buffer 0x7ffd2a3b4c50\n"), out("buffer 0x7ffc99887760\n")
     yield ("uuid", out("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427 done\n"),
            out("run 6fa459ea-ee8a-3ca4-894e-db77e160355e done\n"))  # fmt: skip
@@ -84,7 +91,11 @@ def _harmless() -> Iterator[tuple[Any, ...]]:
            out("CPU times: user 1.2 s, sys: 12 µs, total: 1.2 s\nWall time: 1.3 s\n"))  # fmt: skip
     yield ("%timeit", out("1.2 µs ± 12 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"),
            out("873 ns ± 3.4 ns per loop (mean ± std. dev. of 7 runs, 1,000,000 loops each)\n"))  # fmt: skip
-    yield "%timeit of old", out("100000 loops, best of 3: 2.45 µs per loop\n"), out("10000 loops, best of 3: 19 us per loop\n")
+    yield (
+        "%timeit of old",
+        out("100000 loops, best of 3: 2.45 µs per loop\n"),
+        out("10000 loops, best of 3: 19 us per loop\n"),
+    )
     yield ("the cache that %timeit suspects",
            out("The slowest run took 4.35 times longer than the fastest. This could mean that an intermediate result is "
                "being cached.\n1000 loops, best of 3: 1 ms per loop\n"), out("1000 loops, best of 3: 2 ms per loop\n"))  # fmt: skip
@@ -95,7 +106,11 @@ def _harmless() -> Iterator[tuple[Any, ...]]:
     yield "streams in pieces", out("a\n") + out("b\n"), out("a\nb\n")
     yield ("streams in turns", out("a\n") + out("w\n", "stderr") + out("b\n"), out("a\nb\n") + out("w\n", "stderr"))
     yield "the last digits of a float", shown("0.30000000000000004"), shown("0.3")
-    yield ("the last digits of an array", shown("array([1.23456789, 2.00000001])"), shown("array([1.23456788, 2.00000002])"))
+    yield (
+        "the last digits of an array",
+        shown("array([1.23456789, 2.00000001])"),
+        shown("array([1.23456788, 2.00000002])"),
+    )
     yield ("a column's width follows its digits", shown(FRAME.format("0.1")), shown(
         "    city                 rain\n0  Paris  0.10000000000000001\n1  Seoul                  2.5"))  # fmt: skip
     yield ("a frame's HTML by another pandas", shown(FRAME.format("1.0"), text__html=TABLE.format("1.0")),
@@ -105,7 +120,11 @@ def _harmless() -> Iterator[tuple[Any, ...]]:
            html('<style>#T_99c0e_row0_col0 {color: red}</style><td id="T_99c0e_row0_col0">1</td>',
                 "<pandas.io.formats.style.Styler at 0x7f9911223344>"))  # fmt: skip
     yield "a picture packed otherwise", png(level=1), png(level=9)
-    yield ("a picture by another version", png(software="Matplotlib version3.8.0"), png(software="Matplotlib version3.9.2"))
+    yield (
+        "a picture by another version",
+        png(software="Matplotlib version3.8.0"),
+        png(software="Matplotlib version3.9.2"),
+    )
     yield ("the traceback of the same error", error("KeyError", "'rain'", "\x1b[31mCell In[3], line 1\n/a/b.py"),
            error("KeyError", "'rain'", "Cell In[9], line 1\n/c/d.py in get(self)"))  # fmt: skip
     yield ("the name of a cell in a text", out('File "/tmp/ipykernel_33/1928.py", line 1, in f\n'),
@@ -146,8 +165,19 @@ def _real() -> Iterator[tuple[Any, ...]]:
 
 
 def _pairs() -> list[Pair]:
-    return [*(Pair(name, False, *rest) for name, *rest in _harmless()), *(Pair(name, True, *rest) for name, *rest in _real())]
+    return [
+        *(Pair(name, False, *rest) for name, *rest in _harmless()),
+        *(Pair(name, True, *rest) for name, *rest in _real()),
+    ]
 
 
-PAIRS = _pairs()
-SEEN, HELD = PAIRS[::2], PAIRS[1::2]
+FIRST = _pairs()
+SEEN, HELD = FIRST[::2], FIRST[1::2]
+# Written after the rules, for rows that no pair above needs.
+LATER = [
+    Pair("temporary folder with a name", False, out("in /tmp/work-a1b2c3d4/x\n"), out("in /tmp/work-k9j8h7g6/x\n")),
+    Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
+    Pair("tqdm below each other", False, out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"), out("ok\n")),
+    Pair("tqdm without an end", False, out("120it [00:03, 41.2it/s]\n"), out("120it [00:01, 98.0it/s]\n")),
+]
+PAIRS = [*FIRST, *LATER]
