@@ -301,14 +301,14 @@ def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
         real, "import os\nprint(open('../data.txt').read())", "print({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
         "open('out.csv', 'w').write('1')\nos.getpid() and None", "print(object())",
     )  # fmt: skip
-    pid, before = real.json("status", "theker1")["kernel"]["pid"], notebook.path.read_bytes()
+    pid, before = real.json("status", "a")["kernel"]["pid"], notebook.path.read_bytes()
     found = verified(real, check=1)
     assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
     assert found["files"] == [{"name": "out.csv", "change": "same", "text": "written again, same bytes"}]
     os.remove(real.folder / "notebooks" / "out.csv")
     assert verified(real, "--scratch")["files"] == [{"name": "out.csv", "change": "new", "text": "new"}]
     assert not (real.folder / "notebooks" / "out.csv").exists() and (real.folder / "data.txt").read_text() == "42"
-    assert real.json("status", "theker1")["kernel"]["pid"] == pid and notebook.path.read_bytes() == before
+    assert real.json("status", "a")["kernel"]["pid"] == pid and notebook.path.read_bytes() == before
     assert len(kernels(real)) == 1, "the living one alone"
 
 
