@@ -21,7 +21,7 @@ DOCUMENTS = {
     "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources verified",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
-    "kernels": "name kind about usual accepted reachable why offers",
+    "kernels": "name kind about usual accepted reachable why offers mend",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results",
     "verify": "notebook reproduces cells files duration_s kernels packages where text",

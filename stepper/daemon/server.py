@@ -95,7 +95,7 @@ class Daemon:
         place: Callable[[Mapping[str, str], str], KernelPlace],
     ) -> Session:  # fmt: skip
         file = IpynbFile(path)
-        kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS)
+        kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ)
         adviser = Adviser(path, Surroundings(self.paths.project), Figures(figures), ipython.transformer())
         return Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
 
@@ -278,7 +278,7 @@ class Daemon:
         def keep(told: bytes) -> None:
             writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
 
-        given = wire.unpack_environ(environ)
+        given = self.workspace.environ = wire.unpack_environ(environ)
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
         caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)

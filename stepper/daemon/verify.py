@@ -90,7 +90,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
 
 async def unasked(workspace: Workspace, session: Session) -> None:
     """Replay a notebook that has become complete; what came of it is told with the next prompt."""
-    request = Request(workspace, Caller(session.environ), workspace.paths.project, lambda told: None, {})
+    request = Request(workspace, Caller(workspace.environ), workspace.paths.project, lambda told: None, {})
     try:
         told = (await asked(request, session, commands.Verify())).text
     except StepperError as error:

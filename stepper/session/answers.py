@@ -175,7 +175,7 @@ class Waited:
 class PlaceOfKernels:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 
-    `reachable` is None where nobody asked, `why` then says why not.
+    `reachable` is None where nobody asked, `why` then says why not, `mend` is the command that helps.
     """
 
     name: str
@@ -186,6 +186,7 @@ class PlaceOfKernels:
     reachable: bool | None = None
     why: str = ""
     offers: Sequence[str] = ()
+    mend: str = ""
 
 
 @dataclass(frozen=True)

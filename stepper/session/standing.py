@@ -17,7 +17,7 @@ from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.handed import in_queue
-from stepper.words.quotes import paged
+from stepper.words.quotes import elsewhere, paged
 from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
 
@@ -33,7 +33,7 @@ async def status(session: Session) -> answers.Status:
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
-    kernel = replace(kernel, trouble="; ".join(filter(None, (kernel.trouble, _hindered(session)))))
+    kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
     return answers.Status(
         session.name,
         state.name,
@@ -100,7 +100,9 @@ def shown(session: Session) -> str:
         return ""
     step = plan.step(now.step)
     name = step_name(plan, step) if step else now.name
-    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds)
+    about = session.keeper.kernel.about() if session.keeper.kernel else None
+    where = elsewhere(about.where, about.left, about.trouble) if about else ""
+    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
 
 
 def waits(session: Session) -> str:

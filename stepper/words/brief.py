@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, counted, one_line
-from stepper.policy import classify
+from stepper.policy import classify, turn
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
@@ -186,11 +186,11 @@ def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
 
 
 def beyond(timeout: float, where: str, left: float | None) -> list[str]:
-    """Return that a cell may run for longer than its kernel's walltime, in a list; empty where it may not."""
+    """Return that a cell may run for longer than the walltime that is `left` when it begins, in a list."""
     if left is None or timeout <= left:
         return []
     reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
-    return [f"{reach}, of which {about(left)} are left: what runs then is lost with the kernel"]
+    return [f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"]
 
 
 def waits(reason: str, command: str) -> Report:
@@ -198,6 +198,14 @@ def waits(reason: str, command: str) -> Report:
     text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
     line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+
+
+def line_down(label: str, trouble: str) -> str:
+    """Return what is known of a cell whose deadline, or interrupt, came while nothing reached its kernel."""
+    return (
+        f"{label} was sent to its kernel and may run on, or have ended: {trouble}. What became of it is asked there as"
+        " soon as the line is back, and told then; no other cell of the notebook runs before"
+    )
 
 
 def failing(state: State) -> str:
@@ -245,7 +253,10 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
         lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
-        lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
+        outside = bool(tried) and classify.ended_outside(tried[-1].fault)
+        again = "Nothing in it ended the kernel: replaced, if only by the same source, it runs again"
+        why = again if outside else "It waits for its fix: replace it"
+        lines.append(f"{why} (cell_id {one_line(cell.id, 100)}).")
     else:
         lines.append("Its cell was deleted: the next new code cell is its next attempt.")
     return "\n".join(lines)
@@ -265,6 +276,8 @@ def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
 
 
 def _ended(run: Run) -> str:
+    if run.outcome is Outcome.KERNEL_DIED:
+        return run.error.partition(turn.LOST)[0]  # they may be there again
     return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
 
 
