@@ -101,7 +101,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet")):
+class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet", "bound")):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -110,6 +110,7 @@ class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet
     left_out: LeftOut = NOTHING
     request: str = ""
     unmet: str = ""  # in what its step's criterion is false, so that the step is not done
+    bound: dict[str, str] = field(default_factory=dict)  # names that it bound → prints of their values (`dataflow`)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,24 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Because:
+    """A name that a cell read, and the cell that provides it."""
+
+    name: str
+    provider_cell_id: str
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
+
+    cell_id: str
+    because: Sequence[Because]
+    cell: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Status:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
@@ -114,6 +132,8 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
+    stale: Sequence[Marked] = ()  # cells whose provider above them ran later
+    hidden: Sequence[Marked] = ()  # cells that read a value from below, or from a cell that is gone
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
 from stepper.ground.text import one_line
-from stepper.policy import changes, events, turn
+from stepper.policy import changes, dataflow, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
 from stepper.session.callers import Caller
+from stepper.session.follows import order
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import LANGUAGES, Session
@@ -119,6 +120,7 @@ async def conclude(
         left_out=execution.left_out,
         request=begun.request,
         unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
+        bound=dataflow.told(session.flow(begun.source), execution.namespace) if session.speaks_python else {},
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:
@@ -154,8 +156,9 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
-            figures = session.file.read().figures
-            tail = brief.completion(session.name, session.state, figures)
+            document = session.file.read()
+            stands = order(session, document.cells)
+            tail = brief.completion(session.name, session.state, document.figures, stands)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended
 

@@ -11,7 +11,7 @@ from stepper.ground.text import clean, counted, one_line
 from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session import answers, unseen
+from stepper.session import answers, follows, unseen
 from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
@@ -28,8 +28,10 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
+    stale, hidden = list[answers.Marked](), list[answers.Marked]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
+        stale, hidden = follows.marks(session, session.file.glance().cells)
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
@@ -44,6 +46,8 @@ async def status(session: Session) -> answers.Status:
         stop=told,
         lost=state.lost,
         unheard=missed,
+        stale=stale,
+        hidden=hidden,
     )
 
 

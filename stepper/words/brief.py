@@ -273,8 +273,8 @@ def _what(state: State, key: Key) -> str:
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
-def completion(name: str, state: State, figures: int) -> list[str]:
-    """Return the lines that follow the report which completed the notebook."""
+def completion(name: str, state: State, figures: int, order: str = "") -> list[str]:
+    """Return the lines that follow the report which completed the notebook; `order` is of its cells."""
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
@@ -282,6 +282,7 @@ def completion(name: str, state: State, figures: int) -> list[str]:
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
         f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
         f"It is {one_line(name)}.",
+        *filter(None, [order]),
     ]
 
 
