@@ -7,7 +7,7 @@ below, or from a cell that is gone. Pure.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepper.policy.changes import BY_PLACE, runnable, source_hash
@@ -40,15 +40,23 @@ class Order:
     star: int | None = None  # who may have bound any other
 
     def follow(
-        self, by: int, flow: Flow, told: Mapping[str, str] | None = None, ended: bool = True
+        self,
+        by: int,
+        flow: Flow,
+        told: Mapping[str, str] | None = None,
+        ended: bool = True,
+        gave: Collection[str] | None = None,
     ) -> dict[str, Bound]:
         """Take in one more; return by whom the names were bound that it reads.
 
         `told` by its kernel are names that it bound or changed, with the prints of those that are small; of a cell
-        that failed these alone count.
+        that failed these alone count. `gave` are those that it is known to have bound or changed when it ran.
         """
         told, known = told or {}, bool(told)
         reads, changes, binds = self._called(flow)
+        if gave is not None:
+            changes &= {*gave}
+            told = dict.fromkeys({*gave} - binds.keys() - changes, "")
         found = {name: bound for name in reads if (bound := self._provider(name))}
         for name in changes - binds.keys():
             bound = self.bound.get(name)
@@ -119,6 +127,7 @@ class Past:
     source_hash: str
     reads: Mapping[str, Bound]
     gave: Mapping[str, Version]
+    ended: bool  # well
 
 
 def key(cell_id: str, source: str) -> str:
@@ -149,10 +158,11 @@ class History:
                 continue
             if run.kernel != self.kernel:
                 self.kernel, self.order = run.kernel, Order()
-            reads = self.order.follow(run.run, self.flow(source), run.bound, run.verdict is Verdict.FINE)
+            ended = run.verdict is Verdict.FINE
+            reads = self.order.follow(run.run, self.flow(source), run.bound, ended)
             gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
             cell = key(run.cell_id, run.source_hash)
-            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave)
+            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended)
             self.last[cell] = self.by[run.run] = past
 
 
@@ -191,10 +201,12 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
     places = {name: place for place, name in enumerate(keys)}
     stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
     for place, cell in enumerate(some):
-        above = order.follow(place, past.flow(cell.source))
-        providers[cell.id] = {some[bound.by].id for bound in above.values()}
         mine = past.last.get(keys[place])
-        if mine is None or mine.source_hash != source_hash(cell.source):
+        same = mine is not None and mine.source_hash == source_hash(cell.source)
+        gave = mine.gave.keys() if mine and same and mine.ended else None
+        above = order.follow(place, past.flow(cell.source), gave=gave)
+        providers[cell.id] = {some[bound.by].id for bound in above.values()}
+        if mine is None or not same:
             continue
         later, odd = list[Because](), list[Because]()
         for name in sorted(above.keys() | mine.reads.keys()):
