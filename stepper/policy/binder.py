@@ -15,9 +15,13 @@ from stepper.policy.names import (
     BIND,
     CAUGHT,
     CHANGES,
+    CLASS,
+    COMPREHENSION,
     COMPREHENSIONS,
     DEFINED,
+    FUNCTION,
     FUNCTIONS,
+    GLOBAL,
     IMPORT,
     ON_FIRST,
     SHOWS,
@@ -191,7 +195,7 @@ class _Binder(Names):
 
     def outer(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.noted(name, BIND, node)
+            self.noted(name, GLOBAL, node)
 
     # --- scopes -----------------------------------------------------------------------------------------------
 
@@ -216,11 +220,12 @@ class _Binder(Names):
         if named:
             self.bind(named, node, DEFINED)
         line = getattr(node, "lineno", 0)
-        scope = Scope("function" if named else "comprehension", {*own, *parameters} - outer, outer, kept, named, line)
+        scope = Scope(FUNCTION if named else COMPREHENSION, {*own, *parameters} - outer, outer, kept, named, line)
         self.scopes.append(scope)
         before, self.kept = self.kept, self.kept or kept
         for each in every:
             self.noted(each.arg, BIND, each)
+        self.typed(node)
         if named:
             self.body(statements)
         else:
@@ -229,15 +234,21 @@ class _Binder(Names):
         self.kept = before
         if kept is not None:
             kept.changed &= {*parameters}
-            if self.scopes and self.scopes[-1].kind == "class":
+            if self.scopes and self.scopes[-1].kind == CLASS:
                 self._method(kept)
             else:
                 self.flow.kept[named] = kept
                 if getattr(node, "decorator_list", ()):
                     self.reads(named)
 
+    def typed(self, node: Any) -> None:
+        """The type parameters of a function or a class."""
+        for each in getattr(node, "type_params", ()):
+            self.scopes[-1].own.add(each.name)
+            self.noted(each.name, BIND, each)
+
     def _method(self, kept: Kept) -> None:
-        name = next(scope.name for scope in self.scopes if scope.kind == "class")
+        name = next(scope.name for scope in self.scopes if scope.kind == CLASS)
         whole = self.flow.kept.setdefault(name, Kept(made=True))
         whole.reads |= kept.reads
         whole.changes |= kept.changes
@@ -247,7 +258,8 @@ class _Binder(Names):
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
             self.flow.kept[node.name] = Kept(made=True)
-        self.scopes.append(Scope("class", own_names(node.body)[0], name=node.name))
+        self.scopes.append(Scope(CLASS, own_names(node.body)[0], name=node.name))
+        self.typed(node)
         self.body(node.body)
         self.scopes.pop()
         self.bind(node.name, node, DEFINED)
@@ -255,7 +267,7 @@ class _Binder(Names):
     def comprehension(self, node: Any) -> None:
         own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
         self.visit(node.generators[0].iter)
-        self.scopes.append(Scope("comprehension", own))
+        self.scopes.append(Scope(COMPREHENSION, own))
         for place, part in enumerate(node.generators):
             self.all([part.target, *([part.iter] if place else []), *part.ifs])
         self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])

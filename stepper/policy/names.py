@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-BIND, CHANGE, DELETE, CAUGHT = "bind", "change", "delete", "caught"
+BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
+FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
 VALUE, IMPORT, DEFINED = "value", "import", "defined"
 # Methods that change what they are called on, also where their result is used.
 CHANGES = re.compile(
@@ -30,13 +31,14 @@ ON_FIRST = re.compile(r"shuffle|heap\w+|insort\w*|setattr|delattr|next|fill_diag
 
 
 class Mention(NamedTuple):
-    """A name in a source: what is done to it, in which line, in the own scope of which function ('' for none)."""
+    """A name that a source binds or the like: how, in which line, in a scope of which kind ('': the notebook's)."""
 
     name: str
     how: str
     line: int
-    function: str = ""
-    starts: int = 0  # that function's line
+    scope: str = ""
+    inside: str = ""  # that scope's name
+    starts: int = 0  # and line
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepper.policy.names import BIND, CHANGE, DEFINED, DELETE, IMPORT, VALUE, Flow, Kept, Mention, root
+from stepper.policy.names import BIND, CHANGE, CLASS, DEFINED, DELETE, GLOBAL, IMPORT, VALUE, Flow, Kept, Mention, root
 
 
 @dataclass
@@ -35,8 +35,7 @@ class Names:
 
     def noted(self, name: str, how: str, node: Any) -> None:
         """Take note of a name, for those who ask for lines."""
-        inner = next((scope for scope in reversed(self.scopes) if scope.kind == "function"), None)
-        where = (inner.name, inner.line) if inner else ("", 0)
+        where = (self.scopes[-1].kind, self.scopes[-1].name, self.scopes[-1].line) if self.scopes else ("", "", 0)
         self.flow.mentions.append(Mention(name, how, getattr(node, "lineno", 0), *where))
 
     def holder(self, name: str) -> Scope | None:
@@ -44,7 +43,7 @@ class Names:
         for place, scope in enumerate(reversed(self.scopes)):
             if name in scope.outer:
                 return None
-            if name in scope.own and (scope.kind != "class" or place == 0):
+            if name in scope.own and (scope.kind != CLASS or place == 0):
                 return scope
         return None
 
@@ -71,8 +70,9 @@ class Names:
 
     def bind(self, name: str, node: Any, kind: str = VALUE) -> None:
         """A name is bound, whosever it is."""
-        self.noted(name, BIND, node)
-        if self.holder(name) is not None:
+        its = self.holder(name)
+        self.noted(name, GLOBAL if self.scopes and its is None else BIND, node)
+        if its is not None:
             return
         if (kept := self.kept) is not None:  # `global`
             kept.binds.add(name)
