@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,24 @@ AGAIN_MS = 5  # how often a socket connects to a kernel that does not listen yet
 
 
 class RawKernel:
-    """A kernel started with a connection file and asked with messages made by hand; ready when it is made."""
+    """A kernel started with a connection file and asked with messages made by hand; ready when it is made.
 
-    def __init__(self) -> None:
+    `where` is what it listens on, and its keys for CurveZMQ where it has some; `reached` returns where it is asked, the
+    same where nothing lies between.
+    """
+
+    def __init__(
+        self, where: Mapping[str, Any] | None = None, reached: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="raw-")
-        key, ip = secrets.token_hex(16), str(Path(self.folder.name, "k"))
+        key = secrets.token_hex(16)
         ports = {f"{name}_port": n for n, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)}
-        about = {"transport": "ipc", "ip": ip, "key": key, "signature_scheme": "hmac-sha256", **ports}
+        usual = {"transport": "ipc", "ip": str(Path(self.folder.name, "k")), **ports}
+        about = {"key": key, "signature_scheme": "hmac-sha256", **(where or usual)}
         connection = Path(self.folder.name, "connection.json")
         connection.write_bytes(orjson.dumps(about))
-        self.key, self.session, self.last = key.encode(), uuid.uuid4().hex, b""
+        connection.chmod(0o600)
+        self.key, self.session, self.printed = key.encode(), uuid.uuid4().hex, b""
         self.process = subprocess.Popen(
             [sys.executable, *ARGUMENTS, str(connection)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -47,10 +56,15 @@ class RawKernel:
             socket.setsockopt(zmq.RECONNECT_IVL, AGAIN_MS)
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
+            if "curve_publickey" in about:
+                socket.curve_serverkey = socket.curve_publickey = about["curve_publickey"].encode()
+                socket.curve_secretkey = about["curve_secretkey"].encode()
             self.poller.register(socket, zmq.POLLIN)
         self.iopub.subscribe(b"")
-        self.shell.connect(f"ipc://{ip}-{ports['shell_port']}")
-        self.iopub.connect(f"ipc://{ip}-{ports['iopub_port']}")
+        asked = reached(about)
+        between = "-" if asked["transport"] == "ipc" else ":"
+        for socket, name in ((self.shell, "shell_port"), (self.iopub, "iopub_port")):
+            socket.connect(f"{asked['transport']}://{asked['ip']}{between}{asked[name]}")
         # What is published before the subscription arrives is lost: asked again until its `idle` is seen.
         while not self.over(self.request("kernel_info_request", {}), patience=AGAIN_MS):
             pass
@@ -81,8 +95,8 @@ class RawKernel:
                 raise BrokenStepError("a raw kernel ended or does not answer")
             if self.iopub in ready:
                 frames = self.iopub.recv_multipart()
-                if not frames[0].endswith(b"status"):
-                    self.last = frames[-1]
+                if b"stream" in frames[0]:  # a word may come in pieces
+                    self.printed += frames[-1]
                 elif idle and b'"idle"' in frames[-1] and orjson.loads(frames[-3])["msg_id"] == asked:
                     awaited.discard("idle")
             if self.shell in ready:
@@ -105,10 +119,10 @@ class RawKernel:
 
     def round_trip(self) -> float:
         """Return the milliseconds of printing a word; raise BrokenStepError unless it was printed."""
-        word = secrets.token_hex(8)
+        word, self.printed = secrets.token_hex(8), b""
         took = self.run(f"print('{word}')")
-        if word.encode() not in self.last:
-            raise BrokenStepError(f"a raw kernel printed {self.last!r}")
+        if word.encode() not in self.printed:
+            raise BrokenStepError(f"a raw kernel printed {self.printed!r}")
         return took
 
     def end(self) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,9 +65,10 @@ class Served:
     """A server of one kind, with a folder of its own for all that it keeps. `certificate` is its file and its key's."""
 
     def __init__(
-        self, kind: str = "server", *flags: str, certificate: tuple[str, str] | None = None, authority: str = ""
+        self, kind: str = "server", *flags: str, certificate: tuple[str, str] | None = None, authority: str = "",
+        folder: Path | None = None,
     ) -> None:  # fmt: skip
-        self.folder = Path(tempfile.mkdtemp(prefix="stepper-jupyter-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="stepper-jupyter-"))
         self.kind, self.flags, self.certificate = kind, flags, certificate
         self.context = ssl.create_default_context(cafile=authority) if authority else None
         self.port = free_port()
@@ -161,6 +163,22 @@ class Served:
                     self.ask(f"kernels/{kernel}", "DELETE")
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running(folder: Path, kind: str = "server") -> Iterator[dict[str, Any]]:
+    """A server with all its files in a folder; its facts, as JSON has them."""
+    served = Served(kind, folder=folder)
+    try:
+        yield {"url": served.url, "token": TOKEN, "variable": VARIABLE, "kind": kind}
+    finally:
+        served.close()
+
+
+def place(facts: dict[str, Any], **more: Any) -> kernels.Place:
+    """The place `hub` on that server; its token is to be in the environment, as the facts name it."""
+    where = {"url": facts["url"], "token_env": facts["variable"], **more}
+    return kernels.read({"hub": {"jupyter": where}})["hub"]
 
 
 class Line:

@@ -6,9 +6,10 @@ with the reason, and nowhere else: no test asks by itself where it runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,17 +126,18 @@ LACKS: dict[str, dict[str, str]] = {
         "uncounted looks": "bash_kernel counts what is asked without history, too",
     },
 }
-BY_DAY = ("local", "fake")
 
 
-def contract(*needs: str, lacks: str = "", by_day: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+def contract(
+    *needs: str, lacks: str = "", by_day: tuple[str, ...] = (), always: tuple[str, ...] = ("local", "fake")
+) -> pytest.MarkDecorator:
     """Run a test in each place that has what it needs (and lacks that, where a test is of those that do without).
 
     By night; by day on the local kernel and the fake one, and in the places that are named.
     """
     assert {*needs} <= {need for lack in LACKS.values() for need in lack}
     places = [name for name, lack in LACKS.items() if not {*needs} & {*lack} and (not lacks or lacks in lack)]
-    values = [name if name in (*BY_DAY, *by_day) else pytest.param(name, marks=pytest.mark.nightly) for name in places]
+    values = [name if name in (*always, *by_day) else pytest.param(name, marks=pytest.mark.nightly) for name in places]
     return pytest.mark.parametrize("place", values, indirect=True, scope="module")
 
 
@@ -160,9 +162,14 @@ class Place:
         return LACKS[self.name]
 
 
-def made(name: str, folder: Path) -> Place:
-    """A place, with its service started; its cells run in that folder where one can say so."""
-    return MAKERS[name](name, folder)
+@contextlib.contextmanager
+def there(name: str, folder: Path) -> Iterator[Place]:
+    """A place with its service, and what it needs in this process's environment; its cells run in that folder if they can."""
+    place = MAKERS[name](name, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in place.environ.items():
+            patch.setenv(variable, value)
+        yield place
 
 
 def _plain(name: str, folder: Path) -> Place:
@@ -188,7 +195,8 @@ def _jupyter(name: str, folder: Path) -> Place:
 def _bash(name: str, folder: Path) -> Place:
     spec = folder / "jupyter" / "kernels" / "bash"
     spec.mkdir(parents=True, exist_ok=True)
-    (spec / "kernel.json").write_text(json.dumps(BASH_KERNEL))
+    home = {"HOME": str(folder)}  # nobody's ~/.bashrc is read
+    (spec / "kernel.json").write_text(json.dumps({**BASH_KERNEL, "env": {**BASH_KERNEL["env"], **home}}))
     return Place(name, BASH, {"kernelspec": "bash"}, {"JUPYTER_PATH": str(folder / "jupyter")})
 
 
@@ -200,7 +208,7 @@ def _r(name: str, folder: Path) -> Place:
     return Place(name, R, {"kernelspec": "ir"})
 
 
-BASH_KERNEL = {
+BASH_KERNEL: dict[str, Any] = {
     "argv": [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"],
     "display_name": "Bash",
     "language": "bash",
@@ -216,4 +224,4 @@ MAKERS: dict[str, Callable[[str, Path], Place]] = {
     "r": _r,
     "bash": _bash,
 }
-assert [*MAKERS] == [*LACKS] or {*MAKERS} == {*LACKS}
+assert {*MAKERS} == {*LACKS}

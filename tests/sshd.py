@@ -30,6 +30,8 @@ class Host:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where it gives up its rights
         self.folder, self.client, self.user = folder, folder / "ssh_config", getpass.getuser()
+        self.home = folder / "home"  # there
+        self.home.mkdir()
         for name in ("host", "user", "other"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
@@ -59,6 +61,7 @@ class Host:
             "Port": self.port, "ListenAddress": "127.0.0.1", "HostKey": self.folder / "host", "StrictModes": "no",
             "AuthorizedKeysFile": self.folder / "authorized", "PidFile": self.folder / "pid", "UsePAM": "no",
             "PasswordAuthentication": "no", "PermitRootLogin": "yes", "MaxSessions": "100", "MaxStartups": "100",
+            "SetEnv": f"HOME={self.home}",  # what the user's own shell runs at its start is not ours: it may wait
         }  # fmt: skip
         lines = [f"{name} {value}\n" for name, value in {**usual, **options}.items()]
         (self.folder / "sshd_config").write_text("".join(lines))

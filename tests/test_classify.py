@@ -574,6 +574,8 @@ SUGGESTIONS = [
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (Outcome.KERNEL_DIED, U, fault("KernelDied"), "change the cell that ended the kernel"),
     (Outcome.KERNEL_DIED, U, fault("OutOfMemory"), "let the cell work on less data at a time, then /fix; `stepper"),
+    (Outcome.KERNEL_DIED, U, fault("KernelDied", "WalltimeOver"), "give the job more time"),
+    (Outcome.KERNEL_DIED, U, fault("KernelDied", "EndedOutside"), "nothing in the cell ended the kernel: `stepper restore`"),
     (Outcome.MEMORY, U, fault("MemoryLimit"), "let the cell work on less data at a time, or raise max_memory_percent"),
     (Outcome.ERROR, U, fault("numpy._core._exceptions._ArrayMemoryError", "MemoryError"), "let the cell work on less"),
     (Outcome.ERROR, U, fault("SystemExit"), "take exit() out"),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from stepper.cli import present
 from stepper.ground import meeting
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
-from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills
+from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills, trust
 
 NAMES = ["config", "notebooks", "interpreter", "ipykernel", "hook script", "hooks", "mode", "skills", "personal skills"]
 NAMES += ["socket", "command", "version"]
@@ -280,6 +281,27 @@ def test_the_command_of_the_persons_shell(project):
     assert broken(project)["command"].mend.endswith(f"{shlex.quote(project.project)} --link")
     shell.place().write_text("#!/bin/sh\n")
     assert "another program" in found(project)["command"].detail
+
+
+def test_places_of_the_configuration(project, monkeypatch):
+    """Nothing of one is asked before it was accepted; then whether it can be reached."""
+    write(project, ".stepper/config.yaml", "kernels:\n  sh: {kernelspec: nothing}\n  gpu: {slurm: {partition: a}}\n")
+    checks = found(project)
+    assert list(checks) == [*NAMES, "kernels.sh", "kernels.gpu"]
+    for name in ("kernels.sh", "kernels.gpu"):
+        assert not checks[name].ok and "not accepted by you: nothing was asked" in checks[name].detail
+        assert checks[name].mend == "stepper trust"
+    trust.trust(project)
+    monkeypatch.setenv("PATH", str(Path(project.project)))  # without SLURM's commands
+    checks = found(project)
+    assert "'nothing' is not installed" in checks["kernels.sh"].detail and "jupyter" in checks["kernels.sh"].mend
+    assert "there is no `sinfo` on this machine" in checks["kernels.gpu"].detail
+    spec = write(project, "share/kernels/nothing/kernel.json", '{"argv": ["x"], "language": "logo"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(spec.parent.parent.parent))
+    checks = found(project)
+    assert checks["kernels.sh"].ok and "nothing (logo)" in checks["kernels.sh"].detail
+    told = json.loads(json.dumps(present.PRESENT["doctor"].document(list(checks.values()))))
+    assert told[-2] | {"detail": ""} == {"name": "kernels.sh", "ok": True, "detail": "", "mend": ""}
 
 
 def test_the_command_that_mends_names_the_checkout(project):

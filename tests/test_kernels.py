@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,7 +21,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepper.cli import present
 from stepper.daemon import config
+from stepper.daemon import kernels as looks
 from stepper.ground.errors import UsageError
 from stepper.policy import kernels, plan
 from stepper.policy.model import Limits, Plan
@@ -149,6 +155,60 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
     assert plan.from_json(plan.to_json(made)) == made
     assert "kernel" not in plan.to_json(Plan("p"))
     assert plan.from_json({"kernel": "r"}) == Plan(kernel="r") and plan.from_json({}) is None
+    assert plan.from_json({"kernel": None}) == Plan() and plan.from_json({"kernel": ["r"]}) == Plan(kernel="['r']")
+
+
+def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"kind": "ssh", "accepted": True, "usual": False, "why": "", "offers": [], "mend": ""}
+    places = [
+        {**told, "name": "local", "about": "/p/.venv/bin/python", "reachable": True, "usual": True},
+        {
+            **told,
+            "name": "gpu",
+            "about": "a SLURM job, partition gpu, time 4:00:00",
+            "reachable": True,
+            "offers": ["n"],
+        },
+        {**told, "name": "hub", "about": "x", "reachable": False, "why": "it is \x1b[1mdown\n", "mend": "ping hub"},
+        {**told, "name": "box", "about": "y", "reachable": None, "why": "not accepted", "mend": "stepper trust"},
+    ]
+    shown = present.PRESENT["kernels"].text(places)
+    assert shown.splitlines() == [
+        "✓ local  /p/.venv/bin/python (the project's)", "✓ gpu    a SLURM job, partition gpu, time 4:00:00", "         n",
+        "✗ hub    x", "         it is down", "         mend: ping hub",
+        "· box    y", "         not accepted", "         mend: stepper trust",
+    ]  # fmt: skip
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "✓ gpu    a SLURM job, partition gpu,\n         time 4:00:00\n" in present.PRESENT["kernels"].text(places)
+    monkeypatch.setenv("COLUMNS", "10")  # nothing is gained by lines of a word
+    assert present.PRESENT["kernels"].text(places) == shown
+
+
+def test_places_are_looked_at_at_once_and_not_for_ever(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three hosts that take a call and say nothing, one that nobody accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.listen(10)
+        port = silent.getsockname()[1]
+        flags = json.dumps(["-F", "none", "-p", str(port)])
+        places = "".join(f"  {name}: {{ssh: {{host: 127.0.0.1, extra: {flags}}}}}\n" for name in ("a", "b", "c"))
+        project.config(f"kernels:\n{places}")
+        trust.trust(project.paths)
+        project.config(f"kernels:\n{places}  d: {{ssh: {{host: other}}}}\n")
+        monkeypatch.setattr("stepper.daemon.kernels.LOOK_SECONDS", 0.5)
+        limits = config.load(project.paths)
+        began = time.monotonic()
+        listed = asyncio.run(looks.named(project.paths, limits, dict(os.environ)))
+        assert time.monotonic() - began < 10
+    assert [(place.name, place.reachable) for place in listed] == [
+        ("a", False),
+        ("b", False),
+        ("c", False),
+        ("d", None),
+    ]
+    assert listed[0].why == "it did not answer within 0.5 s" and listed[3].mend == "stepper trust"
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +335,7 @@ def test_a_notebook_in_another_language_names_what_it_lacks(project: Project) ->
 
 @pytest.mark.nightly
 def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
-    places.made("r", project.folder)  # installs it
+    places.MAKERS["r"]("r", project.folder)  # installs it
     project.config("kernels: {r: {kernelspec: ir}}\nkernel: r\n")
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
@@ -301,8 +361,24 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(pro
     shell.insert("x=5")
     project.config("")
     assert "| 5" in shell.insert("echo $x")[1].text  # the kernel lives
+    told = project.json("status")["kernel"]
+    assert told["state"] == "idle" and "its next kernel can't start" in told["trouble"]
+    assert "none of `kernels:`" in told["trouble"] and "stepper use NOTEBOOK --kernel NAME" in told["trouble"]
     said = project.stepper("restart", shell.path.stem, check=1).stderr
-    assert "'sh', which is none of `kernels:`" in said
+    assert "'sh', which is none of `kernels:`" in said and "stepper use NOTEBOOK --kernel NAME" in said
+    assert "| 5" in shell.insert("echo $x")[1].text  # nothing was given up for one that can't start
+    project.kill_daemon()
+    assert "| 5" in shell.insert("echo $x")[1].text
+
+
+def test_a_place_that_is_another_now_is_the_next_kernels(project: Project, shell: Notebook) -> None:
+    shell.insert("x=5")
+    project.config("kernels: {sh: {ssh: {host: evil}}}\n")
+    assert "| 5" in shell.insert("echo $x")[1].text
+    assert "was not accepted by you (stepper trust)" in project.json("status")["kernel"]["trouble"]
+    assert "was not accepted" in project.stepper("restart", shell.path.stem, check=1).stderr
+    project.config("kernels: {sh: {kernelspec: bash}}\n")
+    assert project.json("status")["kernel"]["trouble"] == "" and "| 5" in shell.insert("echo $x")[1].text
 
 
 def test_nothing_of_other_places_is_loaded_for_a_local_kernel() -> None:

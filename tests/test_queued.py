@@ -85,7 +85,7 @@ def test_it_is_handed_on_and_runs_when_the_job_starts(full: Full, project: Proje
     long = Edit(notebook, "# stepper: timeout=2h\nimport os; print(os.environ['SLURM_JOB_ID'])")
     assert f"| {job}\n" in long.answer.text and f"· job {job} on n" in long.answer.line
     beyond = f"its deadline (2 h) lies beyond the walltime of job {job} on n"
-    assert beyond in long.answer.text and "30 min are left" in long.answer.text
+    assert beyond in long.answer.text and "(30 min when it began)" in long.answer.text
 
 
 def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project) -> None:
@@ -99,6 +99,17 @@ def test_a_killed_daemon_loses_neither_job_nor_cell(full: Full, project: Project
     full.ends()
     assert "| 42" in edit.woken
     assert len(project.json("history")) == 1
+
+
+@pytest.mark.nightly
+def test_a_job_for_which_nobody_waits_any_more_is_withdrawn(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text and full.others()
+    edit.waker.kill()
+    project.kill_daemon()
+    wait_until(lambda: project.json("status") and not full.others())
+    assert "the daemon ended while it waited in line" in start_session(notebook, "resume")
 
 
 @pytest.mark.parametrize("how", ["stop the cell", "interrupt", "shutdown"])

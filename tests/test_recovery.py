@@ -125,12 +125,7 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     before = project.json("status")["kernel"]["pid"]
     project.kill_daemon()
     status = project.json("status")
-    assert status["kernel"] | {"rss_bytes": 0, "python": ""} == {
-        "pid": before,
-        "state": "busy",
-        "rss_bytes": 0,
-        "python": "",
-    }
+    assert (status["kernel"]["pid"], status["kernel"]["state"]) == (before, "busy")
     (project.folder / "notebooks" / "go").touch()
     thread.join(30)
     assert "ran ok" in answers[0].text and "lost its daemon and went on" in answers[0].text

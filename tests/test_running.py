@@ -191,6 +191,8 @@ def test_the_last_line(said: list[str], line: str) -> None:
 def test_the_words_of_what_runs() -> None:
     assert quotes.running("step 3", 33.4, 120.0, BAR) == f"running step 3 for 33 s of at most 2 min: {BAR}"
     assert quotes.running("step 3", 33, 0.5, "") == "running step 3 for 33 s of at most 0.5 s"
+    told = quotes.running("step 3", 33, 120, BAR, None, "job 2 on n1, 40 s of its walltime left")
+    assert told == f"running step 3 for 33 s of at most 2 min, job 2 on n1, 40 s of its walltime left: {BAR}"
     assert (
         quotes.running("step 3", 2000, 86400, "x", 250) == "running step 3 for 33 min of at most 24 h, ≈ 4 min left: x"
     )

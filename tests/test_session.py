@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -293,6 +294,31 @@ def test_a_cell_that_runs_goes_on_without_its_daemon_and_its_hook_gets_the_repor
     ((cell_id, answer),) = answers
     assert "ran ok" in answer.text and "| over" in answer.text and "lost its daemon and went on" in answer.text
     assert text_of(notebook.cell(cell_id)) == "over\n" and len(project.json("history")) == 1
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_of_a_run_whose_kernel_can_not_be_reached_nothing_is_said_before_it_can(
+    project: Quick, comes_back: bool
+) -> None:
+    notebook = project.new("Load", "Plot")
+    answers: list[Answer] = []
+    source = "import time\ntime.sleep(0.6)\nprint('over')"
+    waits = threading.Thread(target=lambda: answers.append(notebook.insert(source)[1]))
+    waits.start()
+    wait_until(lambda: project.left and project.kernel().busy)
+    project.kernel().away = "the link is down"
+    project.kill_daemon()
+    wait_until(project.kernel().now.over.is_set)
+    time.sleep(0.5)
+    assert not answers and "NOT run" not in project.stepper("report", check=None).stdout
+    if comes_back:
+        project.kernel().away = ""
+    else:
+        project.stepper("restart")  # the person need not wait for it
+    waits.join()
+    said = answers[0].text + answers[0].stop
+    assert ("ran ok" in said and "| over" in said) if comes_back else "KernelDied" in said, said
+    assert [run["outcome"] for run in project.json("history")] == ["ok" if comes_back else "kernel_died"]
 
 
 def test_outputs_that_come_after_the_run_are_put_on_the_cell(project: Quick) -> None:

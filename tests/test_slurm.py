@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stepper.ground.errors import KernelError
-from stepper.kernel.providers import AnyPlace, look
+from stepper.kernel import channels, records
+from stepper.kernel.providers import AnyPlace, look, reconcile
+from stepper.kernel.slurm import kernel as jobs
+from stepper.kernel.slurm import kernels as provider
+from stepper.kernel.slurm import queue
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.ports import Execution, Kernel, KernelPlace
-from tests.conftest import Notebook, scratch
-from tests.slurm.lab import Lab
+from stepper.session.ports import Execution, KernelPlace
+from tests import debian, sshd
+from tests.conftest import Notebook, Project, scratch
+from tests.slurm.lab import Lab, started
 
 LIMITS = Limits(max_memory_percent=100)
 
@@ -32,24 +42,41 @@ def place(**where: Any) -> kernels.Place:
     return kernels.read({"gpu": {"slurm": {name: told for name, told in given.items() if told}}})["gpu"]
 
 
-def squeue(*flags: str) -> list[str]:
-    said = subprocess.run(["timeout", "10", "squeue", "-h", "-o", "%i %T", *flags], capture_output=True, text=True)
-    return said.stdout.split("\n")[:-1]
+def text(done: Execution) -> str:
+    return "".join(out["text"] for out in done.outputs if out["output_type"] == "stream")
+
+
+def jobs_of(lab: Lab, runtime: str) -> dict[int, str]:
+    """Return the state of each job of a project that waits or runs."""
+    rows = (line.split() for line in lab.ask("squeue", "-h", "-o", "%i %T %j").splitlines())
+    return {int(job): state for job, state, name in rows if name.startswith(queue.prefix(runtime))}
 
 
 class Room:
-    """One notebook's kernel on that cluster, and the daemon that asks it."""
+    """A notebook's kernel on a cluster, and the daemon that asks it. `ours` are its jobs, of whatever state."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="job"))
+    def __init__(self, lab: Lab, at: kernels.Place | None = None) -> None:
+        self.lab, self.folder = lab, Path(tempfile.mkdtemp(prefix="job"))
+        self.record, self.environ = self.folder / "kernel.json", {**os.environ}
         self.loop = asyncio.new_event_loop()
-        self.kernel: Kernel = self.begin(place())
+        self.kernel: Any = None
+        if at is not None:
+            self.begin(at)
 
     def provider(self) -> AnyPlace:
-        return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
+        return AnyPlace(str(self.record), str(self.folder), {})
 
-    def begin(self, at: kernels.Place) -> Kernel:
-        return self.wait(self.provider().start(KernelPlace("", str(self.folder), dict(os.environ), at=at)))
+    def start(self, at: kernels.Place, provider: AnyPlace | None = None) -> Any:
+        return (provider or self.provider()).start(KernelPlace("", str(self.folder), self.environ, at=at))
+
+    def begin(self, at: kernels.Place) -> None:
+        self.kernel = self.wait(self.start(at))
+
+    def fails(self, at: kernels.Place) -> str:
+        with pytest.raises(KernelError) as failed:
+            self.begin(at)
+        assert not self.record.exists() and not [*(self.folder / "stepper-jobs").glob("*")]
+        return str(failed.value)
 
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -57,37 +84,103 @@ class Room:
     def run(self, code: str, timeout: float = 30) -> Execution:
         return self.wait(self.kernel.execute(code, timeout, LIMITS))
 
-    def again(self) -> Kernel | Death | None:
-        self.kernel.detach()
+    def until(self, found: Any, seconds: float = 20) -> Any:
+        """Look until something is there, with the loop going on."""
+
+        async def looked() -> Any:
+            end = time.monotonic() + seconds
+            while not (seen := found()) and time.monotonic() < end:
+                await asyncio.sleep(0.05)
+            return seen
+
+        return self.wait(looked())
+
+    def death(self, seconds: float) -> Death | None:
+        """Look each second, as a daemon does while nothing runs."""
+
+        async def looked() -> Death | None:
+            end = time.monotonic() + seconds
+            while (found := await self.kernel.death()) is None and time.monotonic() < end:
+                await asyncio.sleep(1)
+            return found
+
+        return self.wait(looked())
+
+    def again(self) -> Any:
+        """Have the next daemon look for it."""
+        if self.kernel is not None:
+            self.kernel.detach()
         found = self.wait(self.provider().attach())
-        self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
+        self.kernel = None if isinstance(found, Death) else found
         return found
 
+    @property
+    def ours(self) -> dict[int, str]:
+        return jobs_of(self.lab, str(self.folder))
+
     def close(self) -> None:
-        self.wait(self.kernel.shutdown())
+        if self.kernel is not None:
+            self.wait(self.kernel.shutdown())
+        with contextlib.suppress(KernelError):
+            self.wait(self.provider().withdraw())
         self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def room(cluster: Lab) -> Iterator[Room]:
-    made = Room()
+    """One whose kernel lasts for all tests; who ends it starts the next one."""
+    made = Room(cluster, place())
     yield made
     made.close()
 
 
-def text(done: Execution) -> str:
-    return "".join(out["text"] for out in done.outputs if out["output_type"] == "stream")
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heart that is silent is noticed soon: what follows is the same."""
+    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(jobs, "SILENT_SECONDS", 0.3)
+
+
+@pytest.fixture
+def other(cluster: Lab) -> Iterator[Room]:
+    """Another notebook's, which has no kernel."""
+    made = Room(cluster)
+    yield made
+    made.close()
+
+
+def test_what_squeue_says() -> None:
+    def left(told: str) -> float | None:
+        return queue.Job(1, "", "RUNNING", time=told).left
+
+    assert [left(told) for told in ("9:57", "1:00:00", "2-03:00:01", "0:05")] == [597, 3600, 183601, 5]
+    assert [left(told) for told in ("UNLIMITED", "INVALID", "", "NOT_SET")] == [None] * 4
+    job, now = (
+        queue.Job(1, "", "PENDING", "Priority", starts="2026-03-01T14:05:33", partition="gpu"),
+        datetime(2026, 3, 1),
+    )
+    told = "PENDING (Priority), 3 ahead, partition gpu"
+    assert job.standing(3, now) == f"{told}, estimated start 14:05"
+    assert job.standing(3, datetime(2026, 2, 28)) == f"{told}, estimated start 2026-03-01 14:05"
+    assert replace(job, starts="N/A").standing(3, now) == told
 
 
 def test_a_kernel_is_a_job_and_its_messages_are_encrypted(room: Room) -> None:
     done = room.run("import os\nx = 20\nprint(os.environ['SLURM_JOB_ID'], os.getcwd())")
     assert done.outcome is Outcome.OK and done.namespace.variables["x"]
-    assert text(done) == f"{room.kernel.process.job} {room.folder}\n"
+    job = room.kernel.process.job
+    assert text(done) == f"{job} {room.folder}\n" and room.ours == {job: "RUNNING"}
     assert room.kernel.channels.client.curve_publickey
+    found = room.run("import os, shutil\nprint(shutil.which('python'), os.environ.get('VIRTUAL_ENV'))")
+    assert text(found) == f"{sys.executable} {sys.prefix}\n"
     failed = room.run("print('before')\n1 / 0")
     assert failed.outcome is Outcome.ERROR and failed.fault is not None and failed.fault.line == 2
-    assert squeue() == [f"{room.kernel.process.job} RUNNING"]
+    about = room.kernel.about()
+    assert about.python == sys.executable and about.where == f"job {job} on {room.lab.node_of(job)}"
+    assert 0 < about.left <= 600 and about.trouble == "" and "not encrypted" not in about.without
+    time.sleep(0.1)
+    assert room.kernel.about().left < about.left
     for path in (room.folder / "stepper-jobs").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
 
@@ -100,86 +193,424 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
 def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
     room.run("kept = 7")
     job = room.kernel.process.job
-    kernel = room.again()
-    assert kernel is not None and not isinstance(kernel, Death) and kernel.process.job == job
-    assert room.wait(kernel.adopt()) is None and text(room.run("print(kept)")) == "7\n"
+    room.again()
+    assert room.kernel.process.job == job
+    assert room.wait(room.kernel.adopt()) is None and text(room.run("print(kept)")) == "7\n"
 
 
-def test_scancel_from_outside_is_noticed_within_five_seconds(room: Room) -> None:
-    async def cancelled() -> tuple[Execution, float]:
+def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(jobs, "SLOW_SECONDS", 0.5)
+    with room.lab.frozen():
+        done = room.run("import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')")
+        assert done.outcome is Outcome.OK and text(done) == "went on\n"
+        assert room.kernel.about().trouble == "SLURM's controller does not answer: the job's state is not known"
+        assert room.wait(room.kernel.death()) is None
+        job = room.kernel.process.job
+        room.again()  # the next daemon does not wait for SLURM
+        assert room.wait(room.kernel.adopt()) is None and text(room.run("print('there')")) == "there\n"
+        monkeypatch.setattr(queue, "SECONDS", 1)
+        room.wait(room.kernel.shutdown())
+        with pytest.raises(KernelError, match="SLURM's controller does not answer: nothing was submitted"):
+            room.begin(place())
+        assert room.record.exists()  # what may have been submitted is found by its name
+    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    room.begin(place())
+    room.death(0.5)
+    assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
+
+
+def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    async def cancelled() -> Execution:
         running = asyncio.create_task(room.kernel.execute("import time; time.sleep(60)", 90, LIMITS))
-        await asyncio.sleep(1)
-        subprocess.run(["scancel", str(room.kernel.process.job)], check=True)
-        began = time.monotonic()
-        return await running, time.monotonic() - began
+        await asyncio.sleep(0.5)
+        room.lab.ask("scancel", str(room.kernel.process.job))
+        return await asyncio.wait_for(running, 10)
 
-    done, took = room.wait(cancelled())
-    assert done.outcome is Outcome.KERNEL_DIED and "CANCELLED" in done.death.how and took < 10
-    room.kernel = room.begin(place())
-
-
-def test_a_job_that_waits_is_told_and_gone_on_with(room: Room) -> None:
-    other = AnyPlace(str(room.folder / "other.json"), str(room.folder), {})
-    held = KernelPlace("", str(room.folder), {**os.environ}, at=place(extra=["--begin=now+6"], queue_seconds=1))
-    with pytest.raises(KernelError) as queued:
-        room.wait(other.start(held))
-    assert "queued: PENDING (BeginTime)" in str(queued.value) and "the cell has NOT run" in str(queued.value)
-    assert len(squeue()) == 2
-    longer = KernelPlace("", str(room.folder), {**os.environ}, at=place(extra=["--begin=now+6"], queue_seconds=1))
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            kernel = room.wait(other.start(longer))
-            break
-        except KernelError:
-            time.sleep(0.5)
-    assert len(squeue()) == 2
-    room.wait(kernel.shutdown())
+    done = room.wait(cancelled())
+    assert done.outcome is Outcome.KERNEL_DIED and done.death.how.endswith("its job was cancelled (CANCELLED)")
+    assert not room.record.exists()
+    room.begin(place())
+    monkeypatch.undo()  # as it is for users
+    room.lab.ask("scancel", str(room.kernel.process.job))
+    death = room.death(10)
+    assert death is not None and "(CANCELLED)" in death.how
+    room.wait(room.kernel.shutdown())
+    room.begin(place())
 
 
-def test_what_sbatch_refuses_is_said_in_its_words(room: Room) -> None:
-    def fails(**where: Any) -> str:
-        other = AnyPlace(str(room.folder / "wrong.json"), str(room.folder), {})
-        with pytest.raises(KernelError) as failed:
-            room.wait(other.start(KernelPlace("", str(room.folder), dict(os.environ), at=place(**where))))
-        assert not (room.folder / "wrong.json").exists()
-        return str(failed.value)
-
-    assert "invalid partition" in fails(partition="nope")
-    assert "Memory specification" in fails(mem="900G")
-    assert "ended before the kernel began" in fails(python="/no_such_python")
-    assert len(squeue()) == 1
-    assert any("partition batch" in line for line in room.wait(look(place(), os.environ, "")))
+def test_a_job_that_fails_and_one_that_takes_too_much_memory(other: Room) -> None:
+    other.begin(place(mem="300M"))
+    done = other.run("import os, sys\nos.write(2, b'last words\\n')\nos._exit(3)")
+    assert done.outcome is Outcome.KERNEL_DIED and "(FAILED)" in done.death.how and "last words" in done.death.stderr
+    other.begin(place(mem="300M"))
+    done = other.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+    assert done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.how
+    assert done.death.cause == "OutOfMemory" and "memory limit" in done.death.stderr
 
 
-def test_a_notebook_on_the_cluster(room: Room, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for project in scratch(tmp_path_factory.mktemp("slurm") / "repo"):
-        late = place(extra=["--begin=now+8"], queue_seconds=1)
-        project.config(f"kernels: {json.dumps({'gpu': place().definition, 'late': late.definition})}\n")
-        project.stepper("trust")
-        assert [each["reachable"] for each in project.json("kernels")] == [True, True, True]
-        made = project.json("new", "Look there", "--kernel", "gpu")
-        notebook = Notebook(project, project.folder / made["notebook"])
-        _, answer = notebook.insert("x = 3\nx")
-        assert "ran ok" in answer.text and "| 3" in answer.text, answer.text
-        project.kill_daemon()
-        assert "| 4" in notebook.insert("print(x + 1)")[1].text
-        assert "(job " in project.json("status")["kernel"]["python"]
-        made = project.json("new", "Wait there", "--kernel", "late")
-        waits = Notebook(project, project.folder / made["notebook"])
-        cell, answer = waits.insert("1 + 1")
-        assert "queued: PENDING" in answer.text and "the cell has NOT run" in answer.text, answer.text
-        time.sleep(9)
-        assert "| 2" in waits.replace(cell, "1 + 1").text
-        project.stepper("shutdown")
-    assert squeue() == [f"{room.kernel.process.job} RUNNING"]
+def test_a_job_that_waits_is_left_to_the_next_daemon(other: Room) -> None:
+    at, asked = place(extra=["--begin=now+1hour"], queue_seconds=3), other.provider()
+    ahead = other.lab.ask("sbatch", "--parsable", "--begin=now+1hour", "--wrap=true").strip()
+    begun = other.loop.create_task(other.start(at, asked))
+    queued = other.until(lambda: asked.queued)
+    assert queued.text.startswith("PENDING (BeginTime), 1 ahead, partition batch, estimated start ")
+    assert queued.seconds == 3
+    ((job, state),) = other.ours.items()
+    assert state == "PENDING" and json.loads(other.record.read_text())["job"] == job
+    begun.cancel()  # the daemon ends
+    with pytest.raises(asyncio.CancelledError):
+        other.wait(begun)
+    assert other.again() is None and list(other.ours) == [job]
+    other.lab.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
+    other.begin(at)
+    assert other.kernel.process.job == job and asked.queued is None
+    other.lab.ask("scancel", ahead)
+
+
+def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
+    asked = other.provider()
+    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    other.until(lambda: asked.queued)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        other.wait(begun)
+    other.wait(other.provider().withdraw())
+    assert other.ours == {} and not other.record.exists() and [*(other.folder / "stepper-jobs").iterdir()] == []
+    begun = other.loop.create_task(other.start(place(extra=["--hold"])))
+    (job,) = other.until(lambda: other.ours)
+    other.lab.ask("scancel", str(job))
+    with pytest.raises(KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"):
+        other.wait(begun)
+    assert not other.record.exists()
+
+
+def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
+    other.begin(place())
+    told = json.loads(other.record.read_text())
+    del told["job"], told["connection"]  # killed between sbatch's answer and the record
+    records.write(str(other.record), told)
+    assert other.again() is None and not other.record.exists() and other.until(lambda: not other.ours)
+    other.begin(place())
+    other.record.unlink()  # a job whose record is gone
+    names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
+    foreign = [int(other.lab.ask("sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60")) for name in names]
+    other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
+    assert other.until(lambda: not other.ours)
+    assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
+    other.lab.ask("scancel", *map(str, foreign))
+    other.kernel.detach()
+    other.begin(place())
+    other.lab.ask("scancel", str(other.kernel.process.job))
+    other.until(lambda: not other.ours)
+    told = json.loads(other.record.read_text())
+    records.write(str(other.record), {**told, "job": 999_999})  # as if SLURM had forgotten it
+    death = other.again()  # a record whose job is gone
+    assert isinstance(death, Death) and "(CANCELLED)" in death.how and not other.record.exists()
+
+
+def test_what_can_not_be(other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "invalid partition" in other.fails(place(partition="nope"))
+    assert "Memory specification can not be satisfied" in other.fails(place(mem="900G"))
+    said = other.fails(place(python="/no_such_python"))
+    assert "ended before the kernel began (FAILED)" in said and "/no_such_python" in said
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    said = other.fails(place(python=str(bare)))
+    assert f"{bare} lacks ipykernel" in said and f"{bare} -m pip install ipykernel" in said
+    apart = tmp_path / "apart"  # a node that has a folder of its own there: the kernel runs, and nothing is seen of it
+    folder = f"{other.folder}/stepper-jobs"
+    own = f"cp -rp {folder} {tmp_path}/own && mount -t tmpfs none {folder} && cp -p {tmp_path}/own/* {folder}"
+    first = f'[ -e {tmp_path}/own ] || exec unshare -m sh -c \'{own} && exec {sys.executable} "$@"\' sh "$@"'
+    apart.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
+    apart.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(provider, "START_SECONDS", 3)
+        said = other.fails(place(python=str(apart)))
+    assert "wrote no connection file" in said and f"{other.folder} is not on a file system that n" in said
+    assert "address here" in other.fails(place(address="nosuch0"))
+    other.environ["PATH"] = "/nowhere"
+    assert "there is no `sbatch` on this machine" in other.fails(place())
+    with pytest.raises(KernelError, match="there is no `sinfo`"):
+        other.wait(look(place(), other.environ, ""))
+    assert other.ours == {}
+    assert any("partition batch" in line for line in other.wait(look(place(), os.environ, "")))
+
+
+def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:
+    once = other.folder / "once"
+    python = other.folder / "python"
+    taken = f"[ -e {once} ] || {{ touch {once}; echo 'zmq: Address already in use' >&2; exit 1; }}"
+    python.write_text(f'#!/bin/sh\n{taken}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    other.begin(place(python=str(python), address="lo", time=""))  # the partition's limit is below stepper's own
+    assert 0 < other.kernel.about().left <= 3600
+    assert json.loads(other.record.read_text())["connection"]["ip"] == "127.0.0.1" and len(other.ours) == 1
+
+
+def test_a_step_in_an_allocation_that_the_person_holds(other: Room) -> None:
+    held = int(other.lab.ask("sbatch", "--parsable", "--mem=500", "--time=5", "--hold", "--wrap=sleep 300"))
+    at = kernels.read({"mine": {"slurm": {"jobid": held, "python": sys.executable}}})["mine"]
+    try:
+        asked = other.provider()
+        begun = other.loop.create_task(other.start(at, asked))
+        assert other.until(lambda: asked.queued).text.startswith("PENDING (JobHeldUser), ")
+        other.lab.ask("scontrol", "release", str(held))
+        other.kernel = other.wait(begun)
+        assert text(other.run("import os\nkept = 4\nprint(os.environ['SLURM_JOB_ID'])")) == f"{held}\n"
+        about = other.kernel.about()
+        assert about.where.startswith(f"a step of job {held} on n") and 0 < about.left <= 300
+        assert other.wait(look(at, os.environ, ""))[0].startswith(f"job {held} (wrap): RUNNING, n")
+        other.again()
+        assert other.wait(other.kernel.adopt()) is None and text(other.run("print(kept)")) == "4\n"
+        step = other.wait(queue.Queue(os.environ)._steps(held, other.kernel.process.name))[0]
+        other.lab.ask("scancel", step)
+        death = other.death(15)
+        assert death is not None and "its step ended, and the job goes on" in death.how
+        other.wait(other.kernel.shutdown())
+        other.begin(at)
+        other.wait(other.kernel.shutdown())
+        other.kernel = None
+        assert other.lab.jobs()[held] == "RUNNING" and not other.record.exists()
+        assert other.until(lambda: "stepper-" not in other.lab.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j"))
+        assert not [
+            each for each in psutil.process_iter(["cmdline"]) if f"--jobid={held}" in (each.info["cmdline"] or ())
+        ]
+        other.begin(at)
+        other.lab.ask("scancel", str(held))
+        death = other.death(15)
+        assert death is not None and f"job {held}: its job was cancelled (CANCELLED)" in death.how
+    finally:
+        other.lab.ask("scancel", str(held), check=False)
+    gone = kernels.read({"mine": {"slurm": {"jobid": 987654, "python": sys.executable}}})["mine"]
+    assert "job 987654 can hold no kernel" in other.fails(gone)
 
 
 def test_shutdown_leaves_no_job(room: Room) -> None:
     room.wait(room.kernel.shutdown())
-    end = time.monotonic() + 20
-    while squeue() and time.monotonic() < end:
-        time.sleep(0.2)
-    assert squeue() == [] and room.again() is None
+    room.kernel = None
+    assert room.until(lambda: not room.ours) and room.again() is None
     assert [*(room.folder / "stepper-jobs").iterdir()] == []
-    room.kernel = room.begin(place())
+
+
+def project_on(folder: Path, **places: Any) -> Iterator[Project]:
+    """Yield a project whose configuration names these places, accepted."""
+    for project in scratch(folder):
+        project.config(f"kernels: {json.dumps(places)}\n")
+        project.stepper("trust")
+        yield project
+
+
+def test_a_notebook_on_the_cluster(cluster: Lab, tmp_path: Path) -> None:
+    for project in project_on(tmp_path / "repo", gpu=place().definition):
+        assert [each["reachable"] for each in project.json("kernels")] == [True, True]
+        made = project.json("new", "Look there", "--kernel", "gpu")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        cell, answer = notebook.insert("x = 3\nx")
+        assert "ran ok" in answer.text and "| 3" in answer.text, answer.text
+        project.kill_daemon()
+        assert "| 4" in notebook.insert("print(x + 1)")[1].text
+        kernel = project.json("status")["kernel"]
+        assert kernel["where"].startswith("job ") and 0 < kernel["left_seconds"] <= 600 and kernel["trouble"] == ""
+        payload = notebook.edited("insert", "import time\nprint('begun')\ntime.sleep(2)\nprint('over', x)", cell)
+        running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+        running.start()
+        time.sleep(1)
+        project.kill_daemon()
+        running.join()
+        said = project.json("report")["text"]
+        assert "| begun" in said and "| over 3" in said and "lost its daemon" in said, said
+        project.config("kernel_cwd: notebook\n")  # the place is gone from it, and its kernel lives on
+        assert "| 5" in notebook.insert("print(x + 2)")[1].text
+        assert "this kernel goes on until `stepper shutdown`" in project.json("status")["kernel"]["trouble"]
+        cluster.ask("scancel", kernel["where"].split()[1])
+        answer = notebook.insert("x")[1]
+        assert "(CANCELLED)" in answer.stop and "all variables are lost" in answer.stop, answer.data
+        assert "`stepper restore` builds them again" in answer.stop
+        said = project.json("report")["text"]
+        assert "slurmstepd" in said and "To connect another client" not in said, said
+
+
+def test_what_a_daemon_finds_at_its_start(cluster: Lab, tmp_path: Path) -> None:
+    held = int(cluster.ask("sbatch", "--parsable", "--mem=500", "--wrap=sleep 300"))
+    mine = {"slurm": {"jobid": held, "python": sys.executable}}
+    for project in project_on(tmp_path / "repo", gpu=place().definition, mine=mine):
+        kept, lost = (
+            Notebook(project, project.folder / project.json("new", "Look", "--kernel", name)["notebook"])
+            for name in ("mine", "gpu")
+        )
+        assert "| 2" in kept.insert("y = 1\ny + 1")[1].text and "| 2" in lost.insert("1 + 1")[1].text
+        assert [*jobs_of(cluster, project.paths.runtime).values()] == ["RUNNING"]
+        project.kill_daemon()
+        for record in Path(project.paths.kernels).rglob("*.json"):
+            if json.loads(record.read_text())["name"] == "gpu":
+                record.unlink()
+        assert "| 3" in kept.insert("print(y + 2)")[1].text
+        end = time.monotonic() + 15
+        while jobs_of(cluster, project.paths.runtime) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert jobs_of(cluster, project.paths.runtime) == {}  # what no record tells of is ended, and nothing else
+        assert "| 4" in kept.insert("print(y + 3)")[1].text
+        project.stepper("shutdown")
+        assert cluster.jobs()[held] == "RUNNING"
+        assert "stepper-" not in cluster.ask("squeue", "-h", "-s", "-j", str(held), "-o", "%j")
+    cluster.ask("scancel", str(held))
+
+
+@pytest.fixture(scope="module")
+def broken() -> Iterator[Lab]:
+    """A cluster of one's own whose nodes fail."""
+    lab = started()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", lab.conf)
+        yield lab
+    lab.stop()
+
+
+@pytest.mark.nightly
+def test_a_walltime_that_is_over(broken: Lab) -> None:
+    room = Room(broken, place(time="1"))
+    done = room.run("import time\ntime.sleep(150)", 170)
+    assert done.outcome is Outcome.KERNEL_DIED and "its walltime was over (TIMEOUT)" in done.death.how
+    assert "DUE TO TIME LIMIT" in done.death.stderr
+    room.kernel = None
+    room.close()
+
+
+@pytest.mark.nightly
+def test_a_node_that_fails_leaves_no_second_kernel(broken: Lab) -> None:
+    room = Room(broken, place())
+    old, node = room.kernel, broken.node_of(room.kernel.process.job)
+    pid = int(text(room.run("import os\nprint(os.getpid())")))
+    broken.fail(node)
+    assert text(room.run("print('it answers')")) == "it answers\n" and psutil.pid_exists(pid)
+    done = room.run("import time\nfor n in range(150): time.sleep(1)", 170)
+    assert done.outcome is Outcome.KERNEL_DIED and "its node failed (NODE_FAIL)" in done.death.how
+    assert "Error" not in done.death.stderr, (
+        done.death.stderr
+    )  # what the fence makes it write is not what it ended with
+    assert not old.channels.is_open and room.until(lambda: not psutil.pid_exists(pid))
+    room.begin(place())
+    assert broken.node_of(room.kernel.process.job) != node
+    room.close()
+    broken.mend(node)
+
+
+@pytest.mark.nightly
+def test_memory_that_a_cgroup_holds() -> None:
+    if not os.path.ismount("/sys/fs/cgroup/memory"):
+        pytest.skip("this machine has no cgroup v1 for memory")
+    lab = started(CGROUP="1")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_CONF", lab.conf)
+            room = Room(lab, place(mem="300M"))
+            done = room.run("import time\nheld = b'x' * 700_000_000\ntime.sleep(20)")
+            assert done.outcome is Outcome.KERNEL_DIED and "(OUT_OF_MEMORY)" in done.death.how
+            assert done.death.cause == "OutOfMemory" and "oom" in done.death.stderr.lower()
+            room.kernel = None
+            room.close()
+    finally:
+        lab.stop()
+
+
+def test_a_kernel_whose_ports_are_reached_through_its_node(
+    other: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd.running(tmp_path) as facts:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {facts["config"]} "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        other.begin(place(via="ssh"))
+        told = json.loads(other.record.read_text())
+        assert told["connection"]["ip"] == "127.0.0.1" and told["node"] == other.lab.node_of(told["job"])
+        assert other.kernel.channels.client.transport == "ipc"  # sockets of the user's own, at this end
+        assert text(other.run("kept = 5\nprint(kept)")) == "5\n"
+
+        async def cut() -> Execution:
+            source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)"
+            running = asyncio.create_task(other.kernel.execute(source, 60, LIMITS))
+            await asyncio.sleep(1)
+            other.kernel.process.link.master.kill()
+            return await running
+
+        done = other.wait(cut())
+        assert done.outcome is Outcome.OK and text(done) == "".join(f"{n}\n" for n in range(12))
+        other.again()
+        assert other.wait(other.kernel.adopt()) is None and text(other.run("print(kept)")) == "5\n"
+        other.wait(other.kernel.shutdown())
+        other.kernel = None
+        assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_a_job_that_another_one_takes_the_place_of(cluster: Lab) -> None:
+    room = Room(cluster, place(extra=["--exclusive"]))
+    urgent = cluster.ask("sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "--wrap=sleep 100").strip()
+    death = room.death(60)
+    assert death is not None and "its job was preempted (PREEMPTED)" in death.how, death
+    cluster.ask("scancel", urgent)
+    room.close()
+
+
+# What tells the time of messages and cells, five hours ago.
+CLOCK = """import datetime, time
+clock = time.time
+time.time = lambda: clock() - 5 * 3600
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) - datetime.timedelta(hours=5)
+datetime.datetime = Clock
+"""
+
+
+@pytest.mark.nightly
+def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    setup = f"export PYTHONPATH={tmp_path}"
+    for project in project_on(tmp_path / "repo", gpu=place(setup=setup).definition):
+        made = project.json("new", "Look there", "--kernel", "gpu")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        cell, answer = notebook.insert("import time\nx = 3\nprint(time.time())")
+        there = float(answer.text.partition("| ")[2].split()[0])
+        assert abs(time.time() - 5 * 3600 - there) < 600, answer.text
+        run = project.json("history")[-1]
+        assert 0 <= run["duration_s"] < 60, run
+        project.kill_daemon()
+        payload = notebook.edited("insert", "import time\ntime.sleep(3)\nprint('over', x)", cell)
+        running = threading.Thread(target=project.hook, args=("PostToolUse", payload))
+        running.start()
+        time.sleep(1.5)
+        project.kill_daemon()
+        running.join()
+        assert "| over 3" in project.json("report")["text"]
+        assert project.json("report")["outcome"] == "ok"
+        _, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        assert "Timeout" in answer.text, answer.data
+
+
+@pytest.mark.nightly
+def test_an_ipykernel_that_does_not_encrypt_is_told_of_once(cluster: Lab, tmp_path: Path) -> None:
+    older = ["install", "--no-deps", "--target", str(tmp_path / "older"), "ipykernel==6.29.5"]
+    subprocess.run([sys.executable, "-m", "pip", *older], check=True, capture_output=True, timeout=120)
+    room = Room(cluster, place(setup=f"export PYTHONPATH={tmp_path}/older"))
+    assert "are signed, and not encrypted" in room.kernel.about().without
+    assert not room.kernel.channels.client.curve_publickey and text(room.run("print(1)")) == "1\n"
+    room.close()
+
+
+@pytest.mark.nightly
+def test_setup_loads_modules(cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    debian.installed("modulecmd", "environment-modules", file="/etc/profile.d/modules.sh")
+    (tmp_path / "pet").write_text("#%Module\nsetenv PET cat\n")
+    room = Room(cluster)
+    room.environ = {name: told for name, told in room.environ.items() if not name.startswith("BASH_FUNC_")}
+    room.begin(place(setup=f"module use {tmp_path}\nmodule load pet\nsource <(echo export SEEN=1)"))
+    assert text(room.run("import os\nprint(os.environ['PET'], os.environ['SEEN'])")) == "cat 1\n"
+    room.close()

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from stepper.ground.errors import KernelError
+from stepper.ground.errors import KernelError, LineDownError
+from stepper.kernel import channels, connection, execution
 from stepper.kernel.providers import AnyPlace
+from stepper.kernel.ssh import kernel as ssh_kernel
+from stepper.kernel.ssh import link
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
-from tests.conftest import Notebook, scratch
+from tests import debian
+from tests.conftest import Notebook, scratch, some_nightly
 from tests.npm import Unavailable, unavailable
 from tests.sshd import Host
 
 LIMITS = Limits(max_memory_percent=100)
+REQUEST = "c" * 32
+SLOW = "import time\nprint('begun', flush=True)\ntime.sleep({})\nprint('over')"
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +54,10 @@ def host() -> Iterator[Host]:
 class Room:
     """One notebook's kernel on that host, and the daemon that asks it."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, **where: Any) -> None:
         self.host, self.folder = host, Path(tempfile.mkdtemp(prefix="ssh"))
         self.loop = asyncio.new_event_loop()
-        self.kernel: Kernel = self.begin(host.place(folder=str(self.folder)))
+        self.kernel: Kernel = self.begin(host.place(**{"folder": str(self.folder), **where}))
 
     def provider(self) -> AnyPlace:
         return AnyPlace(str(self.folder / "kernel.json"), str(self.folder), {})
@@ -58,23 +68,61 @@ class Room:
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    def run(self, code: str, timeout: float = 30) -> Execution:
-        return self.wait(self.kernel.execute(code, timeout, LIMITS))
+    def run(self, code: str, timeout: float = 30, request: str = "") -> Execution:
+        return self.wait(self.kernel.execute(code, timeout, LIMITS, request))
+
+    def with_cell(self, code: str, *acts: tuple[float, Callable[[], Any]], timeout: float = 60) -> Any:
+        """Run a cell, and do something else after so many seconds of it; return what came of it, or the error."""
+
+        async def both() -> Any:
+            running = asyncio.create_task(self.kernel.execute(code, timeout, LIMITS, REQUEST))
+            for seconds, act in acts:
+                await asyncio.sleep(seconds)
+                if asyncio.iscoroutine(done := act()):
+                    await done
+            return (await asyncio.gather(running, return_exceptions=True))[0]
+
+        return self.wait(both())
 
     def again(self) -> Kernel | Death | None:
         self.kernel.detach()
+        self.kernel.process.link.close()  # as a daemon's end does: its pipe is gone
         found = self.wait(self.provider().attach())
         self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
         return found
 
-    def cut(self) -> None:
-        self.kernel.process.link.master.kill()
+    def until(self, holds: Callable[[], Any], seconds: float = 20) -> None:
+        """Wait until something holds, looking at the kernel as the daemon does while nothing runs."""
+
+        async def look() -> None:
+            end = time.monotonic() + seconds
+            while not holds():
+                assert time.monotonic() < end, self.kernel.about()
+                await self.kernel.death()
+                await asyncio.sleep(0.05)
+
+        self.wait(look())
+
+    @property
+    def pid(self) -> int:
+        return int(self.kernel.process.far["pid"])
 
     def close(self) -> None:
         self.wait(self.kernel.shutdown())
         self.wait(asyncio.sleep(0.1))
         self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def lines(folder: Path) -> list[int]:
+    """The processes of ssh that carry a line of that folder's kernels."""
+    found = [process for process in psutil.process_iter(["name", "cmdline"]) if process.info["name"] == "ssh"]
+    told = [(process.pid, process.info["cmdline"] or []) for process in found]
+    return [pid for pid, command in told if "-M" in command and str(folder) in " ".join(command)]
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +153,77 @@ def test_a_deadline_interrupts_there(room: Room) -> None:
     assert text(room.run("print(kept)")) == "5\n"
 
 
-def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
-    async def cut() -> Execution:
-        source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
-        running = asyncio.create_task(room.kernel.execute(source, 60, LIMITS))
-        for _ in range(2):
-            await asyncio.sleep(0.6)
-            room.cut()
-        return await running
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are brought back, and given up, sooner than people would have it."""
+    monkeypatch.setattr(link, "AGAIN_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(ssh_kernel, "SILENT_SECONDS", 1.5)
+    monkeypatch.setattr(channels, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(ssh_kernel, "LOOK_SECONDS", 0.3)
+    for module in (connection, execution):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 1.0)
+        monkeypatch.setattr(module, "GRACE_SECONDS", 1.0)
 
-    done = room.wait(cut())
+
+def test_a_line_that_is_cut_in_a_cell_loses_nothing(room: Room) -> None:
+    source = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
+
+    def end_here() -> None:
+        room.kernel.process.link.master.kill()
+
+    done = room.with_cell(source, (0.6, room.host.cut), (0.6, end_here))
     assert done.outcome is Outcome.OK and text(done) == "".join(f"{n}\n" for n in range(12))
-    assert done.outputs[-1]["data"]["text/plain"] == "11"
+    assert done.outputs[-1]["data"]["text/plain"] == "11" and not room.kernel.about().trouble
     assert text(room.run("print('on the same sockets')")) == "on the same sockets\n"
+
+
+def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -> None:
+    room.run("runs = 0")
+    told: list[str] = []
+    say = lambda: told.append(room.kernel.about().trouble)  # noqa: E731
+    cell = SLOW.format(1) + "\nruns += 1"
+    done = room.with_cell(cell, (0.5, room.host.stop), (1.5, say), (0, room.host.start))
+    assert re.fullmatch(r"the link to box is down since [12] s; the kernel lives on there", told[0])
+    assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
+    assert text(room.run("print(runs)")) == "1\n" and not room.kernel.about().trouble
+
+
+@pytest.mark.parametrize("how", ["deadline", "person"])
+def test_a_host_that_went_away_is_never_called_dead(room: Room, hasty: None, how: str) -> None:
+    room.run("runs = 0")
+    timeout = 1.5 if how == "deadline" else 60.0
+    acts = [(0.5, room.host.stop)] + ([(0.5, partial(room.kernel.interrupt, "person"))] if how == "person" else [])
+    began = time.monotonic()
+    gave_up = room.with_cell("runs += 1\n" + SLOW.format(60), *acts, timeout=timeout)
+    assert isinstance(gave_up, LineDownError) and "the kernel lives on there" in gave_up.message, gave_up
+    assert time.monotonic() < began + 10 and lives(room.pid)
+    with pytest.raises(LineDownError):
+        room.wait(room.kernel.reached())
+    room.host.start()
+    room.until(lambda: not room.kernel.about().trouble)
+    done = room.wait(room.kernel.recall(REQUEST, 30.0 if how == "person" else 0.0, LIMITS))
+    assert done.outcome is (Outcome.TIMEOUT if how == "deadline" else Outcome.CANCELLED), done
+    assert text(done) == "begun\n" and done.death is None and text(room.run("print(runs)")) == "1\n"
+
+
+def test_a_daemon_that_is_killed_while_the_line_is_down(room: Room, hasty: None) -> None:
+    async def lost() -> None:
+        running = asyncio.create_task(room.kernel.execute(SLOW.format(1), 60, LIMITS, REQUEST))
+        await asyncio.sleep(0.5)
+        room.host.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    room.wait(lost())
+    kernel = room.again()
+    assert kernel is not None and not isinstance(kernel, Death)
+    with pytest.raises(LineDownError):
+        room.wait(kernel.recall(REQUEST, 30, LIMITS))
+    room.host.start()
+    room.until(lambda: not kernel.about().trouble)
+    done = room.wait(kernel.recall(REQUEST, 30, LIMITS))
+    assert done.outcome is Outcome.OK and text(done) == "begun\nover\n"
+    assert len(lines(room.folder)) == 1
 
 
 def test_the_next_daemon_finds_it(room: Room) -> None:
@@ -140,7 +246,7 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         made = project.json("new", "Look there", "--kernel", "box")
         notebook = Notebook(project, project.folder / made["notebook"])
         cell, answer = notebook.insert("import os\nx = 3\nos.getcwd()")
-        assert "ran ok" in answer.text and os.path.expanduser("~") in answer.text, answer.text
+        assert "ran ok" in answer.text and str(host.home) in answer.text, answer.text
         assert project.json("context")["variables"]["x"]
         project.kill_daemon()
         assert "| 4" in notebook.insert("print(x + 1)")[1].text
@@ -156,34 +262,163 @@ def test_a_notebook_names_the_host_and_its_daemon_is_killed(
         assert "| begun" in said and "| over" in said and "lost its daemon" in said, said
 
 
-def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
-    other = room.folder / "other"
-    other.mkdir(mode=0o700)
-
-    def fails(at: kernels.Place) -> str:
-        provider = AnyPlace(str(other / "kernel.json"), str(other), {})
-        with pytest.raises(KernelError) as failed:
-            room.wait(provider.start(KernelPlace("", "/", {}, at=at)))
-        assert not (other / "kernel.json").exists()
-        return str(failed.value)
-
-    assert "no_such_python" in fails(host.place(python="/no_such_python"))
-    assert "there is no folder /nowhere" in fails(host.place(folder="/nowhere"))
-    host.known("other")
-    try:
-        assert "Host key verification failed" in fails(host.place())
-    finally:
-        host.known("host")
-
-
-def test_a_kernel_that_dies_there_and_one_that_is_ended(room: Room) -> None:
+def test_a_kernel_that_dies_there_also_while_the_line_is_down(room: Room, hasty: None) -> None:
     done = room.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert done.outcome is Outcome.KERNEL_DIED and "is gone" in done.death.how
-    assert not (room.folder / "kernel.json").exists()
-    room.kernel = room.begin(host_place := room.host.place(folder=str(room.folder)))
-    assert host_place.kind == "ssh"
-    pid = room.kernel.process.far["pid"]
+    assert not (room.folder / "kernel.json").exists() and not lines(room.folder)
+    room.kernel = room.begin(room.host.place(folder=str(room.folder)))
+    room.run("import sys\nprint('its last words', file=sys.__stderr__)")
+    room.host.stop()
+    os.kill(room.pid, 9)
+    room.until(lambda: room.kernel.about().trouble)
+    assert room.wait(room.kernel.death()) is None  # nobody can know
+    room.host.start()
+    room.until(lambda: room.kernel.process.ended)
+    death = room.wait(room.kernel.death())
+    assert death.how == "its process on box is gone" and death.stderr.endswith("its last words"), death
     room.wait(room.kernel.shutdown())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    assert room.again() is None
-    room.kernel = room.begin(host_place)
+    assert not (room.folder / "kernel.json").exists() and not lines(room.folder)
+    room.kernel = room.begin(room.host.place(folder=str(room.folder)))
+
+
+def test_what_is_ended_is_ended_there_or_told_and_ended_later(room: Room, hasty: None) -> None:
+    other = Room(room.host)
+    pid = other.pid
+    assert len(lines(other.folder)) == 1
+    other.wait(other.kernel.shutdown())
+    assert not lives(pid) and not lines(other.folder) and other.again() is None
+    other.kernel = other.begin(room.host.place(folder=str(other.folder)))
+    pid = other.pid
+    room.host.stop()
+    with pytest.raises(KernelError, match=rf"process {pid}\) was let go and may live on") as told:
+        other.wait(other.kernel.shutdown())
+    assert told.value.hint == f"ssh -F {room.host.client} box kill -9 -- -{pid}"
+    assert lives(pid) and not lines(other.folder) and other.again() is None
+    room.host.start()
+    other.wait(other.provider().withdraw())
+    assert not lives(pid) and not (other.folder / "kernel.json").exists()
+    other.loop.close()
+    shutil.rmtree(other.folder)
+    assert text(room.run("print('the other one lives on')"))
+
+
+def fails(room: Room, at: kernels.Place) -> KernelError:
+    other = room.folder / "other"
+    other.mkdir(mode=0o700, exist_ok=True)
+    provider = AnyPlace(str(other / "kernel.json"), str(other), {})
+    with pytest.raises(KernelError) as failed:
+        room.wait(provider.start(KernelPlace("", "/", {}, at=at)))
+    assert not (other / "kernel.json").exists() and not lines(other)
+    return failed.value
+
+
+def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
+    ssh = f"ssh -F {host.client} box"
+    assert "no_such_python" in fails(room, host.place(python="/no_such_python")).message
+    assert "there is no folder /nowhere" in fails(room, host.place(folder="/nowhere")).message
+    odd = fails(room, host.place(python="/bin/true"))
+    assert odd.message == "box: /bin/true said nothing: it is no Python" and odd.hint == f"{ssh} /bin/true --version"
+    bare = venv(room.folder / "bare")
+    lacks = fails(room, host.place(python=bare))
+    assert "lacks ipykernel" in lacks.message and lacks.hint == f"{ssh} {bare} -m pip install ipykernel"
+    for key, said in (("other", "Host key verification failed."), ("", "Host key verification failed.")):
+        host.known(key)
+        try:
+            refused = fails(room, host.place())
+        finally:
+            host.known("host")
+        assert said in refused.message, refused
+        if key:
+            assert "the host key of box has changed" in refused.message and f"{host.folder}/known" in refused.message
+            assert refused.hint.startswith(f"ssh-keygen -f '{host.folder}/known' -R '[127.0.0.1]:{host.port}'; {ssh}")
+        else:
+            assert refused.hint == f"{ssh} true"
+    host_keys = (host.folder / "authorized").read_text()
+    (host.folder / "authorized").write_text((host.folder / "other.pub").read_text())
+    try:
+        refused = fails(room, host.place())
+        assert "Permission denied (publickey" in refused.message and refused.hint == f"{ssh} true"
+    finally:
+        (host.folder / "authorized").write_text(host_keys)
+    unknown = fails(room, kernels.read({"x": {"ssh": {"host": "no-such-host.invalid"}}})["x"])
+    assert "Could not resolve hostname no-such-host.invalid" in unknown.message
+
+
+def venv(folder: Path) -> str:
+    """A Python without any package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return str(folder / "bin" / "python")
+
+
+SHELLS = {
+    "a profile that prints": 'echo welcome; echo "stepper: nothing of ours"; exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    "csh": 'echo welcome; exec csh -c "$SSH_ORIGINAL_COMMAND"',
+    "fish": 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
+}
+
+
+@pytest.mark.parametrize("shell", some_nightly(SHELLS, "a profile that prints"))
+def test_a_login_shell_of_whatever_kind(room: Room, shell: str) -> None:
+    if shell in ("csh", "fish"):
+        try:
+            debian.installed(shell, shell)
+        except Unavailable as why:
+            unavailable(why)
+    with own_host(ForceCommand=SHELLS[shell], Banner="/etc/os-release", AllowStreamLocalForwarding="no") as host:
+        other = Room(host)
+        assert text(other.run("print('it runs')")) == "it runs\n"
+        other.close()
+
+
+def test_an_sshd_that_forbids_forwarding(room: Room) -> None:
+    with own_host(AllowTcpForwarding="no") as host:
+        began = time.monotonic()
+        refused = fails(room, host.place())
+        assert "forbids forwarding" in refused.message and "AllowTcpForwarding" in refused.hint, refused
+        assert time.monotonic() < began + 20 and not os.listdir(host.home / ".local/state/stepper/kernels")
+
+
+@contextlib.contextmanager
+def own_host(**options: str) -> Iterator[Host]:
+    folder = Path(tempfile.mkdtemp(prefix="sshd"))
+    made = Host(folder, **options)
+    try:
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.nightly
+def test_a_host_that_goes_away_and_comes_back_as_people_see_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with own_host() as host:
+        for project in scratch(tmp_path_factory.mktemp("away") / "repo"):
+            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.stepper("trust")
+            made = project.json("new", "Look there", "--kernel", "box")
+            notebook = Notebook(project, project.folder / made["notebook"])
+            notebook.insert("runs = 0")
+            threading.Timer(2, host.stop).start()
+            answer = notebook.insert("# stepper: timeout=4s\nruns += 1\n" + SLOW.format(8))[1]
+            assert "may run on, or have ended: the link to box is down since" in answer.text, answer.text
+            assert "NOT run" not in answer.text and "the kernel lives on there" in answer.text
+            kernel = project.json("status")["kernel"]
+            assert kernel["where"] == "box" and re.match(r"the link to box is down since \d+ s;", kernel["trouble"])
+            refused = notebook.insert("print('not yet')")[1].text
+            assert "NOT run" in refused and "what became of run 2 (cell 2) is not known yet" in refused, refused
+            assert "interrupted as soon as the line is back" in project.stepper("interrupt", check=1).stderr
+            host.start()
+            until = time.monotonic() + 40
+            while project.json("status")["running"] and time.monotonic() < until:
+                time.sleep(0.5)
+            said = project.json("report")["text"]
+            assert "| begun" in said and "lost its line and went on" in said and "lost its daemon" not in said, said
+            assert "| runs 1" in notebook.insert("print('runs', runs)")[1].text
+            host.stop()
+            time.sleep(3)
+            left = project.stepper("shutdown", made["notebook"], check=1)
+            assert "was let go and may live on there" in left.stdout + left.stderr, left
+            host.start()
+            project.stepper("shutdown", made["notebook"])
+            assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
+            assert not lines(project.folder)

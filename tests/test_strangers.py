@@ -74,7 +74,8 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     made = Watch(tmp_path_factory.mktemp("programs"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{made.folder}{os.pathsep}{os.environ['PATH']}")
-        patch.setenv("HUB_TOKEN", TOKEN)
+        for name in ("HUB_TOKEN", "ANTHROPIC_API_KEY"):
+            patch.setenv(name, TOKEN)
         yield made
     made.server.close()
 
@@ -115,6 +116,8 @@ def test_no_way_leads_to_a_place_that_was_not_accepted(project: Project, watch: 
         named = [kind] if command in ("status", "interrupt", "report") else []
         project.stepper(command, *named, check=None)
     project.stepper("use", kind, "--kernel", kind)
+    notebook.path.write_text(json.dumps({**notebook.raw, "metadata": {}}))  # the journal names the place alone
+    assert "was not accepted by you" in project.stepper("run", kind, check=1).stderr
     made = project.json("new", f"of {kind}", "--kernel", kind)
     project.json("run", made["notebook"], check=None)
     project.stepper("shutdown", kind)
@@ -158,7 +161,9 @@ def test_a_record_that_a_pull_brought_leads_nowhere(project: Project, watch: Wat
         project.stepper("interrupt", kind)
         project.stepper("shutdown", kind)
         project.stepper("shutdown")
-        assert watch.heard() == "" and not place.exists()
+        # SLURM alone is asked, for jobs that are this project's by their names.
+        asked = {line for line in watch.heard().splitlines() if line.startswith((*PROGRAMS, "asked"))}
+        assert asked <= {line for line in asked if line.startswith("squeue -h --me ")} and not place.exists(), asked
 
 
 @pytest.mark.parametrize(
@@ -194,5 +199,20 @@ def test_what_was_accepted_is_asked(project: Project, watch: Watch) -> None:
     heard = watch.heard()
     assert "ssh " in heard and "sinfo " in heard
     assert not listed["ssh"]["reachable"] and not listed["slurm"]["reachable"]
-    asked = {line.split()[0] for line in heard.splitlines() if line.startswith(PROGRAMS)}
-    assert asked >= {"ssh", "sinfo"} and TOKEN not in heard
+    asked = {line.split()[0] for line in heard.splitlines() if line.startswith((*PROGRAMS, "asked:"))}
+    assert asked >= {"ssh", "sinfo", "asked:"}
+    elsewhere = [line for line in heard.splitlines() if TOKEN in line]
+    assert [line.partition(" ")[0] for line in elsewhere] == ["asked:"]  # the server, and no program, has its token
+
+
+def test_no_kernel_gets_the_token_of_a_place(project: Project, watch: Watch) -> None:
+    """Neither one of this machine, nor a job: what sbatch is given of the environment is what the job inherits."""
+    stranger(project, watch, "slurm")
+    trust.trust(project.paths)
+    here = project.notebook("here.ipynb", [], stepper={"kernel": "local"})
+    _, answer = here.insert("import os; print([name for name in os.environ if 'TOKEN' in name], os.environ['HOME'])")
+    assert "| [] " in answer.text, answer.text
+    project.stepper("run", "slurm", check=1)
+    heard = watch.heard()
+    assert "sbatch --parsable" in heard and "HOME=" in heard
+    assert TOKEN not in heard and "HUB_TOKEN" not in heard

@@ -21,7 +21,7 @@ DOCUMENTS = {
     "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
-    "kernels": "name kind about usual accepted reachable why offers",
+    "kernels": "name kind about usual accepted reachable why offers mend",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results",
     "restore": "notebook ok ran cells skipped report results gone",

@@ -151,12 +151,26 @@ def _waited(found: dict[str, Any]) -> str:
 
 
 def _kernels(places: list[dict[str, Any]]) -> str:
-    lines = []
+    lines, width = list[str](), max(len(place["name"]) for place in places)
     for place in places:
-        reached = {True: "ok", False: "can't be reached", None: "not accepted"}[place["reachable"]]
-        lines.append(f"{'*' if place['usual'] else ' '} {place['name']}: {place['about']}: {reached}")
-        lines += [f"    {one_line(each, 300)}" for each in (place["why"], *place["offers"]) if each]
+        mark = {True: "✓", False: "✗", None: "·"}[place["reachable"]]
+        usual = " (the project's)" * place["usual"]
+        lines += _wrapped(f"{mark} {place['name']:<{width}}  ", f"{one_line(place['about'], 300)}{usual}")
+        mend = [f"mend: {place['mend']}"] if place["mend"] else []
+        for told in filter(None, (place["why"], *place["offers"], *mend)):
+            lines += _wrapped(" " * (width + 4), one_line(told, 300))
     return "\n".join(lines)
+
+
+def _wrapped(first: str, text: str) -> list[str]:
+    """Return a text below what begins its first line, as wide as the terminal; in one line where nobody looks on."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if len(first) + len(text) <= columns or columns < len(first) + 20:
+        return [first + text]
+    import textwrap  # for few
+
+    below = " " * len(first)
+    return textwrap.wrap(text, columns, initial_indent=first, subsequent_indent=below, break_on_hyphens=False)
 
 
 def _plan(found: dict[str, Any]) -> str:
@@ -275,7 +289,9 @@ PRESENT = {
     "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
     "shutdown": Rendering(_shutdown, has_json=False),
-    "doctor": Rendering(_doctor, has_json=False, well=lambda checks: all(check.ok for check in checks)),
+    "doctor": Rendering(
+        _doctor, document=lambda checks: [*map(vars, checks)], well=lambda checks: all(check.ok for check in checks)
+    ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from stepper.daemon.requests import Request, telling
 from stepper.ground.errors import KernelError, UsageError
+from stepper.ground.paths import Paths
 from stepper.ground.text import one_line
 from stepper.kernel import providers
 from stepper.policy import kernels
+from stepper.policy.model import Limits
 from stepper.session import answers, steering
 from stepper.session.ports import KernelMetadata
 from stepper.session.session import Session
 
 WAIT_SECONDS = 0.3  # between two looks at a queue that another request waits in
 LOOK_SECONDS = 10.0  # at a place, whatever lies between
-ASK = "was not accepted by you: nothing was asked of it (`stepper trust`)"
+ASK = "it was not accepted by you: nothing was asked of it"
 
 
 def metadata(request: Request, name: str) -> KernelMetadata:
@@ -25,7 +28,7 @@ def metadata(request: Request, name: str) -> KernelMetadata:
         known = ", ".join([*limits.kernels, kernels.LOCAL])
         why = f"there is no kernel {one_line(name, 100)!r} in `kernels:` of .stepper/config.yaml ({known})"
         raise UsageError(why, "stepper kernels  # shows them")
-    python = request.workspace.usual_interpreter(limits.python)
+    python = request.workspace.paths.usual_interpreter(limits.python)
     return providers.metadata(limits.kernels.get(name), request.caller.environ, python)
 
 
@@ -54,30 +57,33 @@ async def wait(request: Request, session: Session) -> answers.Waited:
 async def listed(request: Request) -> list[answers.PlaceOfKernels]:
     """Return the places, the project's interpreter first; those that were accepted are looked at."""
     limits, workspace = request.workspace.config.limits(), request.workspace
-    usual = limits.kernel
     python = workspace.paths.python(limits.python)
+    told = (kernels.LOCAL, "local", python, limits.kernel == kernels.LOCAL, workspace.paths.accepts(python))
     try:
         workspace.place(workspace.paths.project, request.caller.environ, kernels.LOCAL)
-        reachable, why = True, ""
+        local = answers.PlaceOfKernels(*told, True)
     except KernelError as error:
-        reachable, why = False, error.message
-    accepted = workspace.paths.accepts(python)
-    local = answers.PlaceOfKernels(kernels.LOCAL, "local", python, usual == kernels.LOCAL, accepted, reachable, why)
-    others = await asyncio.gather(*(_look(request, place, usual) for place in limits.kernels.values()))
-    return [local, *others]
+        local = answers.PlaceOfKernels(*told, False, error.message, mend=error.hint)
+    return [local, *await named(workspace.paths, limits, request.caller.environ)]
 
 
-async def _look(request: Request, place: kernels.Place, usual: str) -> answers.PlaceOfKernels:
-    workspace, limits = request.workspace, request.workspace.config.limits()
-    accepted = workspace.paths.accepts_kernel(place.definition)
-    told = (place.name, place.kind, kernels.about(place), place.name == usual, accepted)
+async def named(paths: Paths, limits: Limits, environ: Mapping[str, str]) -> list[answers.PlaceOfKernels]:
+    """Return the places that the configuration names, all looked at at once: those that were accepted, no other."""
+    return await asyncio.gather(*(_look(paths, limits, place, environ) for place in limits.kernels.values()))
+
+
+async def _look(
+    paths: Paths, limits: Limits, place: kernels.Place, environ: Mapping[str, str]
+) -> answers.PlaceOfKernels:
+    accepted = paths.accepts_kernel(place.definition)
+    told = (place.name, place.kind, kernels.about(place), place.name == limits.kernel, accepted)
     if not accepted:
-        return answers.PlaceOfKernels(*told, None, f"`kernels.{place.name}` {ASK}")
-    python = workspace.usual_interpreter(limits.python)
+        return answers.PlaceOfKernels(*told, None, ASK, mend="stepper trust")
+    python = paths.usual_interpreter(limits.python)
     try:
-        found = await asyncio.wait_for(providers.look(place, request.caller.environ, python), LOOK_SECONDS)
+        found = await asyncio.wait_for(providers.look(place, environ, python), LOOK_SECONDS)
     except KernelError as error:
-        return answers.PlaceOfKernels(*told, False, error.message)
+        return answers.PlaceOfKernels(*told, False, error.message, mend=error.hint)
     except asyncio.TimeoutError:
-        return answers.PlaceOfKernels(*told, False, f"it did not answer within {LOOK_SECONDS:.0f} s")
+        return answers.PlaceOfKernels(*told, False, f"it did not answer within {LOOK_SECONDS:g} s")
     return answers.PlaceOfKernels(*told, True, "", found)

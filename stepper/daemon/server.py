@@ -80,7 +80,12 @@ class Daemon:
             file,
             Late(file),
             JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            providers.AnyPlace(os.path.join(self.paths.kernels, store + ".json"), self.paths.runtime, diagnosis.PARTS),
+            providers.AnyPlace(
+                os.path.join(self.paths.kernels, store + ".json"),
+                self.paths.runtime,
+                diagnosis.PARTS,
+                lambda: workspace.environ,
+            ),
             workspace.config.limits,
             lambda environ, kernel: workspace.place(path, environ, kernel),
             Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
@@ -245,7 +250,7 @@ class Daemon:
         def keep(told: bytes) -> None:
             writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
 
-        given = wire.unpack_environ(environ)
+        given = self.workspace.environ = wire.unpack_environ(environ)
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
         caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)

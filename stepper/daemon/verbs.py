@@ -96,7 +96,11 @@ async def _of_project(request: Request, told: Any) -> object:
         case commands.Shutdown() if not named:
             request.end()
             ending = (steering.shutdown(session, SHUTDOWN) for session in workspace.all_sessions())
-            return answers.Ended(sum(await asyncio.gather(*ending)))
+            ended = await asyncio.gather(*ending, return_exceptions=True)
+            for wrong in ended:
+                if isinstance(wrong, BaseException):  # the others have ended all the same
+                    raise wrong
+            return answers.Ended(sum(map(bool, ended)))
         case _:
             return await _of_notebook(request, workspace.named(named, request.cwd, request.owner), told)
 
@@ -175,7 +179,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
 
             return await kernels.wait(request, session)
         case commands.Interrupt():
-            return answers.Interrupted(session.name, await session.interrupt())
+            return answers.Interrupted(session.name, await steering.interrupt(session))
         case commands.Restart():
             return answers.Restarted(session.name, await steering.restart(session, request.caller))
         case commands.Shutdown():

@@ -41,6 +41,7 @@ class Workspace:
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
+        self.environ: Mapping[str, str] = {}  # of who asked last
         self._open = open_session
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
@@ -188,10 +189,11 @@ class Workspace:
         """Return where the kernel of a notebook runs that names a place, or none; raise KernelError where nowhere."""
         limits = self.config.limits()
         at = self._accepted(limits, kernel)
-        python = self._interpreter(limits.python) if at is None else self.usual_interpreter(limits.python)
+        python = self._interpreter(limits.python) if at is None else self.paths.usual_interpreter(limits.python)
         cwd = os.path.dirname(path) if limits.kernel_cwd == "notebook" else self.paths.project
         own = self.paths.used_env
-        given = kernel_environ(environ, python, own, limits.hide_env)
+        tokens = [each.token_env for each in limits.kernels.values() if each is not at]  # its own is the provider's
+        given = kernel_environ(environ, python, own, [*limits.hide_env, *tokens])
         return KernelPlace(python, cwd, given, copy_of_ipykernel(own), at)
 
     def _accepted(self, limits: Limits, kernel: str) -> Place | None:
@@ -210,11 +212,6 @@ class Workspace:
         if not self.paths.accepts_kernel(place.definition):
             raise KernelError(f"`kernels.{name}` in .stepper/config.yaml was not accepted by you", "stepper trust")
         return place
-
-    def usual_interpreter(self, asked: str | None) -> str:
-        """Return the project's interpreter, '' where there is none that may run."""
-        python = self.paths.python(asked)
-        return python if os.access(python, os.X_OK) and self.paths.accepts(python) else ""
 
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)

@@ -45,6 +45,10 @@ class KernelStartFailedError(KernelError):
     stops = True
 
 
+class LineDownError(KernelError):
+    """Nothing reaches the kernel, and it may live on: whether it does what it was asked is not known."""
+
+
 class DaemonError(StepperError):
     """The daemon can't be reached or started, hangs, or failed on a request."""
 

@@ -146,6 +146,11 @@ class Paths(Meeting):
         notes = [recorded(folder) for folder in self.checkouts]
         return any(python == note.get("python") or python in note.get("accepted", ()) for note in notes)
 
+    def usual_interpreter(self, asked: "str | None") -> str:
+        """Return the project's interpreter, '' where there is none that may run."""
+        python = self.python(asked)
+        return python if os.access(python, os.X_OK) and self.accepts(python) else ""
+
     def accepts_kernel(self, definition: "Any") -> bool:
         """Whether the user accepted a place of `kernels:` as it stands there now, by whatever name."""
         return any(definition in recorded(folder).get("kernels", ()) for folder in self.checkouts)

@@ -17,7 +17,9 @@ START_SECONDS = 8.5
 # The daemon needs no more of its starter's environment: kernels get theirs with the request that starts them.
 DAEMON_ENVIRON = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "USER"),
+    *("SSH_AUTH_SOCK", "KRB5CCNAME", "SLURM_CONF"),  # where what leads to other hosts is: paths, nothing secret
     "XDG_STATE_HOME",  # where this user's installs are recorded
+    "SLURM_CONF",  # which cluster's jobs are looked at
     *("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "XDG_DATA_HOME"),  # where running Jupyter servers are recorded
 )
 

@@ -101,7 +101,7 @@ class Channels:
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.is_open = False
         self.beat: zmq.Socket[bytes] | None = None
-        self.beat_at = 0.0
+        self.beat_at = self.pinged_at = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ class Channels:
             self.client.stop_channels()
             if self.beat is not None:
                 self.beat.close(linger=0)
-                self.beat = None
+                self.beat, self.beat_at = None, 0.0
 
     def ask(self, kind: str, content: Message | None = None) -> None:
         """Ask the kernel on the channel that is served while a cell runs: to interrupt that, to end."""
@@ -131,16 +131,24 @@ class Channels:
 
     def beats(self) -> bool:
         """Whether the kernel's heart beats, as far as is known by now: each call looks for an echo and sends anew."""
-        if self.beat is None:
-            self.beat, self.beat_at = self.client.connect_hb(), time.monotonic()
+        now = time.monotonic()
+        self.beat_at = self.beat_at or now
+        if self.beat is None or now > self.pinged_at + BEAT_SECONDS:  # one that is lost on the way keeps its socket
+            if self.beat is not None:
+                self.beat.close(linger=0)
+            self.beat, self.pinged_at = self.client.connect_hb(), now
             self.beat.send(b"ping", zmq.NOBLOCK)
         try:
             self.beat.recv(zmq.NOBLOCK)
-            self.beat_at = time.monotonic()
+            self.beat_at = self.pinged_at = now
             self.beat.send(b"ping", zmq.NOBLOCK)
         except zmq.ZMQError:  # none came yet
             pass
-        return time.monotonic() < self.beat_at + BEAT_SECONDS
+        return now < self.beat_at + BEAT_SECONDS
+
+    def came(self, request: str) -> int:
+        """Return 0: they are not counted."""
+        return 0
 
     def send(
         self,

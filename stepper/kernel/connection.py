@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stepper.ground.errors import LineDownError
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
-from stepper.kernel.place import GRACE_SECONDS, Process
+from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death
 from stepper.policy.namespace import Lasting
@@ -30,12 +31,18 @@ class Connection:
         self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
         self.coming: OutputArea | None = None  # what the running cell has shown so far
         self.interrupted = ""  # why the running cell was interrupted
+        self.owed = ""  # … the one with which the line was cut: the interrupt may not have reached it
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
         self.heard_here: deque[str] = deque(maxlen=HEARD)  # the messages that came besides runs
         self.widgets = Widgets()
         self.about, self.memory, self.death = process.about, process.memory, process.death
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+        return self.process.away
 
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
@@ -82,6 +89,16 @@ class Connection:
         if self.busy:
             self.interrupted = self.interrupted or reason
             await self.process.interrupt()
+        elif self.process.away:
+            self.owed = self.owed or reason
+
+    async def reached(self) -> None:
+        """Return once something reaches it, or it is known to be dead; raise LineDownError."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while (why := self.process.away) and await self.death() is None:
+            if time.monotonic() > until:
+                raise LineDownError(why)
+            await asyncio.sleep(0.02)
 
     async def wait_death(self) -> Death | None:
         """Wait until the kernel is gone, for the time of grace at most."""
@@ -91,11 +108,16 @@ class Connection:
         return death
 
     async def shutdown(self) -> None:
-        """Kill the kernel with its process tree, close the channels, forget the record."""
+        """Kill the kernel with its process tree, close the channels, forget the record.
+
+        Raise KernelError where it may live on: it is let go all the same.
+        """
         self.detach()
-        await self.process.kill()
-        await self.wait_death()
-        self.process.forget()
+        try:
+            await self.process.kill()
+        finally:
+            await self.wait_death()
+            self.process.forget()
 
     def detach(self) -> None:
         """Close the channels and leave the kernel to the next daemon."""

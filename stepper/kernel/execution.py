@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.ground import reading
+from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import ODD, Connection
 from stepper.kernel.faults import bounded, fault_of, sampled
 from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
-from stepper.kernel.place import GRACE_SECONDS, Guard, Inbox
+from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard, Inbox
 from stepper.kernel.wake import Watch
 from stepper.policy import classify
 from stepper.policy.model import Death, Fault, Limits, Outcome
@@ -25,9 +26,12 @@ SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twic
 MEMORY_GRACE_SECONDS = 1.0  # memory that grows on won't wait
 REPLY_SECONDS = 2.0  # of silence while a reply without `idle`, or an interrupted `idle` without a reply, is there
 BACKLOG_SECONDS = 60.0  # from the reply: what the kernel had sent by then may take that long to read
+BACK_SECONDS = 2.0  # from when it can be reached again until a deadline counts: it may have ended long since
 
 OWN_BYTES = 10_000  # of output that code of stepper's own may have
 
+NO_DAEMON = "no daemon was there to take them"
+CUT = "its line was cut, or its server leaves out what is above its limits"
 NOT_HEARD = "it ran while no daemon was there: whether it ended well is not known, and this kernel does not remember it"
 NOT_REMEMBERED = "what it printed while no daemon was there is missing: this kernel does not remember it"
 # Who interrupted it → how it ended; everybody else is a person.
@@ -36,22 +40,29 @@ INTERRUPTED = {"deadline": Outcome.TIMEOUT, "memory": Outcome.MEMORY}
 
 @dataclass
 class Before:
-    """A request of a former daemon's that runs before: what is heard of it from now on."""
+    """A request that runs before, a former daemon's or one whose line was cut: what is heard of it from now on."""
 
     request: str
     area: OutputArea
+    kernel: Connection
+    cut: Running | None = None
     over: bool = False
     error: dict[str, Any] | None = None
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one of its messages."""
+        if self.cut is not None:
+            self.cut.take(message)
+            self.over = self.over or self.cut.idle
+            return
+        self.kernel.heard(message, self.area)
         self.over = self.area.take(message) or self.over
         if message["msg_type"] == "error":
             self.error = bounded(message["content"])
 
 
 class LineCutError(Exception):
-    """The line to the kernel was cut while a request ran, and is back: what came of it is not known here."""
+    """The line to the kernel was cut while a request ran: what came of it is not known here."""
 
 
 class Running:
@@ -59,6 +70,7 @@ class Running:
 
     def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
         self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
+        self.due, self.away_at = self.deadline, 0.0
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
         self.area.watch = self.captured.watch = Watch(wake) if wake else None
@@ -108,16 +120,21 @@ class Running:
                     self.take_all(shell)
                 if await self.over(looked, quiet):
                     break
-                if process.cuts != cuts and self.kernel.helped:
-                    raise LineCutError
+                if process.cuts != cuts:
+                    break
+        if process.cuts != cuts and self.done.death is None:
+            raise LineCutError
         return await self.ended()
 
-    async def again(self, request: str, told: dict[str, Any]) -> Execution:
-        """Return what came of a request that ran while nobody listened, from the helper's record of it."""
+    async def again(self, request: str, told: dict[str, Any], why: str) -> Execution:
+        """Return what came of a request that ran while nobody listened, from the helper's record of it.
+
+        `why` is told where that does not have all.
+        """
         self.of_cell, self.msg_id, self.reply, self.error = True, request, None, None
         self.done = Execution(Outcome.OK, memory=self.done.memory)
         record, header = told["record"], dict[str, Any]()
-        missing = f"{record['lost']:,} bytes of its output are missing: no daemon was there to take them"
+        missing = f"{record['lost']:,} bytes of its output are missing: {why}"
         for place, message in enumerate(recorded(told)):
             if record["lost"] and place == record.get("head"):
                 said = {"name": "stderr", "text": f"… {missing} …\n"}
@@ -152,7 +169,6 @@ class Running:
                 if self.idle and inbox is self.kernel.channels.iopub:
                     break
             elif self.before and message["parent_header"].get("msg_id") == self.before.request:
-                self.kernel.heard(message, self.before.area)
                 self.before.take(message)
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
@@ -213,6 +229,13 @@ class Running:
             return lost or now > self.replied_at + BACKLOG_SECONDS
         if self.idle and kernel.interrupted and now > self.heard_at + REPLY_SECONDS:
             return True  # interrupted between the cell's end and the reply, which ipykernel then never sends
+        if kernel.process.away:  # nothing reaches it: what it does, it does on
+            self.away_at = self.away_at or now
+            if now > max(self.away_at, 0.0 if kernel.interrupted else self.due) + PATIENCE_SECONDS:
+                raise LineDownError(kernel.process.away)
+            self.deadline = max(self.deadline, now + BACK_SECONDS)
+            return False
+        self.away_at = 0.0
         if not kernel.interrupted:
             done.memory = self.guard.trip() if self.guard else ""
             if done.memory:
@@ -240,7 +263,10 @@ class Running:
             gone = await kernel.wait_death()
             done.death = Death("ended by exit() or quit()", gone.stderr if gone else "", "SystemExit")
         if done.death is not None:
-            await kernel.shutdown()
+            try:
+                await kernel.shutdown()
+            except KernelError as error:
+                done.notes.append(": ".join(filter(None, (error.message, error.hint))))
         kernel.sync_widgets()
         done.outputs, done.pictures, done.captured = area.outputs(), area.pictures(), self.captured.outputs()
         done.left_out, done.displays = area.left_out, area.placed

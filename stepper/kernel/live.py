@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError
+from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import Connection
-from stepper.kernel.execution import Before, LineCutError, Running, recorded
+from stepper.kernel.execution import CUT, NO_DAEMON, Before, LineCutError, Running, recorded
 from stepper.kernel.place import GRACE_SECONDS, Inbox
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -84,7 +84,7 @@ class LiveKernel(Connection):
                     return await self._run(running, code, history=not scratch, request=request, given=given)
                 except LineCutError:
                     left = running.deadline - time.monotonic()
-                    if (found := await self.recall(running.msg_id, left, limits, wake)) is not None:
+                    if (found := await self.recall(running.msg_id, left, limits, wake, running)) is not None:
                         return found
                     running = Running(self, left, limits, wake)  # it never came there
                     self.coming = running.area
@@ -96,11 +96,15 @@ class LiveKernel(Connection):
         self.busy, self.interrupted = True, ""
         try:
             return await running.run(code, **how)
+        except (LineCutError, LineDownError):
+            self.owed = self.owed or self.interrupted
+            raise
         finally:
             self.busy = False
 
     async def _housekeeping(self, code: str, seconds: float, given: Mapping[str, Any] = {}) -> Execution:
-        """Run silent code of stepper's own, with a deadline."""
+        """Run silent code of stepper's own, with a deadline; raise LineDownError."""
+        await self.reached()
         while True:
             with contextlib.suppress(LineCutError):
                 return await self._run(Running(self, seconds), code, silent=True, given=given)
@@ -114,46 +118,72 @@ class LiveKernel(Connection):
             self.sync_widgets()
 
     async def adopt(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+
+        Raise LineDownError where nothing reaches it.
+        """
         for _ in range(2):
+            await self.reached()
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
+            except LineDownError:
+                raise
             except KernelError as error:
                 death, why = await self.death(), error.message
+            if death is None and self.away:
+                raise LineDownError(self.away)
             await self.process.interrupt()
-        await self.shutdown()
+        await self.reached()
+        with contextlib.suppress(KernelError):  # it is let go
+            await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
 
-    async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
+    async def recall(
+        self, request: str, seconds: float, limits: Limits, wake: str = "", cut: Running | None = None
+    ) -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over; None where it never began.
+
+        The line of one that is `cut` was, here: what was heard of it is all of it where the kernel published no more.
 
         What it published is in the helper's record; what comes meanwhile is for those who look on, and all that is
         known of it where there is no helper. Raise KernelError.
         """
+        await self.reached()
         self.channels.open()
-        running, area = Running(self, max(0.0, seconds), limits), Running(self, 0.0, limits, wake).area
-        running.before = before = Before(request, area)
+        owed, self.owed = self.owed, ""
+        seconds = 0.0 if owed else max(0.0, seconds)
+        running, area = Running(self, seconds, limits), (cut or Running(self, 0.0, limits, wake)).area
+        running.before = before = Before(request, area, self, cut, cut is not None and cut.idle)
         self.coming = area
         try:
             ended = await self._after(running)
+        except LineDownError:
+            self.owed = owed or self.owed
+            raise
         finally:
             self.coming = None
         if ended.death is not None:
             ended.outputs = area.outputs()  # the record is gone
             return ended
-        why = self.interrupted
+        why = self.interrupted and (owed or self.interrupted)
         await self._reach(GRACE_SECONDS)
+        whole = cut if cut is not None and before.over and cut.reply else None
         if not self.helped:
             self.interrupted = why
-            return await Running(self, 0.0, limits).heard(before)
-        told = (await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)).told
+            return await whole.ended() if whole else await Running(self, 0.0, limits).heard(before)
+        done = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
+        if done.outcome is not Outcome.OK:
+            raise KernelError(f"it did not tell what came of the run: {done.outcome}")
+        told = done.told
         await self._set_up(GRACE_SECONDS)
         await self.namespace()  # what lasts, which the record leaves out
         if not told.get("record"):
             return None
         self.interrupted, self.widgets.limits = why, limits
-        return await running.again(request, told)
+        if whole and self.channels.came(request) == told["record"]["count"]:
+            return await whole.ended()
+        return await running.again(request, told, CUT if cut else NO_DAEMON)
 
     async def _after(self, running: Running) -> Execution:
         """Return once the kernel serves a request behind what runs in it; its line may be cut meanwhile."""

@@ -14,6 +14,7 @@ from stepper.policy.model import Death
 from stepper.session.ports import About
 
 GRACE_SECONDS = 5.0  # from a signal to the end of all patience
+PATIENCE_SECONDS = 10.0  # with a line that is down
 GROWTH = 0.05  # of the limit: how far a kernel may grow where the limit was passed before its cell began
 
 
@@ -98,6 +99,9 @@ class Channels(Protocol):
     ) -> str:  # fmt: skip
         """Send a message on the shell channel, by the id `request` where the caller has one; return its id."""
 
+    def came(self, request: str) -> int:
+        """Return how many messages of a request the kernel has published here; 0 where that is not counted."""
+
 
 class Process(Protocol):
     """A kernel's process where it runs: signalled, watched, measured. `ended` is its death as far as it is known."""
@@ -113,7 +117,11 @@ class Process(Protocol):
 
     @property
     def cuts(self) -> int:
-        """How often the line to it was cut, and is back: what was said meanwhile is lost on the way."""
+        """How often the line to it was cut: what was said meanwhile may be lost on the way."""
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
 
     def about(self) -> About:
         """Return what it is: its interpreter, and its process where that is of this machine."""
@@ -122,7 +130,7 @@ class Process(Protocol):
         """Interrupt it with what it started in its group."""
 
     async def kill(self) -> None:
-        """Kill it with all that it started."""
+        """Kill it with all that it started; raise KernelError where it may live on."""
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives. What it started goes with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +30,15 @@ def _slurm(*given: Any) -> KernelProvider:
     return SlurmKernels(*given)
 
 
-def _jupyter(*given: Any) -> KernelProvider:
+def _jupyter(*given: Any, **more: Any) -> KernelProvider:
     from stepper.kernel.jupyter.kernels import JupyterKernels
 
-    return JupyterKernels(*given)
+    return JupyterKernels(*given, **more)
 
 
 # The kind of a place → what starts a notebook's kernel there, given the file for its record, the folder for sockets and
 # what the kernel's helper may load besides its own. An installed kernelspec's kernel is a process of this machine, too.
-PLACES: dict[str, Callable[[str, str, Mapping[str, str]], KernelProvider]] = {
+PLACES: dict[str, Callable[..., KernelProvider]] = {
     "local": LocalKernels,
     "kernelspec": LocalKernels,
     "ssh": _ssh,
@@ -101,10 +102,19 @@ def unknown(kind: str) -> KernelError:
 
 
 class AnyPlace:
-    """One notebook's kernel, wherever it is to run; where the last one does, its record tells."""
+    """One notebook's kernel, wherever it is to run; where the last one does, its record tells.
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str]) -> None:
-        self.record, self.given = record, (record, runtime, parts)
+    `environ` is the environment of whoever asked last: where a token is, which no record has.
+    """
+
+    def __init__(
+        self,
+        record: str,
+        runtime: str,
+        parts: Mapping[str, str],
+        environ: Callable[[], Mapping[str, str]] = lambda: os.environ,
+    ) -> None:
+        self.record, self.given, self.environ = record, (record, runtime, parts), environ
         self.starts: KernelProvider | None = None  # what starts one now
 
     @property
@@ -119,7 +129,7 @@ class AnyPlace:
             raise unknown(kind)
         if self._recorded() != kind:
             await self.withdraw()  # a job may wait for it elsewhere
-        self.starts = PLACES[kind](*self.given)
+        self.starts = self._provider(kind)
         try:
             return await self.starts.start(place)
         finally:
@@ -130,16 +140,19 @@ class AnyPlace:
         kind = self._recorded()
         if not kind:
             return Death(f"the record {self.record} was not written by stepper, for you and there: nothing is asked")
-        return await PLACES[kind](*self.given).attach()
+        return await self._provider(kind).attach()
 
     async def withdraw(self) -> None:
         """End what was asked for and is no kernel yet; raise KernelError."""
         if kind := self._recorded():
-            return await PLACES[kind](*self.given).withdraw()
+            return await self._provider(kind).withdraw()
         try:
             private.remove(self.record)
         except OSError as error:
             raise KernelError(f"{self.record} can't be removed: {error.strerror}") from error
+
+    def _provider(self, kind: str) -> KernelProvider:
+        return PLACES[kind](*self.given, **({"environ": self.environ} if kind == "jupyter" else {}))
 
     def _recorded(self) -> str:
         """Return the kind of the place that the record tells of, '' where it is not of ours.

@@ -161,10 +161,11 @@ class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval
     notebook: str | None = option(WHICH)
 
 
-class Kernels(Arguments, name="kernels", group=KERNEL):
+class Kernels(Arguments, name="kernels", group=KERNEL, examples=("kernels", "kernels --json")):
     """List the places where kernels may run: what they are, whether they can be reached, what they offer.
 
-    `kernels:` in .stepper/config.yaml names them; nothing is asked of one that you have not accepted (stepper trust).
+    `kernels:` in .stepper/config.yaml names them. All are looked at at once, for ten seconds at most; nothing is asked
+    of one that you have not accepted (stepper trust).
     """
 
 

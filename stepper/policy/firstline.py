@@ -10,7 +10,15 @@ from typing import Any
 
 from stepper.policy import patterns
 
-FIRST_LINE = re.compile(r"\s*#\s*stepper:\s*(.*)")
+# In the comment of any language: a cell in which such a line is none ends with its kernel's own error.
+FIRST_LINE = re.compile(r"\s*(#|//|--|;+|%+|/\*|\(\*)\s*stepper:\s*(.*?)(?:\s*\*[/)])?")
+COMMENTS = {
+    **dict.fromkeys(("javascript", "typescript", "java", "scala", "kotlin", "groovy", "go", "rust", "swift", "c", "c++",
+                     "cpp", "csharp", "c#", "f#", "dart", "php", "zig", "stata"), "//"),
+    **dict.fromkeys(("sql", "haskell", "lua", "ada", "agda", "elm"), "--"),
+    **dict.fromkeys(("scheme", "clojure", "lisp", "common-lisp", "common lisp", "racket"), ";"),
+    **dict.fromkeys(("matlab", "octave", "prolog", "erlang", "tex", "latex"), "%"),
+}  # fmt: skip
 WORD = re.compile(r"""([a-z]{1,9}=(?:"(?:\\.|[^"\\]){0,999}"|'(?:\\.|[^'\\]){0,999}')(?=[,\s]|$))|[^,\s]+""")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 UNITS = {None: 1, "s": 1, "m": 60, "h": 3600}
@@ -34,12 +42,12 @@ class Directive:
 
 
 def parse(source: str) -> Directive:
-    """Return what the first line of a cell's source asks for."""
+    """Return what the first line of a cell's source asks for, a comment in whatever language."""
     found = FIRST_LINE.fullmatch(source.split("\n", 1)[0].rstrip())
     if not found:
         return Directive()
     known, problems = dict[str, Any](), list[str]()
-    for word, key, value in _words(found[1]):
+    for word, key, value in _words(found[2]):
         why = ""
         if key == "scratch" and word == key:
             known[key] = True
@@ -50,8 +58,13 @@ def parse(source: str) -> Directive:
         elif key == "wake" and not (why := _unfit(word, value)):
             known[key] = value
         else:
-            problems.append(f"`# stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}")
+            problems.append(f"`{found[1]} stepper: {word}` is {f'not taken: {why}' if why else f'not known: {KNOWN}'}")
     return Directive(**known, problems=tuple(problems))
+
+
+def comment(language: str) -> str:
+    """Return what begins a comment in a language, as far as is known; in most it is `#`."""
+    return COMMENTS.get(language.lower(), "#")
 
 
 def _words(text: str) -> Iterator[tuple[str, str, str]]:

@@ -97,6 +97,11 @@ class Place:
         return next(iter(self.definition))
 
     @property
+    def token_env(self) -> str:
+        """The variable that holds its token, '' for none: no kernel is to have it."""
+        return self.where.token_env if isinstance(self.where, Jupyter) else ""
+
+    @property
     def is_local(self) -> bool:
         """Whether its kernel is a process of this machine."""
         return isinstance(self.where, Kernelspec)

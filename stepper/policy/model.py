@@ -177,7 +177,7 @@ class Death:
 
     how: str  # such as `killed by SIGKILL`
     stderr: str = ""  # the last lines it wrote there
-    cause: str = ""  # the class of fault that it is beside `KernelDied`, where one is known: SystemExit, OutOfMemory
+    cause: str = ""  # the class of fault beside `KernelDied`: SystemExit, OutOfMemory, WalltimeOver, EndedOutside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def from_json(data: Any) -> Plan | None:
             )
             for item in (data.get("steps", ()) if "kernel" in data else data["steps"])
         )
-        made = Plan(str(data.get("problem", "")), tuple(read), str(data.get("kernel", "")))
+        made = Plan(str(data.get("problem", "")), tuple(read), str(data.get("kernel") or ""))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
     ids = {step.id for step in made.steps}

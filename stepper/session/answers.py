@@ -14,6 +14,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.session.cellanswers import CellRan, Resources
+    from stepper.session.follows import Mark
 
 
 def to_json(answer: object) -> bytes:
@@ -101,24 +102,6 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Because:
-    """A name that a cell read, and the cell that provides it."""
-
-    name: str
-    provider_cell_id: str
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
-
-    cell_id: str
-    because: Sequence[Because]
-    cell: int
-    why: str
-
-
-@dataclass(frozen=True)
 class Status:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
@@ -132,8 +115,8 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
-    stale: Sequence[Marked] = ()  # cells whose provider above them ran later
-    hidden: Sequence[Marked] = ()  # cells that read a value from below, or from a cell that is gone
+    stale: Sequence[Mark] = ()  # cells whose provider above them ran later
+    hidden: Sequence[Mark] = ()  # cells that read a value from below, or from a cell that is gone
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
@@ -184,7 +167,7 @@ class Waited:
 class PlaceOfKernels:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 
-    `reachable` is None where nobody asked, `why` then says why not.
+    `reachable` is None where nobody asked, `why` then says why not, `mend` is the command that helps.
     """
 
     name: str
@@ -195,6 +178,7 @@ class PlaceOfKernels:
     reachable: bool | None = None
     why: str = ""
     offers: Sequence[str] = ()
+    mend: str = ""
 
 
 @dataclass(frozen=True)

@@ -220,12 +220,17 @@ def look(session: Session, since: float) -> None:
             _missed(session, call)
     for name in list(session.state.handed):
         if name not in session.calls and (session.seen(name) or time.monotonic() > since + COMES_SECONDS):
-            begin(session, name, Caller(lives=lambda: False), _recalled(session, name), recalled=True)
+            again = Caller(call=name, lives=lambda: False)
+            begin(session, name, again, _recalled(session, name, again), recalled=True)
 
 
-async def _recalled(session: Session, name: str) -> Report | None:
-    async with session.turn():
-        return session.answered(name) or report.not_run("the daemon ended while it waited in line")
+async def _recalled(session: Session, name: str, again: Caller) -> Report | None:
+    async with session.turn(again):
+        if found := session.answered(name):
+            return found
+        if session.keeper.kernel is None:
+            await session.keeper.end("nobody waits for it any more")  # a job may wait in a queue for this cell
+        return report.not_run("the daemon ended while it waited in line")
 
 
 async def caught_up(session: Session) -> None:

@@ -89,9 +89,9 @@ async def attempt(
         try:
             found = await _attempt(session, cells, cell, consent, cell in new, caller, alone)
         except StepperError as error:
-            if not ended:
+            if not ended and not error.accepted:
                 raise
-            found = report.not_run(error.message, error.hint)
+            found = (report.unknown if error.accepted else report.not_run)(error.message, error.hint)
         if not isinstance(found, Ended):
             told = report.joined([report.of_runs(ended, len(to_run)), found]) if ended and found else found
             return told, ended

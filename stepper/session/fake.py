@@ -114,7 +114,7 @@ class FakeKernel:
         self.coming: Coming | None = None
         self.id, self.language, self.place = uuid.uuid4().hex, "python", place
         self.busy = False
-        self.interrupted = ""
+        self.interrupted = self.away = ""
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, Running]()

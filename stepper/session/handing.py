@@ -9,8 +9,10 @@ from stepper.policy import changes, firstline
 from stepper.policy.model import Cell
 from stepper.session import answers, standing
 from stepper.session.callers import Call
+from stepper.session.ports import About
 from stepper.session.session import Session
-from stepper.words import handed
+from stepper.words import brief, handed
+from stepper.words.quotes import elsewhere
 from stepper.words.report import Report
 
 
@@ -32,8 +34,9 @@ def patience(session: Session, call: Call) -> float:
 
 def goes_on(session: Session, call: Call) -> Report:
     """Return what is read at once of a call that was handed on."""
+    limits = session.outputs.limits()
     if queued := session.keeper.queued:
-        return handed.queued(session.name, queued.text)
+        return handed.queued(session.name, queued.text, limits.queue)
     running, state, kernel = session.state.running, session.state, session.keeper.kernel
     now_runs = standing.running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
@@ -43,7 +46,10 @@ def goes_on(session: Session, call: Call) -> Report:
     if session.waits_for is not None:  # of a run that was taken over nobody has heard all
         outputs = kernel.coming.outputs() if kernel and kernel.coming else []
     how_far = now_runs.seconds, _till(now_runs), state.plan, state.plan.step(now_runs.step), now_runs.line
-    return handed.goes_on(session.name, cell, *how_far, outputs, session.outputs.limits().queue, matched(session, call))
+    about = kernel.about() if kernel else About("")
+    began = None if about.left is None else about.left + now_runs.seconds
+    at = elsewhere(about.where, about.left, about.trouble), brief.beyond(running.timeout, about.where, began)
+    return handed.goes_on(session.name, cell, *how_far, outputs, limits.queue, matched(session, call), *at)
 
 
 def still(session: Session, owner: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import KernelError, StepperError
 from stepper.policy.events import Event, KernelChanged
 from stepper.policy.model import Death, Moment
 from stepper.policy.state import State
@@ -15,6 +16,7 @@ from stepper.session.answers import KernelStatus
 from stepper.session.ports import Kernel, KernelPlace, KernelProvider, Queued
 
 LOOK_SECONDS = 0.2  # how often it is looked whether a kernel that waits in a queue is still wanted
+AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 
 def now() -> Moment:
@@ -60,8 +62,12 @@ class Keeper:
 
     async def adopt(self) -> None:
         """Take over the kernel that a former daemon left; what still runs in it is interrupted: nobody waits for it."""
+        try:
+            death = await self.kernel.adopt() if self.kernel is not None else None
+        except KernelError:
+            return  # it is taken over when it can be reached
         self.foreign = False
-        if self.kernel is not None and (death := await self.kernel.adopt()) is not None:
+        if death is not None:
             self.kernel, self.found_dead = None, death
 
     @property
@@ -77,6 +83,7 @@ class Keeper:
         if self.kernel is not None:
             death = await self.kernel.death()
             if death is None:
+                await self._reached(self.kernel)
                 return self.kernel
             await self.end(f"the kernel died ({death.how})")
         self.starting, self.unwanted = True, False
@@ -97,6 +104,22 @@ class Keeper:
             self.news = ". ".join(filter(None, (self.news, about.without)))
         self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
         return kernel
+
+    async def _reached(self, kernel: Kernel) -> None:
+        """Wait until a kernel can be reached, for a while; raise KernelError where it can't, or was not taken over."""
+        until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
+        while kernel.away or self.foreign or self.state.running:  # of that is to be known first what became of it
+            if time.monotonic() > until or self.state.running:
+                down = kernel.away or "the link was down"
+                begun = self.state.running
+                open_yet = (
+                    f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet" if begun else ""
+                )
+                why = f"{down}: the cell was NOT run{open_yet}. The kernel may be well, with its variables"
+                raise KernelError(why, "stepper status  # tells when it is back; `stepper restart` gives it up")
+            kernel.listen()
+            await asyncio.sleep(0.1)
+            await kernel.death()  # which looks for it
 
     async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
         start = asyncio.ensure_future(self.provider.start(place))
@@ -120,19 +143,21 @@ class Keeper:
             self.unwanted = True
             return True
         busy = self.kernel is not None and self.kernel.busy
-        if self.kernel is not None and busy:
+        if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)
         return busy
 
     async def end(self, why: str) -> bool:
-        """End the kernel; return whether there was one."""
+        """End the kernel; return whether there was one. Raise KernelError where it was let go and may live on."""
         kernel, self.kernel = self.kernel, None
         if self.found_dead is not None:
             self.found_dead = None
             self.lost(why)
         if kernel is not None:
-            await kernel.shutdown()
-            self.lost(why)
+            try:
+                await kernel.shutdown()
+            finally:
+                self.lost(why)
         else:
             await self.provider.withdraw()
         return kernel is not None
@@ -153,5 +178,14 @@ class Keeper:
         busy = kernel.busy or self.state.running is not None
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         about = kernel.about()
-        where = about.where, about.left, about.trouble
-        return KernelStatus(about.pid, state, kernel.memory(), about.python, *where)
+        trouble = "; ".join(filter(None, [about.trouble, self._left_over() if about.where else ""]))
+        return KernelStatus(about.pid, state, kernel.memory(), about.python, about.where, about.left, trouble)
+
+    def _left_over(self) -> str:
+        """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
+        try:
+            gone = self.place({}, self.state.plan.kernel).at is None
+            why = "the configuration names its place no more" if gone else ""
+        except KernelError as error:
+            why = error.message
+        return f"{why}: this kernel goes on until `stepper shutdown`" if why else ""

@@ -155,6 +155,10 @@ class Kernel(Protocol):
     def about(self) -> About:
         """Return what it is, for people and for advice."""
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now, which is no death; '' where it can be reached."""
+
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
 
@@ -170,12 +174,16 @@ class Kernel(Protocol):
     ) -> Execution:  # fmt: skip
         """Run code to its end, its deadline in seconds, an interrupt, the memory limit or the kernel's death.
 
-        `recall` knows it by `request`. With `scratch` it gets no execution count and is in no history. Whether the
-        `criterion` holds then is told with it; `coming` tells of a line that matches the pattern `wake`.
+        Raise LineDownError where nobody can know that. `recall` knows it by `request`. With `scratch` it gets no
+        execution count and is in no history. Whether the `criterion` holds then is told with it; `coming` tells of a
+        line that matches the pattern `wake`.
         """
 
     async def adopt(self) -> Death | None:
-        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer."""
+        """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
+
+        Raise LineDownError where nothing reaches it, and it may live on.
+        """
 
     async def recall(self, request: str, seconds: float, limits: Limits, wake: str = "") -> Execution | None:
         """Return what came of a request whose daemon is gone, when it is over, in seconds at most.
@@ -197,7 +205,7 @@ class Kernel(Protocol):
         """Return how the kernel ended, or None while it lives."""
 
     async def shutdown(self) -> None:
-        """End the kernel and its children; return when they are gone."""
+        """End the kernel and its children; return when they are gone. Raise KernelError where they may live on."""
 
     def detach(self) -> None:
         """Leave the kernel to the next daemon."""

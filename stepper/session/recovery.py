@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from stepper.ground.errors import KernelError, NotebookError
+from stepper.ground.errors import KernelError, LineDownError, NotebookError
 from stepper.policy import classify, firstline, plan, turn
 from stepper.policy.events import Started, Voided
 from stepper.policy.model import Cell, Death, Outcome, Verdict, instant
@@ -25,16 +25,24 @@ async def settle(session: Session) -> None:
     cut = session.state.running
     assert cut is not None
     where = f"run {cut.run} (cell {cut.number or '?'})"
-    execution = await _recalled(session, cut)
+    lost = "its daemon" if session.keeper.foreign else "its line"
+    try:
+        execution = await _recalled(session, cut)
+    except LineDownError as error:
+        why = f"{error.message}. What became of {where} is not known yet; until then nothing else runs: NOT run"
+        raise LineDownError(why, f"stepper status {session.name}") from None
     if execution is None:
         session.log(Voided(run=cut.run, tool_use_id=cut.tool_use_id))
         if cut.tool_use_id not in session.asking:  # else it runs now
-            session.trouble(f"{where} had not begun when its daemon ended: it was NOT run", cut.run)
+            session.trouble(
+                f"{where} had not begun when it lost {lost}: it was NOT run",
+                cut.run,
+            )
         return
     session.namespace = execution.namespace
     work = _work(session, cut)
     unheard = execution.fault is not None and execution.fault.ename == classify.NOBODY_HEARD
-    work.notes.append(f"{where} lost its daemon and went on" + ": this is how it ended" * (not unheard))
+    work.notes.append(f"{where} lost {lost} and went on" + ": this is how it ended" * (not unheard))
     begun = replace(cut, number=work.cell.number, index=work.cell.index)  # where its cell stands now
     run, follows = await conclude(session, work, begun, execution, _age(cut))
     if follows.act is turn.Act.AGAIN:  # nobody waits to have it repeated
@@ -45,7 +53,7 @@ async def settle(session: Session) -> None:
         return  # it is told as what was handed on
     fine = run.verdict is Verdict.FINE
     how = "ran ok, its outputs are on the cell" if fine else f"ended with {run.error}"
-    session.trouble(f"{where} lost its daemon and went on: it {how}. `stepper report --run {cut.run}`", cut.run)
+    session.trouble(f"{where} lost {lost} and went on: it {how}. `stepper report --run {cut.run}`", cut.run)
 
 
 async def _recalled(session: Session, cut: Started) -> Execution | None:
@@ -54,15 +62,21 @@ async def _recalled(session: Session, cut: Started) -> Execution | None:
     if kernel is None or kernel.id != cut.kernel:
         if kernel is not None:  # the journal names another one: whose state it holds, nobody knows
             await kernel.shutdown()
+        if kernel is None and session.state.lost and not session.keeper.found_dead:  # it was let go, its line was down
+            return Execution(Outcome.CANCELLED, death=Death(session.state.lost))
         death = session.keeper.found_dead or Death("its process is gone")
         session.keeper.found_dead = None
         return Execution(Outcome.KERNEL_DIED, death=death)
-    session.keeper.foreign = False
+    was, session.keeper.foreign = session.keeper.foreign, False
     left = max(0.0, (cut.timeout or limits.cell_timeout_seconds) - _age(cut))
     try:
         return await kernel.recall(cut.request, left, limits, firstline.parse(cut.source).wake)
+    except LineDownError:
+        session.keeper.foreign = was
+        raise
     except KernelError as error:
-        await kernel.shutdown()
+        with contextlib.suppress(KernelError):  # it is let go
+            await kernel.shutdown()
         return Execution(Outcome.KERNEL_DIED, death=Death(f"it did not answer: {error.message}"))
 
 

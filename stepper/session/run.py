@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError
 from stepper.ground.text import one_line
 from stepper.policy import changes, dataflow, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
@@ -92,7 +92,12 @@ async def run_cell(
         begun, began = work.begun(session.state.next_run, caller, kernel.id), time.monotonic()
         session.log(begun, sync=False)
         how = (begun.request, False, work.criterion, work.wake)
-        execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
+        try:
+            execution = await session.execute(kernel, cell.source, caller, work.timeout, work.limits, *how)
+        except LineDownError as error:  # the journal knows that it began: the next turn asks what came of it
+            error = LineDownError(brief.line_down(cell.label, error.message), f"stepper status {session.name}")
+            error.accepted = True
+            raise error from None
         run, follows = await conclude(session, work, begun, execution, time.monotonic() - began)
         if follows.act is not turn.Act.AGAIN:
             break
@@ -180,6 +185,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         notes=[*work.notes, *brief.came(state, work.cells)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
+        comment=session.comment,
         where=elsewhere(about.where, about.left, about.trouble) if about else "",
     )
 

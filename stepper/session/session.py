@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import binder, dataflow, events, ledger, plan
+from stepper.policy import binder, dataflow, events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -36,6 +36,7 @@ from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
 FLOWS = 500  # sources of which it is kept what they do to names
+LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
 
 
@@ -55,7 +56,7 @@ class Session:
         settle: Callable[[Session], Awaitable[None]],
     ) -> None:
         self.name, self.file, self.journal, self.limits, self.advisers = name, file, journal, limits, adviser
-        self.adviser, self.speaks_python = adviser, True  # as the notebook's language has it
+        self.adviser, self.speaks_python, self.comment = adviser, True, "#"  # as the notebook's language has it
         self.settle = settle  # what finishes a run that lost its daemon
         self.lock = asyncio.Lock()
         self.waits_for: Caller | None = None  # whose cell runs now
@@ -91,20 +92,32 @@ class Session:
         """Wait for one's turn. What a former daemon, a dead kernel or a full disk left undone is done first.
 
         Who asks `again` for the run of a call, and goes away, cancels it, also while another turn waits for that run.
-        A `caller` that goes away is not waited for: raise StepperError.
-        """
+        A `caller` that goes away is not waited for: raise StepperError."""
         if again and again.call:
             self.asking[again.call] = again
         try:
-            await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
-            try:
-                await self._catch_up()
-                yield
-            finally:
-                self.lock.release()
+            while True:
+                while again and (kernel := await self._out_of_reach(again)) is not None:
+                    kernel.listen()  # takes no lock: others are not to wait for a line
+                    await asyncio.sleep(LINK_SECONDS)
+                await (self._wait(caller) if caller and self.lock.locked() else self.lock.acquire())
+                try:
+                    await self._catch_up()
+                    if not (again and await self._out_of_reach(again)):
+                        yield
+                        return
+                finally:
+                    self.lock.release()
         finally:
-            if again and again.call:
-                self.asking.pop(again.call, None)
+            if again and self.asking.get(again.call or "") is again:
+                del self.asking[again.call or ""]
+
+    async def _out_of_reach(self, again: Caller) -> Kernel | None:
+        """Return the kernel in which that call's run may go on and which can't be reached now, where one still asks."""
+        running, kernel = self.state.running, await self.keeper.find()
+        if kernel is None or running is None or running.tool_use_id != again.call or again.left.is_set():
+            return None
+        return kernel if kernel.away and await kernel.death() is None else None
 
     async def _wait(self, caller: Caller) -> None:
         waits = [asyncio.create_task(self.lock.acquire()), asyncio.create_task(caller.left.wait())]
@@ -136,8 +149,10 @@ class Session:
                 pass
 
     async def _catch_up(self) -> None:
-        await self.keeper.find()
+        kernel = await self.keeper.find()
         if self.state.running is not None:
+            if kernel is not None and kernel.away:
+                return  # it may run still: that is asked when it can be reached
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
@@ -175,7 +190,7 @@ class Session:
                 f"name another of `kernels:` in .stepper/config.yaml: stepper use {self.name} --kernel NAME",
             )
         self.speaks_python = document.language in LANGUAGES
-        self.adviser = self.advisers.of(document.language)
+        self.adviser, self.comment = self.advisers.of(document.language), firstline.comment(document.language)
         return document
 
     def runs(self, document: Notebook) -> bool:

@@ -17,7 +17,7 @@ from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.handed import in_queue
-from stepper.words.quotes import paged
+from stepper.words.quotes import elsewhere, paged
 from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
 
@@ -28,7 +28,7 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
-    stale, hidden = list[answers.Marked](), list[answers.Marked]()
+    stale, hidden = list[follows.Mark](), list[follows.Mark]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
         stale, hidden = follows.marks(session, session.file.glance().cells)
@@ -86,7 +86,9 @@ def shown(session: Session) -> str:
         return ""
     step = plan.step(now.step)
     name = step_name(plan, step) if step else now.name
-    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds)
+    about = session.keeper.kernel.about() if session.keeper.kernel else None
+    where = elsewhere(about.where, about.left, about.trouble) if about else ""
+    return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
 
 
 def waits(session: Session) -> str:

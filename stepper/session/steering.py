@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import NotebookError, StepperError, UsageError
+from stepper.ground.errors import LineDownError, NotebookError, StepperError, UsageError
 from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
@@ -172,6 +172,14 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
         text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout, most=most, seen=seen))
         output, figures = plain(execution.outputs), session.adviser.saved(0)[: len(execution.pictures)]
         return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output, figures)
+
+
+async def interrupt(session: Session) -> bool:
+    """Interrupt what runs; return whether anything did. Raise LineDownError where the interrupt waits for the line."""
+    interrupted, kernel = await session.interrupt(), session.keeper.kernel
+    if not interrupted and session.state.running and kernel is not None and (trouble := kernel.about().trouble):
+        raise LineDownError(f"{trouble}. What may run there is interrupted as soon as the line is back")
+    return interrupted
 
 
 async def restart(session: Session, caller: Caller) -> bool:

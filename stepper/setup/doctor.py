@@ -47,7 +47,7 @@ def checks(paths: Paths) -> list[Check]:
             done.append(Check(name, True, check(paths)))
         except StepperError as wrong:
             done.append(Check(name, False, wrong.message, wrong.hint))
-    return done
+    return [*done, *_places(paths)]
 
 
 def limits(paths: Paths) -> Limits:
@@ -242,6 +242,26 @@ def _command(paths: Paths) -> str:
         raise StepperError(f"{place} is of another version, or not executable", install_command(paths, more=" --link"))
     known = {"missing": "not asked for (install.sh --link makes it)", "foreign": "another program"}
     return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
+
+
+def _places(paths: Paths) -> list[Check]:
+    """Each place that the configuration names; one that was accepted is looked at, no other is asked anything."""
+    found = _sound_limits(paths)
+    if not found.kernels:
+        return []
+    import asyncio
+
+    from stepper.daemon import kernels
+
+    return [
+        Check(
+            f"kernels.{place.name}",
+            place.reachable is True,
+            ": ".join([place.about, place.why or "; ".join(place.offers)]),
+            place.mend,
+        )
+        for place in asyncio.run(kernels.named(paths, found, os.environ))
+    ]
 
 
 def _version(_: Paths) -> str:

@@ -186,11 +186,11 @@ def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
 
 
 def beyond(timeout: float, where: str, left: float | None) -> list[str]:
-    """Return that a cell may run for longer than its kernel's walltime, in a list; empty where it may not."""
+    """Return that a cell may run for longer than the walltime that is `left` when it begins, in a list."""
     if left is None or timeout <= left:
         return []
     reach = f"its deadline ({span(timeout)}) lies beyond the walltime of {one_line(where, 200)}"
-    return [f"{reach}, of which {about(left)} are left: what runs then is lost with the kernel"]
+    return [f"{reach} ({about(left)} when it began): what runs then is lost with the kernel"]
 
 
 def waits(reason: str, command: str) -> Report:
@@ -198,6 +198,14 @@ def waits(reason: str, command: str) -> Report:
     text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
     line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
+
+
+def line_down(label: str, trouble: str) -> str:
+    """Return what is known of a cell whose deadline, or interrupt, came while nothing reached its kernel."""
+    return (
+        f"{label} was sent to its kernel and may run on, or have ended: {trouble}. What became of it is asked there as"
+        " soon as the line is back, and told then; no other cell of the notebook runs before"
+    )
 
 
 def failing(state: State) -> str:
@@ -265,7 +273,7 @@ def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
 
 
 def _ended(run: Run) -> str:
-    return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
+    return run.error if run.outcome in (Outcome.ERROR, Outcome.KERNEL_DIED) and run.fault else run.outcome.value
 
 
 def _what(state: State, key: Key) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Plan, Step
 from stepper.words.quotes import about, outputs_text, span
-from stepper.words.report import Report, bounded, capital, seconds, step_name
+from stepper.words.report import Report, bounded, capital, kernel_line, seconds, step_name
 
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
@@ -27,21 +27,20 @@ def till(timeout: float, left: float | None) -> str:
 
 def goes_on(
     name: str, cell: Cell, took: float, till: str, plan: Plan, step: Step | None, last: str,
-    outputs: Sequence[dict[str, Any]] | None, queue: bool, matched: str,
+    outputs: Sequence[dict[str, Any]] | None, queue: bool, matched: str, kernel: str, notes: Sequence[str],
 ) -> Report:  # fmt: skip
-    """Return what is read at once of a cell that was handed on."""
+    """Return what is read at once of a cell that was handed on; `kernel` tells where that is, if elsewhere."""
     where = f"{step_name(plan, step)}, " if step else ""
     first = f"{capital(cell.label)} is still running after {seconds(took)} ({where}{till})."
-    parts = ["stepper: " + first, *([_woken_by(matched)] if matched else [])]
+    parts = ["stepper: " + first, *([_woken_by(matched)] if matched else []), *(f"Note: {note}." for note in notes)]
+    parts += kernel_line(kernel)
     if outputs is not None:
         parts += outputs_text(outputs, LINES, "Last lines") or ["It has printed nothing yet."]
-    lines = "wait in line" if queue else "are refused until then"
     parts.append(
         "It goes on without you: you are woken with its report when it ends, so this turn may end. What can be done"
-        f" meanwhile: {MEANWHILE}. Not: code cells of {one_line(name)}, which {lines}."
-        f" What ends it: {ENDS}; Esc does not."
+        f" meanwhile: {MEANWHILE}. {_not(name, queue)} What ends it: {ENDS}; Esc does not."
     )
-    where = step_name(plan, step) if step else cell.label
+    where, till = step_name(plan, step) if step else cell.label, " · ".join(filter(None, [till, kernel]))
     line = f"▶ {where} · still running after {seconds(took)} · {till} · you may go on;"
     return Report(bounded("\n".join(parts)), f"{line} `stop the cell` ends it{' | ' if last else ''}{last}")
 
@@ -69,12 +68,16 @@ def in_queue(text: str) -> str:
     return f"queued: {one_line(text, LAST * 3)}: the cell has NOT run; it runs when the job starts"
 
 
-def queued(name: str, text: str) -> Report:
+def _not(name: str, queue: bool) -> str:
+    return f"Not: code cells of {one_line(name)}, which {'wait in line' if queue else 'are refused until then'}."
+
+
+def queued(name: str, text: str, queue: bool) -> Report:
     """Return what is read at once of a cell whose kernel waits in a queue."""
     told = (
         f"stepper: {in_queue(text)}. You are woken with its report when it has run, so this turn may end. What can be"
-        f" done meanwhile: {MEANWHILE}; code cells of {one_line(name)} wait for the same job. What ends the wait, and"
-        f" withdraws the job: {ENDS}; Esc does not."
+        f" done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and withdraws the job: {ENDS}; Esc does"
+        " not."
     )
     return Report(told, f"▶ {in_queue(text)} · you may go on; `stop the cell` withdraws it")
 

@@ -119,11 +119,14 @@ def plain(outputs: Sequence[dict[str, Any]]) -> str:
     return _shown("".join(map(_text_of, outputs))).rstrip("\n")
 
 
-def running(name: str, seconds: float, timeout: float, line: str, left: float | None = None) -> str:
+def running(
+    name: str, seconds: float, timeout: float, line: str, left: float | None = None, where: str = ""
+) -> str:  # fmt: skip
     """Return what is told of a cell while it runs, with what it printed last, and how long it may take yet."""
     took = f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
     ends = f", ≈ {about(left)} left" if left is not None else ""
-    return f"running {name} for {took} of at most {span(timeout)}{ends}{': ' if line else ''}{line}"
+    told = ", ".join(filter(None, [f"running {name} for {took} of at most {span(timeout)}{ends}", where]))
+    return f"{told}{': ' if line else ''}{line}"
 
 
 def span(seconds: float) -> str:

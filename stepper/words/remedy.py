@@ -9,17 +9,20 @@ from stepper.words.quotes import span
 ELSE = "tell the agent what it lacks: /fix HINT, or /skip this step"
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 TIMEOUT = (
-    "let the cell do less, or give it more time (first line `# stepper: timeout=10m`, or `timeout=none`), then /fix"
+    "let the cell do less, or give it more time (first line `{} stepper: timeout=10m`, or `timeout=none`), then /fix"
 )
 NETWORK = "see whether the network and the server are there, then /fix"
 
 LESS = "let the cell work on less data at a time"
 AGAIN = "`stepper restore` runs the steps before it again"
+BUILT = f"{AGAIN}, then /fix"
 
 # By the words of classify.words, classes without their module. The first row whose word the fault has decides.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ("KernelStartFailed", "stepper doctor  # then /fix"),
     ("OutOfMemory", f"{LESS}, then /fix; {AGAIN}"),
+    ("WalltimeOver", f"give the job more time (`time:` in .stepper/config.yaml, then `stepper trust`); {BUILT}"),
+    ("EndedOutside", f"nothing in the cell ended the kernel: {BUILT}"),
     ("KernelDied", f"change the cell that ended the kernel, then /fix; {AGAIN}"),
     ("MemoryLimit", f"{LESS}, or raise max_memory_percent, then /fix"),
     ("MemoryError", f"{LESS}, then /fix"),
@@ -39,8 +42,11 @@ ACTIONS: tuple[tuple[str, str], ...] = (
 )
 
 
-def action(outcome: Outcome, verdict: Verdict, fault: Fault | None) -> str:
-    """Return what a person can do about a fault that stopped the notebook; one line."""
+def action(outcome: Outcome, verdict: Verdict, fault: Fault | None, comment: str = "#") -> str:
+    """Return what a person can do about a fault that stopped the notebook; one line.
+
+    A `comment` begins with that in the notebook's language.
+    """
     if fault is None:
         return ELSE
     if outcome is Outcome.ERROR and classify.asks_to_stop(fault):
@@ -49,17 +55,17 @@ def action(outcome: Outcome, verdict: Verdict, fault: Fault | None) -> str:
         busy = "HTTP 429" in classify.words(fault)
         return "wait until the server takes requests again, then /fix" if busy else NETWORK
     if outcome is Outcome.TIMEOUT:
-        return TIMEOUT
+        return TIMEOUT.format(comment)
     words = {word.rsplit(".", 1)[-1] for word in classify.words(fault) | classify.causes(fault)}
     name = str(fault.attributes.get("filename") or "the file")
     name = name if name.isprintable() else ascii(name)  # it stays on its line: it may hold line breaks and escapes
     return next((text.format(filename=name) for word, text in ACTIONS if word in words), ELSE)
 
 
-def more_time(outcome: Outcome, timeout: float, most: float) -> list[str]:
+def more_time(outcome: Outcome, timeout: float, most: float, comment: str = "#") -> list[str]:
     """Return how a cell that met its deadline gets more time, in a list; empty for all others."""
     if outcome is not Outcome.TIMEOUT:
         return []
     if timeout >= most:
         return [f"No cell gets more time: max_cell_timeout_seconds, the person's, is {most:g}."]
-    return [f"More time: a first line `# stepper: timeout=10m` or `timeout=none`, {span(most)} at most."]
+    return [f"More time: a first line `{comment} stepper: timeout=10m` or `timeout=none`, {span(most)} at most."]

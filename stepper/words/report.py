@@ -60,6 +60,7 @@ class Ended:
     unmet: str = ""  # in what it is false
     where: str = ""  # its kernel is, where that is elsewhere
     follows: str = ""  # what no longer follows after it: lines
+    comment: str = "#"  # what begins one in the notebook's language
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
     @property
@@ -120,7 +121,7 @@ TODO: {one_line(ended.step.title, 200) if ended.step else "(no step)"}
 Error Type: {name}
 Error Message: {message}
 Attempted Fixes: {retries}
-Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault)}"""
+Suggestion: {one_line(mend) or remedy.action(run.outcome, run.verdict, run.fault, ended.comment)}"""
 
 
 def question(ended: Ended) -> str:
@@ -148,7 +149,9 @@ def _standing(ended: Ended) -> str:
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
-        return f"{name}: failed; not a matter of another try."
+        outside = ended.run.fault and "EndedOutside" in ended.run.fault.mro
+        why = "nothing in its cell ended the kernel" if outside else "not a matter of another try"
+        return f"{name}: failed; {why}."
     left = max(0, ended.max_retries - ended.attempts)
     return f"{name}: failed; retries made {ended.attempts}, left {left} (of {ended.max_retries})."
 
@@ -179,6 +182,11 @@ def left_out(what: LeftOut) -> str:
     return f"left out of the notebook: {' and '.join(parts)}"
 
 
+def kernel_line(where: str) -> list[str]:
+    """Return the line on where a kernel is, if that is elsewhere."""
+    return [f"Kernel: {where.removeprefix('kernel ')}."] if where else []
+
+
 def _notes(ended: Ended) -> list[str]:
     return [f"Note: {one_line(note, NOTE_LIMIT).rstrip('.')}." for note in ended.notes]
 
@@ -191,17 +199,18 @@ def of_run(ended: Ended) -> Report:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += _notes(ended)
-    parts += [f"Kernel: {ended.where}."] if ended.where else []
+    parts += kernel_line(ended.where)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
         fault = run.fault
         parts += [f"Suggestion: {one_line(fault.suggestion)}"] * (fault.suggestion not in fault.evalue)
-        parts += remedy.more_time(run.outcome, ended.timeout, ended.most)
+        parts += remedy.more_time(run.outcome, ended.timeout, ended.most, ended.comment)
         parts += _failing_lines(fault, ended.cell.source, ended.origins)
         chain = [(how, name, said) for how, name, said in fault.chain if not said or said not in fault.evalue]
         parts += [f"{capital(how)} {one_line(name, 100)}: {one_line(said, 200)}" for how, name, said in chain[:3]]
         if len(clean(fault.evalue).strip().split("\n", 1)) > 1:
             parts.append("The whole message:\n" + quote(fault.evalue, 1200))
+        parts += _calls(fault)
         room = 1200
     about = "Doubt" if run.verdict is Verdict.FINE else "Note"
     parts += _unmet(ended)
@@ -230,9 +239,19 @@ def of_scratch(ended: Ended) -> str:
         parts = [f"stepper: eval FAILED after {took}: {': '.join(error_of(ended))}"]
         if fault is not None:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
-            parts += remedy.more_time(run.outcome, ended.timeout, ended.most)
-            parts += _failing_lines(fault, ended.cell.source, {})
+            parts += remedy.more_time(run.outcome, ended.timeout, ended.most, ended.comment)
+            parts += _failing_lines(fault, ended.cell.source, {}) + _calls(fault)
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT), *ended.seen]))
+
+
+def _calls(fault: Fault) -> list[str]:
+    """Return the traceback, as the kernel has it, of an error of which no helper tells: what it says besides it."""
+    if fault.mro or fault.frames:
+        return []
+    said = f"{fault.ename}: {fault.evalue}"
+    lines = [line for line in clean(fault.traceback).splitlines() if line.strip() not in (*said.splitlines(), said, "")]
+    lines = [line for line in lines if line.strip() != "Traceback:" and line.strip() not in said]
+    return ["Traceback:\n" + quote("\n".join(lines), 800)] if lines else []
 
 
 def bounded(text: str, limit: int = REPORT_LIMIT) -> str:
@@ -283,6 +302,12 @@ def not_run(reason: str, hint: str = "") -> Report:
         text += f"\nThe command that mends it: {one_line(hint)}"
     mend = f"; what mends it: {one_line(hint, 120)}" if hint else ""
     return Report(bounded(text), f"✗ cell not run: {one_line(reason, 160)}{mend}", ok=False)
+
+
+def unknown(reason: str, hint: str = "") -> Report:
+    """Return the report on a cell that was sent to its kernel, and of which no more is known now."""
+    text = f"stepper: {words(reason)}" + (f"\nThe command that tells how it stands: {one_line(hint)}" if hint else "")
+    return Report(bounded(text), f"… {one_line(reason, 200)}", ok=False)
 
 
 def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed code cells") -> Report:

@@ -50,7 +50,12 @@ class Lab:
     def ask(self, *command: str, check: bool = True) -> str:
         """Run one of SLURM's commands; return what it prints."""
         done = subprocess.run(
-            ["timeout", "20", *command], env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            ["timeout", "20", *command],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
         assert not check or done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout

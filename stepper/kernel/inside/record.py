@@ -15,7 +15,7 @@ from stepper.kernel.inside.base import shell
 LIMIT = 1 << 20  # bytes of messages
 DELIMITER = b"<IDS|MSG>"
 ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
-last: dict[str, Any] = {"id": b"", "messages": [], "head": 0, "size": 0, "lost": 0, "payload": []}
+last: dict[str, Any] = {"id": b"", "messages": [], "count": 0, "head": 0, "size": 0, "lost": 0, "payload": []}
 before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
 
 
@@ -40,11 +40,12 @@ def take(message: list[Any]) -> None:
     header, parent = bytes(parts[0]), bytes(parts[1])
     if b'"execute_input"' in header:
         request = parent.partition(b'"msg_id"')[2].split(b'"', 2)[1]  # as it stands in each parent's JSON
-        last.update(id=request, messages=[*before], head=0, size=0, lost=0, payload=[])
+        last.update(id=request, messages=[*before], count=len(before), head=0, size=0, lost=0, payload=[])
     elif b'"status"' in header:
         before[:] = [parts]
     if not last["id"] or last["id"] not in parent:
         return
+    last["count"] += 1  # whoever heard as many has heard all
     size, messages = 0 if always(parts) else sum(map(len, parts)), last["messages"]
     if size > LIMIT // 2:
         last["lost"] += size
@@ -72,5 +73,5 @@ def of(request: str) -> tuple[dict[str, Any] | None, list[bytes]]:
     if not request or request.encode() != last["id"]:
         return None, []
     counts = [len(parts) for parts in last["messages"]]
-    told = {name: last[name] for name in ("head", "lost", "payload")} | {"counts": counts}
+    told = {name: last[name] for name in ("count", "head", "lost", "payload")} | {"counts": counts}
     return told, [bytes(frame) for parts in last["messages"] for frame in parts]

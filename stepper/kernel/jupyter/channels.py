@@ -1,7 +1,8 @@
 """A kernel's channels through a server: one websocket for all, which comes back when it is cut.
 
-The session's id stays the same, so that the server sends what the kernel said meanwhile. What is to be sent waits
-until the socket is there. Messages are JSON, with buffers in Jupyter's older binary form, which all servers speak.
+The session's id stays the same, for the next daemon too, so that the server sends what the kernel said meanwhile. What
+is to be sent waits until the socket is there. Messages are the kernel's own bytes where the server knows that protocol
+(Jupyter Server 2), else JSON with buffers in Jupyter's older binary form, which all servers speak.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any
 
+from tornado.httpclient import HTTPClientError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
 from stepper.ground.errors import KernelError
-from stepper.kernel.jupyter.server import Server
-from stepper.kernel.messages import Message, loads
+from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.messages import Message, in_pieces, read
 
+PROTOCOL = "v1.kernel.websocket.jupyter.org"
 AGAIN_SECONDS = (0.05, 0.2, 0.5, 1.0)  # before each try to come back; the last one from then on
-PING_SECONDS = 10.0  # a line that says nothing for longer than that is cut
+PING_SECONDS = 10.0  # a line that says nothing for twice as long is cut
 LARGEST = 1 << 30  # bytes of a message
+HELD = 1000  # messages that nobody has taken: then no more are read, and the server waits
+COUNTED = 100  # requests of which it is known how many messages came
+PARTS = ("header", "parent_header", "metadata", "content")
 log = logging.getLogger("stepper")
 
 
@@ -36,27 +42,33 @@ class Inbox:
 
     def __init__(self) -> None:
         self.waiting: deque[Message] = deque()
-        self.came = asyncio.Event()
+        self.waits: asyncio.Future[None] | None = None
         self.unread = 0
 
     def put(self, message: Message) -> None:
         """Take a message that came."""
         self.waiting.append(message)
-        self.came.set()
+        self.leave()
 
     async def ready(self, seconds: float) -> bool:
-        """Wait until there is a message, at most `seconds`; return whether there is."""
-        if not self.waiting:
-            self.came.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.came.wait(), seconds)
-        else:
+        """Wait until there is a message, at most `seconds`; return whether there is. One waits at a time."""
+        if self.waiting:
             await asyncio.sleep(0)  # a flood must not keep others waiting
+            return True
+        loop = asyncio.get_running_loop()
+        self.waits = loop.create_future()  # wait_for would swallow that who waits is cancelled
+        timer = loop.call_later(seconds, self.leave)
+        try:
+            await self.waits
+        finally:
+            timer.cancel()
+            self.waits = None
         return bool(self.waiting)
 
     def leave(self) -> None:
         """Have whoever waits go on."""
-        self.came.set()
+        if self.waits is not None and not self.waits.done():
+            self.waits.set_result(None)
 
     def messages(self) -> Iterator[Message]:
         """Return the messages that are there."""
@@ -65,15 +77,18 @@ class Inbox:
 
 
 class WebsocketChannels:
-    """A kernel's channels. `restarted` is whether the server has put another kernel in its place."""
+    """A kernel's channels. `life` tells its process from one that the server puts in its place, '' where not known."""
 
-    def __init__(self, server: Server, kernel: str) -> None:
-        self.server, self.kernel, self.session = server, kernel, uuid.uuid4().hex
-        self.is_open = self.restarted = False
+    def __init__(self, server: Server, kernel: str, session: str, life: str = "") -> None:
+        self.server, self.kernel, self.session, self.life = server, kernel, session, life
+        self.is_open = False
+        self.lost = ""  # how it was lost, as far as the line tells
+        self.away = ""  # why nothing reaches it now
         self.cuts = 0  # a request that was under way then may be lost: what the kernel remembers tells
         self.iopub, self.shell = Inbox(), Inbox()
         self.inboxes = {"iopub": self.iopub, "shell": self.shell}
-        self.unsent: deque[str] = deque()
+        self.counts: dict[str, int] = {}
+        self.unsent: deque[tuple[str, Message]] = deque()
         self.line: WebSocketClientConnection | None = None
         self.work: asyncio.Task[None] | None = None
 
@@ -95,6 +110,10 @@ class WebsocketChannels:
             self.iopub.leave()
             self.shell.leave()
 
+    def came(self, request: str) -> int:
+        """Return how many messages of a request the kernel has published here."""
+        return self.counts.get(request, 0)
+
     def send(
         self,
         kind: str,
@@ -107,25 +126,24 @@ class WebsocketChannels:
         """Send a message, by the id `request` where the caller has one; return its id."""
         at, name = datetime.now(timezone.utc).isoformat(), request or uuid.uuid4().hex
         header = {"msg_id": name, "msg_type": kind, "username": "stepper", "session": self.session, "date": at, "version": "5.3"}  # fmt: skip # noqa: E501
-        message = {"channel": channel, "header": header, "parent_header": (parent or {}).get("header", parent or {}),
-                   "metadata": metadata or {}, "content": content, "buffers": []}  # fmt: skip
-        self.unsent.append(json.dumps(message))
+        message = {"header": header, "parent_header": (parent or {}).get("header", parent or {}),
+                   "metadata": metadata or {}, "content": content}  # fmt: skip
+        self.unsent.append((channel, message))
         self._flush()
         return name
-
-    def ask(self, kind: str, content: Message | None = None) -> None:
-        """Ask the kernel on the channel that is served while a cell runs."""
-        if self.is_open:
-            self.send(kind, content or {}, channel="control")
 
     def _flush(self) -> None:
         """Send what waits; what does not go waits on."""
         while self.line is not None and self.unsent:
+            channel, message = self.unsent[0]
             try:
-                self.line.write_message(self.unsent[0])
+                if self.line.selected_subprotocol == PROTOCOL:
+                    parts = [json.dumps(message[part]).encode() for part in PARTS]
+                    self.line.write_message(framed(channel, parts), binary=True)
+                else:
+                    self.line.write_message(json.dumps({"channel": channel, **message, "buffers": []}))
             except WebSocketClosedError:
-                self.line = None
-                return
+                return  # whoever reads from it brings it back
             self.unsent.popleft()
 
     async def _keep(self) -> None:
@@ -136,35 +154,99 @@ class WebsocketChannels:
                 url = f"ws{self.server.base.removeprefix('http')}/api/kernels/{self.kernel}/channels"
                 request = await self.server.made(f"{url}?session_id={self.session}")
                 self.line = await websocket_connect(
-                    request, max_message_size=LARGEST, ping_interval=PING_SECONDS / 2, ping_timeout=PING_SECONDS / 2
-                )
-                tries = 0
+                    request, max_message_size=LARGEST, ping_interval=PING_SECONDS, ping_timeout=PING_SECONDS,
+                    subprotocols=[PROTOCOL],
+                )  # fmt: skip
+                tries, self.away = 0, ""
                 self._flush()
                 await self._read(self.line)
-            except (OSError, KernelError, ValueError, WebSocketClosedError) as error:
-                log.info("the line to a kernel of %s: %s", self.server.host, type(error).__name__)
-            except Exception as error:  # tornado's own, such as an answer that is no websocket's
-                log.info("the line to a kernel of %s: %s", self.server.host, type(error).__name__)
-            self.cuts += self.line is not None
-            self.line = None
+            except HTTPClientError as error:
+                self.away = f"{self.server.name} answers {error.code}"
+                await self._refused(error.code)
+            except KernelError as error:
+                self.away = error.message
+            except Exception as error:
+                self.away = self.server.unreached(error)
+            if self.line is not None:
+                self.cuts += 1
+                self.line.close()
+                self.line, self.away = None, ""  # as a rule it is back at once
+            if tries < len(AGAIN_SECONDS):
+                log.info("the line to the kernel %s is cut%s", self.kernel, self.away and f": {self.away}")
             await asyncio.sleep(AGAIN_SECONDS[min(tries, len(AGAIN_SECONDS) - 1)])
             tries += 1
 
+    async def _refused(self, code: int) -> None:
+        """Ask why the server did not take the line: it may have the kernel no more, or refuse the token."""
+        try:
+            answer = await self.server.request(f"/api/kernels/{self.kernel}")
+            if answer.code in GONE:
+                self.lost = f"{self.server.name} has it no more"
+        except KernelError as error:
+            self.away = error.message
+        if code in (401, 403):
+            self.server.kept = ""  # it may be a new one by now
+
     async def _read(self, line: WebSocketClientConnection) -> None:
+        binary = line.selected_subprotocol == PROTOCOL
         while (data := await line.read_message()) is not None:
             _acknowledge(line)
-            message = parsed(data)
-            if message is None:
+            channel, messages = of_frames(data) if binary else of_json(data)
+            for message in messages:
+                self._take(channel, message)
+            if not messages:
                 self.iopub.unread += 1
-                continue
-            if message["msg_type"] == "status" and message["content"].get("execution_state") == "restarting":
-                self.restarted = True
-            if message["channel"] in self.inboxes:
-                self.inboxes[message["channel"]].put(message)
+                log.warning("a message of the kernel %s could not be read: %d bytes", self.kernel, len(data))
+            while len(self.iopub.waiting) > HELD and self.is_open:
+                await asyncio.sleep(0.02)
+
+    def _take(self, channel: str, message: Message) -> None:
+        kind, content, session = message["msg_type"], message["content"], message["header"].get("session")
+        if kind == "kernel_info_reply" and content.get("implementation") == "ipython":
+            self.life = self.life or str(session)
+        if kind == "status" and content.get("execution_state") in ("restarting", "dead"):
+            self.lost = self.lost or "its process died, and the server has started another"
+        elif kind == "status" and self.life and session not in (self.life, self.session):
+            self.lost = self.lost or "the server has started another in its place"
+        whose = message["parent_header"].get("session") or self.session
+        if self.lost or whose != self.session:
+            return  # what the next one says, or what another client asked for, belongs to no cell of ours
+        if kind == "stream" and self.life and session == self.session:
+            self.cuts += 1  # the server's own word, that it leaves out what is too much for it
+        elif channel == "iopub":
+            request = message["parent_header"].get("msg_id")
+            self.counts[request] = self.counts.pop(request, 0) + 1
+            if len(self.counts) > COUNTED:
+                del self.counts[next(iter(self.counts))]
+        if channel in self.inboxes:
+            self.inboxes[channel].put(message)
 
 
-def parsed(data: str | bytes) -> Message | None:
-    """Return a message as the server sends it, None where it says nothing."""
+def framed(channel: str, parts: list[bytes]) -> bytes:
+    """Return a message's parts as that protocol has them: how many offsets, the offsets, the channel, the parts."""
+    frames = [channel.encode(), *parts]
+    places = [8 * (len(frames) + 2)]
+    for frame in frames:
+        places.append(places[-1] + len(frame))
+    return b"".join([struct.pack(f"<{len(places) + 1}Q", len(places), *places), *frames])
+
+
+def of_frames(data: str | bytes) -> tuple[str, list[Message]]:
+    """Return a message as that protocol has it, in pieces where it is large; none where it says nothing."""
+    try:
+        assert isinstance(data, bytes)
+        (count,) = struct.unpack_from("<Q", data)
+        places = struct.unpack_from(f"<{count}Q", data, 8)
+        channel, *parts = [data[begin:end] for begin, end in pairwise(places)]
+        message = read(parts)
+        right = message is not None and all(isinstance(message[part], dict) for part in ("header", "parent_header"))
+        return channel.decode(), [*in_pieces(message, parts)] if message is not None and right else []
+    except (ValueError, AssertionError, struct.error, MemoryError, OverflowError):
+        return "", []
+
+
+def of_json(data: str | bytes) -> tuple[str, list[Message]]:
+    """Return a message in the older form: JSON, before its buffers where it has any."""
     try:
         buffers: list[bytes] = []
         if isinstance(data, bytes):
@@ -173,18 +255,18 @@ def parsed(data: str | bytes) -> Message | None:
             first, *buffers = [data[begin:end] for begin, end in pairwise(places)]
         else:
             first = data.encode()
-        told: dict[str, Any] = loads(first)
-        header, content = told["header"], told["content"]
-        if not (isinstance(header, dict) and isinstance(content, dict)):
-            return None
+        told: dict[str, Any] = json.loads(first)
+        header, parent, content = told["header"], told.get("parent_header") or {}, told["content"]
+        if not (isinstance(header, dict) and isinstance(parent, dict) and isinstance(content, dict)):
+            return "", []
         size = len(first) + sum(map(len, buffers))
-        return {"channel": str(told.get("channel")), "header": header, "msg_type": str(header["msg_type"]),
-                "parent_header": told.get("parent_header") or {}, "content": content, "buffers": buffers, "size": size}  # fmt: skip # noqa: E501
+        return str(told.get("channel")), [{"header": header, "msg_type": str(header["msg_type"]),
+                "parent_header": parent, "content": content, "buffers": buffers, "size": size}]  # fmt: skip
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
-        return None
+        return "", []
 
 
 def _acknowledge(line: WebSocketClientConnection) -> None:
     """Have what came acknowledged at once: the server waits for that with the next small piece, 40 ms each."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError):  # it may be closed; other systems have no such option
         line.protocol.stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # type: ignore[union-attr]

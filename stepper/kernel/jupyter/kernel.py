@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -17,38 +18,46 @@ from stepper.policy.model import Death
 from stepper.session.ports import About
 
 LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
-TRIES = 3  # to end it: right after a restart a server's first answer is an error of its own
+ANSWER_SECONDS = 5.0  # for the answer, which others wait for
+TRIES, AGAIN_SECONDS = 3, 0.2  # to end it: right after a restart a server's first answer is an error of its own
 log = logging.getLogger("stepper")
 
 
 class JupyterProcess:
-    """A kernel of a server's; `told` is its record."""
+    """A kernel of a server's; `told` is its record. A line that is cut, a server that is away: these are no death."""
 
     stack = ""
 
     def __init__(self, told: Mapping[str, Any], server: Server, record: str) -> None:
         self.id, self.server, self.record = str(told["kernel"]), server, record
         self.is_ours = not server.where.kernel_id
-        self.channels = WebsocketChannels(server, self.id)
+        self.channels = WebsocketChannels(server, self.id, str(told["session"]), str(told.get("life", "")))
         self.ended: Death | None = None
         self.left = False  # whether it may live on
-        self.looked_at = 0.0
-        self.log = f"{server.host}: its own log"
+        self.looked_at = time.monotonic()
+        self.log = f"the log of {server.name}"
+        self.away_at_first = ""
 
     @property
     def cuts(self) -> int:
         """How often the line was cut."""
         return self.channels.cuts
 
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        why = self.channels.away or (not self.channels.is_open and self.away_at_first)
+        return f"the link is down ({why})" if why else ""
+
     def about(self) -> About:
-        """Return what it is: its kernelspec, with the server's name."""
-        why = (
-            f"on {self.server.host} stepper watches no memory and sees no line that runs: the server's own limits hold"
-        )
-        return About(f"{self.server.where.kernel} ({self.server.host})", without=why)
+        """Return what it is: its kernelspec, and on which server."""
+        name = self.server.name
+        why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
+        where = f"kernel {self.id[:6]} on {name}"
+        return About(f"{self.server.where.kernel} ({name})", without=why, where=where, trouble=self.away)
 
     async def interrupt(self) -> None:
-        """Interrupt it: the server does that."""
+        """Interrupt it: the server knows how."""
         with contextlib.suppress(KernelError):
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 
@@ -57,25 +66,30 @@ class JupyterProcess:
         if self.is_ours:
             self.left = True
             for _ in range(TRIES):
-                with contextlib.suppress(KernelError):
-                    answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
-                    if answer.code < 300 or answer.code in GONE:
-                        self.left = False
-                        break
+                try:
+                    code = (await self.server.request(f"/api/kernels/{self.id}", "DELETE")).code
+                except KernelError:
+                    break
+                if code < 300 or code in GONE:
+                    self.left = False
+                    break
+                await asyncio.sleep(AGAIN_SECONDS)
             if self.left:
-                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.host)
+                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.name)
         self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""
         now = time.monotonic()
-        if self.ended is None and self.channels.restarted:
-            self.ended = Death("its process died, and the server has started another")
-        if self.ended is None and now > self.looked_at + LOOK_SECONDS:
-            self.looked_at = now
-            with contextlib.suppress(KernelError):
-                if (await self.server.request(f"/api/kernels/{self.id}")).code in GONE:
-                    self.ended = Death(f"{self.server.host} has it no more")
+        if self.ended is None and not self.channels.away and now > self.looked_at + LOOK_SECONDS:
+            self.looked_at, self.away_at_first = now, ""
+            try:
+                if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
+                    self.channels.lost = self.channels.lost or f"{self.server.name} has it no more"
+            except KernelError as error:
+                self.away_at_first = error.message
+        if self.ended is None and self.channels.lost:
+            self.ended = Death(self.channels.lost)
         return self.ended
 
     async def sample(self) -> str:
@@ -96,7 +110,7 @@ class JupyterProcess:
 
     def usage(self) -> Usage:
         """Nothing is measured there: the server's own limits hold."""
-        return Usage(1, 0, self.server.host)
+        return Usage(1, 0, self.server.name)
 
     def rest(self) -> None:
         """Nothing is to be forgotten."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+import logging
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
-from stepper.kernel.jupyter.kernel import JupyterProcess
-from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel import records
+from stepper.kernel.jupyter.kernel import LOOK_SECONDS, JupyterProcess
+from stepper.kernel.jupyter.server import GONE, NoAnswerError, Server
 from stepper.kernel.live import LiveKernel
 from stepper.policy import kernels
 from stepper.policy.kernels import SPEC, Jupyter, Place
@@ -19,6 +21,7 @@ from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
+log = logging.getLogger("stepper")
 
 
 class JupyterKernels:
@@ -26,63 +29,103 @@ class JupyterKernels:
 
     queued: Queued | None = None  # it waits in no queue
 
-    def __init__(self, record: str, runtime: str, parts: Mapping[str, str] = {}) -> None:  # only read
-        self.record, self.parts = record, parts
+    def __init__(
+        self, record: str, runtime: str, parts: Mapping[str, str], environ: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self.record, self.parts, self.environ = record, parts, environ
 
     async def start(self, place: KernelPlace) -> LiveKernel:
         """Have a kernel started, or take the one that is named; return it when it is ready. Raise KernelError."""
         assert place.at is not None and isinstance(place.at.where, Jupyter)
-        await self.withdraw()
-        where, server = place.at.where, Server(place.at.where, place.environ)
-        if where.kernel_id:
-            answer = await server.request(f"/api/kernels/{where.kernel_id}")
-            if answer.code in GONE:
-                raise KernelError(f"{server.host} has no kernel {where.kernel_id}")
-        else:
-            asked: dict[str, Any] = {"name": where.kernel, **({"env": dict(where.env)} if where.env else {})}
-            answer = await server.request("/api/kernels", "POST", asked)
-        if answer.code >= 300 or not isinstance(answer.body, dict) or not SPEC.fullmatch(str(answer.body.get("id"))):
-            raise KernelError(f"{server.host} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}")
-        told = {"kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition),
-                "kernel": answer.body["id"]}  # fmt: skip
         try:
-            private.replace(self.record, json.dumps(told).encode())
-            kernel = LiveKernel(JupyterProcess(told, server, self.record), self.parts)
-        except OSError as error:
-            await JupyterProcess(told, server, self.record).kill()
-            raise KernelError(f"the kernel's record can't be written: {error.strerror}") from error
+            await self.withdraw()
+        except KernelError as error:  # where it is this server, what follows fails, too
+            log.warning("%s", error.message)
+        server, told = Server(place.at.where, lambda: {**self.environ(), **place.environ}), {
+            "kind": "jupyter", "name": place.at.name, "definition": dict(place.at.definition),
+            "kernel": str(uuid.uuid4()) if place.at.where.env else "", "session": uuid.uuid4().hex,
+        }  # fmt: skip
+        self._keep(told)  # before it is asked for: what the answer does not reach is found by its name
         try:
+            told["kernel"] = await self._asked(server, told)
+        except NoAnswerError:
+            raise
+        except KernelError:
+            private.remove(self.record)
+            raise
+        process = JupyterProcess(told, server, self.record)
+        kernel = LiveKernel(process, self.parts)
+        try:
+            self._keep(told)
             await kernel.connect(START_SECONDS)
+            self._keep({**told, "life": process.channels.life})
         except BaseException:
             await kernel.shutdown()
             raise
         return kernel
 
+    async def _asked(self, server: Server, told: Mapping[str, Any]) -> str:
+        """Return the id of the kernel that a server has, or starts; raise KernelError.
+
+        It is found again by the name of its session, or by an id of ours where an Enterprise Gateway is to take that.
+        """
+        where = server.where
+        if where.kernel_id:
+            answer = await server.request(f"/api/kernels/{where.kernel_id}")
+            if answer.code in GONE:
+                raise KernelError(f"{server.name} has no kernel {where.kernel_id}")
+        elif where.env:  # sessions take none
+            asked = {"name": where.kernel, "env": {**where.env, "KERNEL_ID": told["kernel"]}}
+            answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
+        else:
+            name = f"stepper-{told['session'][:12]}"
+            asked = {"path": name, "name": name, "type": "notebook", "kernel": {"name": where.kernel}}
+            answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
+        body = answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
+        found = (body.get("kernel") or body).get("id")
+        if not SPEC.fullmatch(str(found)) or found is None:
+            known = await specs(server)
+            if known and where.kernel not in known:
+                why = f"{server.name} has no kernelspec {where.kernel!r} ({', '.join(known)})"
+                raise KernelError(why, "`kernel:` of the place names one of them")
+            raise KernelError(f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}")
+        return str(found)
+
+    def _keep(self, told: Mapping[str, Any]) -> None:
+        try:
+            records.write(self.record, told)
+        except OSError as error:
+            raise KernelError(f"the kernel's record can't be written: {error.strerror}", "df -h .stepper") from error
+
     async def withdraw(self) -> None:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
         process = self._recorded()
         if process is not None:
+            if not process.id:  # the server returns it by its name, where it must be by starting it
+                process.id = await self._asked(process.server, {"session": process.channels.session})
             await process.kill()
             if process.left:
-                raise KernelError(f"{process.server.host} does not end the kernel {process.id}")
+                raise KernelError(f"{process.server.name} does not end the kernel {process.id}: it may live on")
             process.forget()
 
     def _recorded(self) -> JupyterProcess | None:
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "jupyter" or not SPEC.fullmatch(told["kernel"]):
+            names = (told["kernel"] or "-", told["session"])
+            if told.get("kind") != "jupyter" or not all(map(SPEC.fullmatch, names)):
                 return None
             place = kernels.read({told["name"]: told["definition"]})[told["name"]]
             assert isinstance(place.where, Jupyter)  # its definition names that kind
-            return JupyterProcess(told, Server(place.where, os.environ), self.record)
+            return JupyterProcess(told, Server(place.where, self.environ), self.record)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
         process = self._recorded()
-        if process is None:
+        if process is None or not process.id:
             return None
+        process.looked_at = -LOOK_SECONDS
         kernel = LiveKernel(process, self.parts)
         death = await kernel.death()
         if death is not None:
@@ -90,10 +133,15 @@ class JupyterKernels:
         return death or kernel
 
 
+async def specs(server: Server) -> list[str]:
+    """Return the names of a server's kernelspecs; raise KernelError."""
+    answer = await server.request("/api/kernelspecs")
+    found = answer.body.get("kernelspecs") if isinstance(answer.body, dict) else None
+    return [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
+
+
 async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
     """Return the kernelspecs of a server; raise KernelError where it can't be reached."""
     assert isinstance(place.where, Jupyter)
-    answer = await Server(place.where, environ).request("/api/kernelspecs")
-    found = answer.body.get("kernelspecs") if isinstance(answer.body, dict) else None
-    specs = [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
-    return [f"kernelspecs: {', '.join(specs)}"] if specs else []
+    found = await specs(Server(place.where, lambda: environ))
+    return [f"kernelspecs: {', '.join(found)}"] if found else []

@@ -1,7 +1,7 @@
 """A Jupyter server as one asks it over HTTP: a kernel started, looked at, interrupted, ended. Nothing secret is told.
 
-The token is looked up anew for each request, where the configuration says it is: it is in no record, no log and no
-message, and a hub may change it.
+The token is looked up where the configuration says it is, and again when the server refuses it: a hub may change it. It
+is in no record, no log and no message.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ import shlex
 import ssl
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from tornado.httpclient import HTTPRequest, HTTPResponse
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.httputil import HTTPHeaders
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
-from stepper.policy.kernels import Jupyter
+from stepper.policy.kernels import TOKENS, Jupyter
 
-SECONDS = 30.0  # for a request; a gateway's cluster starts a kernel in that time, or says so
+SECONDS = 10.0  # for an answer
 COMMAND_SECONDS = 10.0  # for the command that tells the token
 GONE = (404, 410)
+HUB = "a hub's own address is not that of a server: `url:` is to end in /user/NAME/"
+
+
+class NoAnswerError(KernelError):
+    """Nobody knows what became of the request."""
 
 
 class Answer:
@@ -35,14 +40,15 @@ class Answer:
 
     def __init__(self, response: HTTPResponse) -> None:
         self.code = response.code
+        self.to = urlsplit(response.headers.get("Location", "")).path  # without what may be secret
         self.body: Any = None
-        text = response.body.decode("utf-8", "replace") if response.body else ""
-        self.is_json = "json" in response.headers.get("Content-Type", "")
-        if self.is_json:
+        self.is_json = False
+        if "json" in response.headers.get("Content-Type", ""):
             try:
-                self.body = json.loads(text)
+                self.body = json.loads(response.body or b"")
+                self.is_json = True
             except ValueError:
-                self.is_json = False
+                pass
 
     @property
     def why(self) -> str:
@@ -52,69 +58,100 @@ class Answer:
 
 
 class Server:
-    """One server; `environ` holds the token's variable, where that is what names it."""
+    """One server; `environ` returns what holds the token's variable, where that is what names it."""
 
-    def __init__(self, where: Jupyter, environ: Mapping[str, str]) -> None:
+    def __init__(self, where: Jupyter, environ: Callable[[], Mapping[str, str]]) -> None:
         self.where, self.environ = where, environ
         self.base = where.url.rstrip("/")
         self.client = SimpleAsyncHTTPClient(force_instance=True)
+        self.kept = ""  # the token, until it is refused
 
     @property
-    def host(self) -> str:
+    def name(self) -> str:
         """How messages name it."""
         parts = urlsplit(self.base)
-        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}/"
 
-    async def request(self, path: str, method: str = "GET", body: object = None) -> Answer:
-        """Ask, and return what it says; raise KernelError where it can't be reached, or refuses the token."""
-        given = None if method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
-        request = await self.made(f"{self.base}{path}", method, given)
-        try:
-            answer = Answer(await self.client.fetch(request, raise_error=False))
-        except ssl.SSLError as error:
-            why = f"{self.host}: TLS was refused: {one_line(str(error.reason or error), 200)}"
-            raise KernelError(why, "`ca_file:` names the certificate of its authority") from None
-        except (OSError, ValueError) as error:
-            raise KernelError(f"{self.host} can't be reached: {one_line(str(error), 200)}") from None
-        self.check(answer)
+    async def request(self, path: str, method: str = "GET", body: object = None, seconds: float = SECONDS) -> Answer:
+        """Ask, and return what it says; raise KernelError where it can't be reached, or does not take the request."""
+        answer = await self._asked(path, method, body, seconds)
+        if answer.code in (401, 403) and self.kept:
+            self.kept = ""
+            answer = await self._asked(path, method, body, seconds)
+        await self._check(answer)
         return answer
 
-    async def made(self, url: str, method: str = "GET", body: str | None = None) -> HTTPRequest:
-        """Return a request with all that this server asks of one."""
+    async def _asked(self, path: str, method: str = "GET", body: object = None, seconds: float = SECONDS) -> Answer:
+        given = None if method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
+        request = await self.made(f"{self.base}{path}", method, given, seconds)
+        try:
+            return Answer(await self.client.fetch(request, raise_error=False))
+        except (OSError, ValueError, HTTPClientError) as error:
+            mend = "`ca_file:` names the certificate of its authority" if isinstance(error, ssl.SSLError) else ""
+            kind = NoAnswerError if isinstance(error, HTTPClientError) else KernelError
+            raise kind(self.unreached(error), mend or f"curl -I {shlex.quote(self.base + '/api')}") from None
+
+    async def made(
+        self, url: str, method: str = "GET", body: str | None = None, seconds: float = SECONDS
+    ) -> HTTPRequest:
+        """Return a request with all that this server asks of one; raise KernelError."""
         headers = HTTPHeaders({"Content-Type": "application/json", **self.where.headers})
-        if token := await self.token():
+        if token := await self._token():
             headers["Authorization"] = f"token {token}"
         ca = os.path.expanduser(self.where.ca_file) or None
+        if ca and not os.path.isfile(ca):
+            raise KernelError(f"there is no file {ca}, which `ca_file:` names", f"ls -l {shlex.quote(ca)}")
         return HTTPRequest(
-            url, method, headers, body, connect_timeout=SECONDS, request_timeout=SECONDS, ca_certs=ca,
-            follow_redirects=False,  # to a page that asks who one is, where the token is not right
+            url, method, headers, body, connect_timeout=SECONDS, request_timeout=seconds, ca_certs=ca,
+            follow_redirects=False,  # to a page that asks who one is
         )  # fmt: skip
 
-    def check(self, answer: Answer) -> None:
-        """Raise KernelError where the server did not take the request for what it is."""
-        where = next((key for key in ("token_env", "token_file", "token_command") if getattr(self.where, key)), "")
-        if answer.code == 401 or (300 <= answer.code < 400):
-            told = f"the token that `{where}` names" if where else "a request without a token (`token_env:` names one)"
-            raise KernelError(f"{self.host} refuses {told} ({answer.code})")
-        if answer.code == 403:
-            hint = "an Enterprise Gateway wants `env: {KERNEL_USERNAME: …}`"
-            why = answer.why and f": {answer.why}"
-            raise KernelError(f"{self.host} does not allow this to who holds that token (403){why}", hint)
-        if answer.code not in GONE and answer.code < 500 and answer.code != 204 and not answer.is_json:
-            raise KernelError(f"{self.host} answers, but is no Jupyter server: it sends no JSON ({answer.code})")
-        if answer.code == 599:
-            raise KernelError(f"{self.host} did not answer within {SECONDS:.0f} s")
+    def unreached(self, error: Exception) -> str:
+        """Return why it can't be reached."""
+        if isinstance(error, ssl.SSLError):
+            return f"{self.name}: TLS was refused: {one_line(str(error), 200)}"
+        return f"{self.name} can't be reached: {one_line(str(error), 200) or type(error).__name__}"
 
-    async def token(self) -> str:
-        """Return the token; '' where none is named. Raise KernelError where it is not there."""
+    async def _check(self, answer: Answer) -> None:
+        """Raise KernelError where the server did not take the request for what it is."""
+        where = next((key for key in TOKENS if getattr(self.where, key)), "")
+        told = f"the token that `{where}` names" if where else "a request without a token"
+        mend = f"export {self.where.token_env}=…" if self.where.token_env else "" if where else "`token_env:` names one"
+        if answer.code == 401:
+            raise KernelError(f"{self.name} refuses {told} (401)", mend)
+        if answer.code == 403:
+            known = (await self._asked("/api/me")).code  # a server says 403 of a token that it does not know, too
+            if known in (401, 403):
+                raise KernelError(f"{self.name} refuses {told} (403)", mend)
+            whose = "the owner of " + told if known == 200 else "whoever asks"
+            why = answer.why and f": {answer.why}"
+            hint = "" if known == 200 else "an Enterprise Gateway wants `env: {KERNEL_USERNAME: …}`"
+            raise KernelError(f"{self.name} does not allow this to {whose} (403){why}", hint)
+        if 300 <= answer.code < 400:
+            raise KernelError(
+                f"{self.name} sends to {answer.to or 'another page'} ({answer.code}): {told} is refused", HUB
+            )
+        if answer.code < 500 and answer.code != 204 and not answer.is_json:
+            raise KernelError(f"{self.name} answers, but is no Jupyter server: it sends no JSON ({answer.code})", HUB)
+        if answer.code in (502, 503, 504):
+            raise KernelError(f"{self.name} is away ({answer.code}){answer.why and ': '}{answer.why}")
+
+    async def _token(self) -> str:
+        """Return the token; '' where none is named. Raise KernelError where it is not there, or is none."""
         where = self.where
-        if where.token_env:
-            if not (token := self.environ.get(where.token_env, "")):
-                raise KernelError(f"the variable {where.token_env}, which is to hold a token, is not set")
-            return token
-        if where.token_file:
-            return await asyncio.to_thread(_of_file, os.path.expanduser(where.token_file))
-        return await asyncio.to_thread(_of_command, where.token_command) if where.token_command else ""
+        if not self.kept and where.token_env:
+            if not (found := self.environ().get(where.token_env, "")):
+                why = f"the variable {where.token_env}, which is to hold a token, is not set"
+                raise KernelError(why, f"export {where.token_env}=…")
+            self.kept = found.strip()
+        elif not self.kept and where.token_file:
+            self.kept = await asyncio.to_thread(_of_file, os.path.expanduser(where.token_file))
+        elif not self.kept and where.token_command:
+            self.kept = await asyncio.to_thread(_of_command, where.token_command)
+        if not (self.kept.isascii() and self.kept.isprintable()):  # a header's text is told where it is none
+            self.kept = ""
+            raise KernelError("what is named as a token is none: it has several lines, or characters that none has")
+        return self.kept
 
 
 def _of_file(path: str) -> str:
@@ -123,17 +160,33 @@ def _of_file(path: str) -> str:
             about = os.fstat(stream.fileno())
             if stat.S_IMODE(about.st_mode) & 0o077:
                 raise KernelError(f"{path} holds a token, and others can read it", f"chmod 600 {shlex.quote(path)}")
-            return stream.read(10_000).strip()
+            found = stream.read(10_000).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise KernelError(f"{path}, which is to hold a token, can't be read: {error}") from error
+        why = getattr(error, "strerror", "") or type(error).__name__
+        raise KernelError(f"{path}, which is to hold a token, can't be read: {why}", f"ls -l {path}") from None
+    if not found:
+        raise KernelError(f"{path}, which is to hold a token, is empty", f"ls -l {path}")
+    return found
 
 
 def _of_command(command: str) -> str:
+    told = "the command that is to tell a token"
     try:
         done = subprocess.run(
-            shlex.split(command), capture_output=True, text=True, timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL,
-            check=True,
-        )  # fmt: skip
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise KernelError(f"the command that is to tell a token failed: {type(error).__name__}", command) from None
+            shlex.split(command),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise KernelError(f"{told} did not end within {COMMAND_SECONDS:.0f} s", command) from None
+    except (OSError, ValueError) as error:
+        raise KernelError(
+            f"{told} can't be run: {getattr(error, 'strerror', '') or 'it is no text'}", command
+        ) from None
+    if done.returncode or not done.stdout.strip():
+        how = f"failed with {done.returncode}" if done.returncode else "printed nothing"
+        raise KernelError(f"{told} {how}", command)
     return done.stdout.strip()

@@ -51,7 +51,7 @@ class LocalProcess:
         self.channels = Channels(told["connection"])
         self.oom_kills = OomKills(identity.pid)
         self.ended: Death | None = None
-        self.cuts = 0
+        self.cuts, self.away = 0, ""
 
     def about(self) -> About:
         """Return what it is: its interpreter and its process."""

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,15 +16,21 @@ from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.policy.kernels import Slurm
 
-DEFAULT_TIME = "8:00:00"  # no job is to outlive everybody that knows of it
+MINUTES = 480  # no job is to outlive everybody that knows of it
 
 # ipykernel's launcher, taken from the interpreter's own places and not from the folder in which cells run.
 START = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); import runpy;"
     " runpy.run_module('ipykernel_launcher', run_name='__main__', alter_sys=True)"
 )
+# `module` is a function of login shells, which a job has where it was exported.
+MODULES = """\
+if ! type module >/dev/null 2>&1; then
+  for file in /etc/profile.d/*lmod*.sh /etc/profile.d/*modules*.sh; do [ -r "$file" ] && . "$file"; done
+fi
+"""
 # srun in a session of its own, which nobody waits for: it, and the step with it, outlives the daemon.
-DETACHED = 'out=$1; shift; { "$@"; echo "srun ended with $?" >"$out.ended"; } >"$out" 2>&1 </dev/null &'
+DETACHED = 'out=$1; shift; { "$@"; [ -e "$out" ] && : >"$out.ended"; } >"$out" 2>&1 </dev/null &'
 
 
 def folder(where: Slurm, record: str) -> str:
@@ -60,16 +66,18 @@ def script(where: Slurm, python: str, file: Path, cwd: str) -> str:
     address = "loopback" if where.via else where.address
     kernel = [python, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", str(file)]
     command = shlex.join([python, f"{file}.py", str(file), address, *kernel])
-    return f"#!/bin/sh\n{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
+    modules = MODULES if "module" in where.setup else ""
+    return f"#!/bin/bash\n{modules}{where.setup}\ncd {shlex.quote(cwd)} || exit\nexec {command}\n"
 
 
-def flags(where: Slurm, name: str, file: Path) -> list[str]:
-    """Return sbatch's flags."""
+def flags(where: Slurm, name: str, file: Path, longest: float | None) -> list[str]:
+    """Return sbatch's flags; `longest` is for how many seconds the partition takes a job."""
+    usual = MINUTES if longest is None else min(MINUTES, int(longest // 60))
     asked = {"partition": where.partition, "account": where.account, "mem": where.mem, "gres": where.gres,
-             "cpus-per-task": where.cpus, "time": where.time or DEFAULT_TIME}  # fmt: skip
+             "cpus-per-task": where.cpus, "time": where.time or usual}  # fmt: skip
     return [
         f"--job-name={name}", f"--output={file.with_suffix('.out')}",
-        "--no-requeue", "--ntasks=1", "--nodes=1",
+        "--no-requeue", "--export=ALL", "--ntasks=1", "--nodes=1",
         *(f"--{key}={value}" for key, value in asked.items() if value), *where.extra,
     ]  # fmt: skip
 
@@ -78,9 +86,15 @@ def step(where: Slurm, name: str, file: Path) -> Sequence[str]:
     """Return what starts a step in the allocation that the person holds, and does not wait for it."""
     srun = [
         "srun", f"--jobid={where.jobid}", "--overlap", f"--job-name={name}", "--ntasks=1", "--nodes=1", "--mpi=none",
-        "--cpu-bind=none", *where.extra, "sh", f"{file}.sh",
+        "--cpu-bind=none", *where.extra, "bash", f"{file}.sh",
     ]  # fmt: skip
     return ["setsid", "sh", "-c", DETACHED, "sh", str(file.with_suffix(".out")), *srun]
+
+
+def outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what tells srun of another job, in which stepper itself may run."""
+    theirs = ("SLURM_", "SLURMD_")
+    return {name: told for name, told in environ.items() if name == "SLURM_CONF" or not name.startswith(theirs)}
 
 
 def words(file: Path, most: int) -> str:

@@ -27,7 +27,7 @@ AT_ONCE_SECONDS = 0.2  # a look takes some 20 ms: so long is it waited for
 SLOW_SECONDS = 3.0  # a look that takes longer says that the controller does not answer
 FENCE_SECONDS = 2.0  # for a kernel that SLURM gave up to say that it ends
 TAIL, STDERR_CHARACTERS = 8000, 2000
-# What slurmstepd writes before the controller says it: COMPLETING is no name for an end.
+# What slurmstepd writes, before the controller says it and after that forgot: COMPLETING is no name for an end.
 CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*")
 WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 log = logging.getLogger("stepper")
@@ -47,13 +47,18 @@ class SlurmProcess:
         self.ended: Death | None = None
         self.told, self.left = told, False  # whether it may live on
         self.seen, self.trouble = seen, ""
-        self.seen_at = self.asked_at = time.monotonic()
+        self.seen_at, self.asked_at = time.monotonic(), time.monotonic() if seen else float("-inf")
         self.looking: asyncio.Task[None] | None = None
 
     @property
     def cuts(self) -> int:
         """How often the line to it was cut, and is back."""
         return self.link.cuts if self.link else 0
+
+    @property
+    def away(self) -> str:
+        """Why nothing reaches it now; '' where it can be reached."""
+        return "the link is down" if self.link and self.link.ports and not self.link.is_up else ""
 
     def about(self) -> About:
         """Return what it is: its interpreter, with the job and its node."""
@@ -62,6 +67,10 @@ class SlurmProcess:
         if not self.encrypted:
             why += "; its messages are signed, and not encrypted: ipykernel there does not know CurveZMQ"
         left, trouble, now = self.seen.left if self.seen else None, self.trouble, time.monotonic()
+        if self.seen is not None and self.seen.waits:
+            trouble = f"its job is {self.seen.state}, {self.seen.reason}"
+        if self.link is not None and not self.link.is_up:
+            trouble = f"the line to {self.node} is down"
         if self.looking is not None and not self.looking.done() and now > self.asked_at + SLOW_SECONDS:
             trouble = f"{queue.SILENT}: the job's state is not known"
         return About(
@@ -74,25 +83,29 @@ class SlurmProcess:
         self.channels.ask("interrupt_request")
 
     async def kill(self) -> None:
-        """End its job; where the controller does not answer its record says that it is to end."""
-        over = self.seen is not None and not (self.seen.lives or self.seen.waits)
-        if not over and not await self.queue.cancel(self.name, self.job * self.step):
+        """End its job, and the kernel itself where SLURM can't; else its record says that it is to end."""
+        state = self.seen.state if self.seen else queue.WAITING[0]
+        if state == "NODE_FAIL":
+            await self._fence()
+        going_on = state in (*queue.WAITING, *queue.LIVING)
+        heard = not going_on or await self.queue.cancel(self.name, self.job * self.step)
+        if not (heard or await self._fence()):
             log.warning("job %d may go on: SLURM's controller does not answer", self.job)
             records.write(self.record, {**self.told, "ending": True})
             self.left = True
         self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
         if self.link is not None:
-            await self.link.close()
+            self.link.close()
 
-    async def death(self) -> Death | None:
-        """Return how it ended, or None while it lives, or nobody can know. No answer is waited for."""
+    async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
+        """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
         if self.link is not None:
-            await self.link.keep()
+            self.link.keep()
         beats = self.channels.is_open and self.channels.beats()
         due = time.monotonic() > self.asked_at + (POLL_SECONDS if beats else SILENT_SECONDS)
         if self.ended is None and self.looking is None and due:
             self.looking = asyncio.create_task(self.look())
-            await asyncio.wait({self.looking}, timeout=AT_ONCE_SECONDS)
+            await asyncio.wait({self.looking}, timeout=seconds)
         if self.looking is not None and self.looking.done():
             self.looking.result()
             self.looking = None
@@ -104,8 +117,8 @@ class SlurmProcess:
         try:
             seen = await (self.queue.look_in if self.step else self.queue.look)(self.job, self.name)
             self.trouble = "" if seen else f"{queue.SILENT}: the job's state is not known"
-        except KernelError as error:
-            seen, self.trouble = None, f"the job's state is not known: {error.message}"
+        except (KernelError, OSError) as error:
+            seen, self.trouble = None, f"the job's state is not known: {getattr(error, 'message', error)}"
         self.asked_at = time.monotonic()
         if seen is None:
             return
@@ -113,33 +126,34 @@ class SlurmProcess:
         if seen.state == queue.GONE and beats:  # the controller lost what it knew, or another one answers
             self.trouble = f"SLURM knows nothing of job {self.job}, whose kernel answers: its state is not known"
             return
-        ending = seen.state == "COMPLETING" and not beats and self.seen is not None and self.seen.state == seen.state
+        again = self.seen is not None and self.seen.state == seen.state
+        ending = seen.state == "COMPLETING" and not beats and (again or bool(CANCELLED.search(self.last_words())))
         self.seen, self.seen_at = seen, self.asked_at
         if ending or not (seen.lives or seen.waits):
-            if seen.state == "NODE_FAIL":
-                await self._fence()
             self.ended = self._end(seen.state)
 
-    async def _fence(self) -> None:
-        """End a kernel whose node SLURM gave up, and which may answer still: no cell reaches it any more."""
-        self.channels.open()
-        control = self.channels.client.control_channel
-        self.channels.ask("interrupt_request")
-        self.channels.ask("shutdown_request", {"restart": False})
+    async def _fence(self) -> bool:
+        """End a kernel that SLURM does not end, and which may answer still; return whether it did."""
+        channels = Channels(self.told["connection"])  # closed ones open no more
+        channels.open()
+        control = channels.client.control_channel
+        channels.ask("interrupt_request")
+        channels.ask("shutdown_request", {"restart": False})
         until, answers = time.monotonic() + FENCE_SECONDS, 0
         while time.monotonic() < until and answers < 2:
             await asyncio.sleep(0.05)
-            if await asyncio.to_thread(control.msg_ready):
+            if control.msg_ready():
                 control.get_msg(timeout=0)
                 answers += 1
-        self.channels.close()
+        channels.close()
+        return answers == 2
 
     def _end(self, state: str) -> Death:
         said = self.last_words()
-        if state in ("COMPLETING", queue.STEP_ENDED) and (written := CANCELLED.findall(said)):
-            state = WHY.get(written[-1], "CANCELLED") if state == "COMPLETING" else state
+        if state in ("COMPLETING", queue.GONE) and (written := CANCELLED.findall(said)):
+            state = WHY.get(written[-1], "CANCELLED")
         how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
-        if state == "FAILED" and "memory limit" in said:  # without cgroups SLURM names no reason
+        if state in ("FAILED", queue.GONE) and "memory limit" in said:  # without cgroups SLURM names no reason
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
         return Death(f"job {self.job}: {how}", said, cause)
 
@@ -148,8 +162,9 @@ class SlurmProcess:
         return ""
 
     def last_words(self) -> str:
-        """Return the last lines of the job's output, without escapes."""
-        return ESCAPES.sub("", job.words(self.file, TAIL)).strip()[-STDERR_CHARACTERS:]
+        """Return the last lines of the job's output, without escapes and ipykernel's greeting."""
+        said = job.words(self.file, TAIL).rpartition(f"--existing {self.file}\n")[2]
+        return ESCAPES.sub("", said).strip()[-STDERR_CHARACTERS:]
 
     def mends(self, death: Death) -> str:
         """Return the command that adds ipykernel where it died for want of it, '' for none."""

@@ -23,7 +23,7 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
 from stepper.kernel.slurm import job, queue
-from stepper.kernel.slurm.kernel import SlurmProcess, lacks
+from stepper.kernel.slurm.kernel import SLOW_SECONDS, SlurmProcess, lacks
 from stepper.kernel.slurm.node import CHANNELS
 from stepper.kernel.ssh.link import Link
 from stepper.policy import kernels
@@ -89,14 +89,13 @@ class SlurmKernels:
                     f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
                     f"scancel {step}" if step else f"scancel --me --name={name}",
                 )
-            private.remove(self.record)
-            job.remove(Path(told["file"]))
+            self._forget(told)
 
     def _recorded(self) -> dict[str, Any]:
         """Return the record of a job, {} where there is none: its files are where they were put, whatever it says."""
         try:
             told = json.loads(private.read(self.record))
-            if told.get("kind") != "slurm":
+            if told.get("kind") != "slurm" or not records.is_sealed(self.record, told):
                 return {}
             where = kernels.read({told["name"]: told["definition"]})[told["name"]].where
             assert isinstance(where, Slurm)  # its definition names that kind
@@ -128,13 +127,26 @@ class SlurmKernels:
         script = job.script(where, python, file, place.cwd)
         job.prepare(file, script)
         records.write(self.record, told)  # what was submitted is found by its name
-        if where.jobid:
-            environ = {key: value for key, value in place.environ.items() if not _of_slurm(key)}
-            await self.queue.told(*job.step(where, name, file), environ=environ)
-        else:
-            told["job"] = await self.queue.submit(job.flags(where, name, file), script, place.environ)
-            records.write(self.record, told)
+        try:
+            await self._hand_in(told, where, script, place)
+        except queue.RefusedError:
+            self._forget(told)
+            raise
         return told
+
+    async def _hand_in(self, told: dict[str, Any], where: Slurm, script: str, place: KernelPlace) -> None:
+        name, file = told["job_name"], Path(told["file"])
+        if where.jobid:
+            await self.queue.told(*job.step(where, name, file), environ=job.outside(place.environ))
+        else:
+            longest = None if where.time else await self.queue.longest(where.partition)
+            flags = job.flags(where, name, file, longest)
+            told["job"] = await self.queue.submit(flags, script, place.environ)
+            records.write(self.record, told)
+
+    def _forget(self, told: Mapping[str, Any]) -> None:
+        private.remove(self.record)
+        job.remove(Path(told["file"]))
 
     async def _held(self, where: Slurm) -> None:
         """Return once the job that the person holds runs; raise KernelError where it is over."""
@@ -159,7 +171,7 @@ class SlurmKernels:
         if where.via:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         records.write(self.record, told)
-        process = self._process(told, where, seen)
+        process = self._process(told, where, seen if seen and seen.lives else None)
         kernel = LiveKernel(process, self.parts)
         try:
             if process.link is not None:
@@ -225,26 +237,26 @@ class SlurmKernels:
             assert isinstance(where, Slurm)  # its definition names that kind
             process = self._process(told, where, None)
             if process.link is not None:
-                process.link.ports = [int(port) for port in told["ports"]]
+                await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
         kernel = LiveKernel(process, self.parts)
-        await process.look()
-        if process.ended is not None:
+        death = await process.death(SLOW_SECONDS)
+        if death is not None:
             await kernel.shutdown()
-        return process.ended or kernel
+        return death or kernel
 
 
-async def reconcile(runtime: str, records: str, environ: Mapping[str, str]) -> None:
+async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
     """End this project's jobs of which no record tells; raise KernelError."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
-    recorded = b""
-    for path in Path(records).rglob("*.json") if jobs else ():
+    known = b""
+    for path in Path(recorded).rglob("*.json") if jobs else ():
         with contextlib.suppress(OSError):
-            recorded += private.read(str(path))
+            known += private.read(str(path))
     for name in jobs:
-        if name.encode() not in recorded:
+        if name.encode() not in known:
             await asked.cancel(name)
 
 
@@ -271,19 +283,15 @@ def _pause(since: float, least: float, most: float) -> float:
     return min(most, max(least, (time.monotonic() - since) / 10))
 
 
-def _of_slurm(name: str) -> bool:
-    """Whether a variable tells srun of another job, in which stepper itself may run."""
-    return name.startswith(("SLURM_", "SLURMD_")) and name != "SLURM_CONF"
-
-
 def _failed(told: Mapping[str, Any], seen: queue.Job | None, file: Path) -> KernelError:
     said, number = job.words(file, TAIL).strip(), told["job"]
     state = seen.state if seen is not None and not seen.lives else queue.STEP_ENDED
     if mend := lacks(told["python"], said):
         return IpykernelMissingError(f"{told['python']} lacks ipykernel, in job {number}: {said}", mend)
     what = f"the step in job {number}" if told["step"] else f"job {number}"
-    why = said or f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
-    return KernelStartFailedError(f"{what} ended before the kernel began ({state}): {why}")
+    if not said and state in ("FAILED", queue.STEP_ENDED):
+        said = f"it wrote nothing, as where {_unshared(file, seen.node if seen else '')}"
+    return KernelStartFailedError(f"{what} ended before the kernel began ({state}){': ' * bool(said)}{said}")
 
 
 def _unshared(file: Path, node: str) -> str:

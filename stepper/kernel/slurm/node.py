@@ -73,6 +73,11 @@ def main(file: str, named: str, command: list[str]) -> None:
         written.flush()
         os.fsync(written.fileno())
     os.rename(new, file)
+    # What a cell calls by its name is this interpreter's: the environment came from where the job was submitted.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    os.environ.pop("VIRTUAL_ENV", None)
+    if sys.prefix != sys.base_prefix:
+        os.environ["VIRTUAL_ENV"] = sys.prefix
     os.execvp(command[0], command)
 
 

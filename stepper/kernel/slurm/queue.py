@@ -26,19 +26,23 @@ LIVING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING")
 GONE, STEP_ENDED = "UNKNOWN", "ENDED"  # SLURM does not know the job (any more); the job lives, its step does not
 # How a job ended → what that is in words; the class of fault beside `KernelDied`, where there is one.
 ENDS = {
-    "TIMEOUT": ("its walltime was over (TIMEOUT)", ""),
+    "TIMEOUT": ("its walltime was over (TIMEOUT)", "WalltimeOver"),
     "OUT_OF_MEMORY": ("it took more memory than its job has (OUT_OF_MEMORY)", "OutOfMemory"),
-    "NODE_FAIL": ("its node failed (NODE_FAIL)", ""),
-    "CANCELLED": ("its job was cancelled (CANCELLED)", ""),
-    "PREEMPTED": ("its job was preempted (PREEMPTED)", ""),
-    "DEADLINE": ("its job's deadline was over (DEADLINE)", ""),
-    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", ""),
+    "NODE_FAIL": ("its node failed (NODE_FAIL)", "EndedOutside"),
+    "CANCELLED": ("its job was cancelled (CANCELLED)", "EndedOutside"),
+    "PREEMPTED": ("its job was preempted (PREEMPTED)", "EndedOutside"),
+    "DEADLINE": ("its job's deadline was over (DEADLINE)", "WalltimeOver"),
+    "BOOT_FAIL": ("its node did not boot (BOOT_FAIL)", "EndedOutside"),
     "FAILED": ("its job failed (FAILED)", ""),
     "COMPLETED": ("its job ended (COMPLETED)", ""),
     "COMPLETING": ("its job is ending (COMPLETING)", ""),
     STEP_ENDED: ("its step ended, and the job goes on", ""),
     GONE: ("its job is gone, and SLURM does not know any more how it ended", ""),
 }
+
+
+class RefusedError(KernelError):
+    """One of SLURM's commands did nothing: there is none, or it says why."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,8 @@ class Job:
 
     @property
     def left(self) -> float | None:
-        """The seconds that are left of its walltime, None where it has no end: [days-]hours:minutes:seconds."""
-        days, _, rest = self.time.rpartition("-")
-        parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
-        if not all(part.isdecimal() for part in parts):
-            return None
-        return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
+        """The seconds that are left of its walltime, None where it has no end."""
+        return _seconds(self.time)
 
     def standing(self, ahead: int, now: datetime) -> str:
         """Return how it waits: its state and why, how many are before it, when it is to start."""
@@ -97,7 +97,7 @@ class Queue:
         self.environ = {name: told for name, told in environ.items() if name in KEPT}
 
     async def told(self, *command: str, given: bytes = b"", environ: Mapping[str, str] | None = None) -> str | None:
-        """Return what a command prints, None where SLURM does not answer; raise KernelError in SLURM's own words."""
+        """Return what a command prints, None where SLURM does not answer; raise RefusedError in SLURM's own words."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -105,7 +105,7 @@ class Queue:
             )  # fmt: skip
         except FileNotFoundError:
             why = f"there is no `{command[0]}` on this machine: it is not a SLURM login host"
-            raise KernelError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
+            raise RefusedError(why, "module load slurm  # or run stepper where SLURM's commands are") from None
         try:
             said, wrong = await asyncio.wait_for(process.communicate(given), SECONDS)
         except asyncio.TimeoutError:
@@ -118,11 +118,11 @@ class Queue:
             why = wrong.decode("utf-8", "replace")
             if any(words in why for words in NO_ANSWER):
                 return None
-            raise KernelError(f"{command[0]}: {one_line(why, 400)}")
+            raise RefusedError(f"{command[0]}: {one_line(why, 400)}")
         return said.decode("utf-8", "replace")
 
     async def submit(self, flags: Sequence[str], script: str, environ: Mapping[str, str]) -> int:
-        """Submit a batch script; return the job's id. Raise KernelError in sbatch's own words."""
+        """Submit a batch script; return the job's id. Raise RefusedError in sbatch's own words."""
         said = await self.told("sbatch", "--parsable", *flags, given=script.encode(), environ=environ)
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():
@@ -178,6 +178,13 @@ class Queue:
         said = await self.told("squeue", "-h", "--me", "-o", "%j") or ""
         return [name for name in said.splitlines() if name.startswith(start)]
 
+    async def longest(self, partition: str) -> float | None:
+        """Return how many seconds a job may have in all of these partitions (',' between), '' for the default one."""
+        rows = [row.partition("|") for row in (await self.told("sinfo", "-h", "-o", "%P|%l") or "").splitlines()]
+        named = partition.split(",") if partition else [name for name, _, _ in rows if name.endswith("*")]
+        found = [_seconds(longest) for name, _, longest in rows if name in named or name.rstrip("*") in named]
+        return min(filter(None, found), default=None)
+
     async def partitions(self) -> list[str]:
         """Return the partitions with their free nodes, a line each; raise KernelError."""
         said = await self.told("sinfo", "-h", "-o", "%P|%a|%l|%D|%T|%G")
@@ -189,6 +196,15 @@ class Queue:
             more = f", {gres}" if gres not in ("", "(null)") else ""
             lines.append(f"partition {name.rstrip('*')} ({up}, at most {longest}{more}): {nodes} {state}")
         return lines
+
+
+def _seconds(told: str) -> float | None:
+    """Read [days-]hours:minutes:seconds; None where it says that there is no limit, or nothing."""
+    days, _, rest = told.rpartition("-")
+    parts = [days or "0", *["0", "0", *rest.split(":")][-3:]]
+    if not all(part.isdecimal() for part in parts):
+        return None
+    return sum(int(part) * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
 
 
 def _jobs(said: str) -> list[Job]:

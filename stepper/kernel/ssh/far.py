@@ -7,6 +7,7 @@ processes, nothing need be installed there but ipykernel. Python 3.8 and the sta
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -55,26 +56,29 @@ def free_ports(count: int) -> list[int]:
 
 def start(told: dict[str, Any]) -> dict[str, Any]:
     """Start a kernel that leads a session of its own: it lives on when the line is cut."""
-    try:
-        import ipykernel  # noqa: F401
-    except ImportError as error:
-        return {"lacks": str(error), "python": sys.executable}
+    found = importlib.util.find_spec("ipykernel")
+    if found is None or not found.origin:
+        return {"lacks": "No module named 'ipykernel'", "python": sys.executable}
+    with open(os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8") as source:
+        encrypts = "curve_secretkey" in source.read()  # one that does not know of it would listen without it
     file, stderr, stack = places(told["kernel"])
     folder = os.path.expanduser(told["folder"] or "~")
     if not os.path.isdir(folder):
         return {"error": "there is no folder " + folder}
     ports = dict(zip([name + "_port" for name in CHANNELS], free_ports(len(CHANNELS))))  # noqa: B905
     connection = dict(ports, transport="tcp", ip="127.0.0.1", key=told["key"], signature_scheme="hmac-sha256")
+    if encrypts:  # whoever is on the host, too, may listen at its ports
+        connection.update(told["curve"])
     private(file, json.dumps(connection))
     private(stderr, "")
     private(stack, "")
     with open(stderr, "ab") as stream:
         child = subprocess.Popen(
             [sys.executable, "-c", START, "--HistoryManager.hist_file=:memory:", "-f", file],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=folder,
             env=dict(os.environ, STEPPER_KERNEL=told["kernel"]), start_new_session=True,
         )  # fmt: skip
-    return {"pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "host": socket.gethostname()}
+    return {"pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "encrypts": encrypts}
 
 
 def lives(told: dict[str, Any]) -> bool:
@@ -99,6 +103,17 @@ def look(told: dict[str, Any]) -> dict[str, Any]:
     return {"alive": alive, "said": said}
 
 
+def about(told: dict[str, Any]) -> dict[str, Any]:
+    """Return which Python this is, and which ipykernel it has, '' for none. Nothing is imported for it."""
+    from importlib import metadata
+
+    try:
+        has = metadata.version("ipykernel")
+    except metadata.PackageNotFoundError:
+        has = ""
+    return {"python": sys.executable, "version": sys.version.split()[0], "ipykernel": has}
+
+
 def end(told: dict[str, Any]) -> dict[str, Any]:
     """Kill the kernel with what it started in its group; remove its files."""
     until = time.monotonic() + END_SECONDS
@@ -115,4 +130,4 @@ def end(told: dict[str, Any]) -> dict[str, Any]:
 
 def main(told: dict[str, Any]) -> None:
     """Do what is asked, and say what came of it in one line."""
-    print("stepper:" + json.dumps({"start": start, "look": look, "end": end}[told["do"]](told)))
+    print("stepper:" + json.dumps({"start": start, "look": look, "end": end, "about": about}[told["do"]](told)))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+import shlex
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
+
+import zmq
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel import records
 from stepper.kernel.live import LiveKernel
+from stepper.kernel.ssh import refusals
 from stepper.kernel.ssh.far import CHANNELS
 from stepper.kernel.ssh.kernel import SshProcess
 from stepper.kernel.ssh.link import Link
@@ -43,15 +49,17 @@ class SshKernels:
         await self.withdraw()
         name, key = uuid.uuid4().hex, secrets.token_hex(32)
         link = self._link(place.at, name)
-        said = await link.ask("start", {"kernel": name, "key": key, "folder": place.at.where.folder})
+        public, secret = zmq.curve_keypair()
+        curve = {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
+        said = await link.ask("start", {"kernel": name, "key": key, "curve": curve, "folder": place.at.where.folder})
         if "pid" not in said:
             python, host = said.get("python", place.at.where.python), place.at.where.host
             if "lacks" in said:
-                mend = f"ssh {host} {python} -m pip install ipykernel"
-                raise KernelError(f"{python} on {host} lacks ipykernel: {said['lacks']}", mend)
+                raise _lacks(place.at.where, python, f": {said['lacks']}")
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
         connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
         connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
+        connection |= curve if said["encrypts"] else {}
         told = {
             "kind": "ssh", "name": place.at.name, "definition": dict(place.at.definition), "kernel": name,
             "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
@@ -63,20 +71,26 @@ class SshKernels:
             await link.open(told["ports"])
             await kernel.connect(START_SECONDS)
         except BaseException:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):  # what went wrong first is told
+                await kernel.shutdown()
             raise
         return kernel
 
     async def withdraw(self) -> None:
-        """End the kernel on record, which could not be reached when it was to end; raise KernelError."""
+        """End the kernel on record; raise KernelError, once, where it can't be reached: then it is let go."""
         try:
             told = json.loads(private.read(self.record))
             place = kernels.read({told["name"]: told["definition"]})[told["name"]]
+            process = SshProcess(told, self._link(place, uuid.UUID(told["kernel"]).hex), self.record)
         except (OSError, ValueError, KeyError, TypeError):
             return
-        kernel = uuid.UUID(told["kernel"]).hex
-        await self._link(place, kernel).ask("end", {"kernel": kernel, "pid": int(told["pid"])})
-        private.remove(self.record)
+        try:
+            await process.kill()
+        except KernelError:
+            if not told.get("ending"):
+                raise
+            process.left = False
+        process.forget()
 
     async def attach(self) -> LiveKernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""
@@ -87,22 +101,28 @@ class SshKernels:
             link = self._link(place, told["kernel"])
             if told["connection"]["ip"] != link.sockets:
                 raise ValueError("it names sockets that are not in this project's folder")
-            process = SshProcess(told, link, self.record)
-            link.ports = [int(port) for port in told["ports"]]
+            process, ports = SshProcess(told, link, self.record), [int(port) for port in told["ports"]]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
+        if told.get("ending"):  # whoever starts the next one has it ended
+            return None
         process.looked_at = 0.0
-        kernel = LiveKernel(process, self.parts)
-        death = await kernel.death()
-        if death is not None:
-            await kernel.shutdown()
-        return death or kernel
+        await link.resume(ports)
+        process.sign_at = time.monotonic()
+        return LiveKernel(process, self.parts)
 
 
 async def look(place: Place) -> list[str]:
-    """Return what the host offers; raise KernelError where it can't be reached."""
+    """Return what the host offers; raise KernelError where it can't be reached, or takes no kernel."""
     assert isinstance(place.where, Ssh)
-    said = await Link(place.where, "none", "").ask("look", {"kernel": "none", "pid": 0})
-    return [f"{place.where.host} answers"] if said else []
+    said = await Link(place.where, "none", "").ask("about", {})
+    if not said["ipykernel"]:
+        raise _lacks(place.where, said["python"])
+    return [f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"]
+
+
+def _lacks(where: Ssh, python: str, why: str = "") -> KernelError:
+    mend = f"{refusals.ssh(where)} {shlex.quote(python)} -m pip install ipykernel"
+    return KernelError(f"{python} on {where.host} lacks ipykernel{why}", mend)
