@@ -14,7 +14,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.session.cellanswers import CellRan, Resources
-    from stepper.session.follows import Mark
+    from stepper.words.follows import Mark
 
 
 def to_json(answer: object) -> bytes:

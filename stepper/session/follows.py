@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepper.policy import changes, dataflow
 from stepper.policy.dataflow import Follows, Marked
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 from stepper.words import follows as words
-
-
-@dataclass(frozen=True)
-class Because:
-    """A name that a cell read, and the cell that provides it."""
-
-    name: str
-    provider_cell_id: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
-
-    cell_id: str
-    because: Sequence[Because]
-    cell: int
-    why: str
 
 
 def look(session: Session, cells: Sequence[Cell]) -> Follows:
@@ -59,22 +41,10 @@ def news(session: Session, cells: Sequence[Cell]) -> str:
     return "\n".join(filter(None, lines))
 
 
-def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[Mark], list[Mark]]:
+def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[words.Mark], list[words.Mark]]:
     """Return the stale cells and those with hidden state, as a status has them."""
     found = look(session, cells)
-    return _answers(found.stale, "stale"), _answers(found.hidden, "hidden state")
-
-
-def _answers(marked: Sequence[Marked], what: str) -> list[Mark]:
-    return [
-        Mark(
-            each.cell.id,
-            [Because(because.name, because.provider) for because in each.because],
-            each.cell.number,
-            words.why(each.because, what),
-        )
-        for each in marked
-    ]
+    return words.marks(found.stale, "stale"), words.marks(found.hidden, "hidden state")
 
 
 def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cell]:

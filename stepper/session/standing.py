@@ -16,6 +16,7 @@ from stepper.session.ports import Target
 from stepper.session.session import SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.follows import Mark
 from stepper.words.handed import in_queue
 from stepper.words.quotes import elsewhere, paged
 from stepper.words.quotes import running as told_of
@@ -28,7 +29,7 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
-    stale, hidden = list[follows.Mark](), list[follows.Mark]()
+    stale, hidden = list[Mark](), list[Mark]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
         stale, hidden = follows.marks(session, session.file.glance().cells)

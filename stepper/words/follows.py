@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
 from stepper.policy.dataflow import Because, Gap, Marked
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
+
+
+@dataclass(frozen=True)
+class Provided:
+    """A name that a cell read, and the cell that provides it."""
+
+    name: str
+    provider_cell_id: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
+
+    cell_id: str
+    because: Sequence[Provided]
+    cell: int
+    why: str
 
 
 def joined(parts: Sequence[str], most: int) -> str:
@@ -40,13 +59,20 @@ def hidden(marked: Sequence[Marked]) -> str:
     return f"Hidden state: {_some(told)}." if told else ""
 
 
-def why(because: Sequence[Because], what: str) -> str:
-    """Return why one cell is marked, as its line in a status has it."""
-    told = [
+def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
+    """Return marked cells as a status has them; `what` they are."""
+    return [
+        Mark(each.cell.id, [Provided(one.name, one.provider) for one in each.because], each.cell.number,
+             f"{what}: {_why(each.because)}")
+        for each in marked
+    ]  # fmt: skip
+
+
+def _why(because: Sequence[Because]) -> str:
+    return _some([
         f"read {names}{f' from cell {number}, which {where}' if where else f', which cell {number} rebound since'}"
         for names, (number, where) in _by(because)
-    ]
-    return f"{what}: {_some(told)}"
+    ])  # fmt: skip
 
 
 def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
