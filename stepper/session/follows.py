@@ -52,8 +52,8 @@ def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cel
     changed since they ran, and what these read of and the present kernel does not hold.
     """
     found, state = look(session, cells), session.state
-    changed = changes.not_run_yet([cell for cell in cells if cell.id in state.ran_ever], state.ran_ever)
-    wanted = {each.cell.id for each in found.stale} | {cell.id for cell in changed}
+    changed = {cell.id for cell in changes.changed(cells, state.ran_ever)} & state.ran_ever.keys()
+    wanted = {each.cell.id for each in found.stale} | changed
     todo = [*wanted]
     while todo:
         above = found.providers.get(todo.pop(), set()) - wanted - state.ran.keys()

@@ -13,7 +13,7 @@ from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session import answers, follows, unseen
 from stepper.session.ports import Target
-from stepper.session.session import SHOWN_SECONDS, Session
+from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
 from stepper.words.follows import Mark
@@ -32,7 +32,8 @@ async def status(session: Session) -> answers.Status:
     stale, hidden = list[Mark](), list[Mark]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
-        stale, hidden = follows.marks(session, session.file.glance().cells)
+        document = session.file.glance()
+        stale, hidden = follows.marks(session, document.cells) if document.language in LANGUAGES else (stale, hidden)
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)

@@ -67,11 +67,12 @@ def fingerprint(value):
     if isinstance(value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return None
     try:
-        if type(value).__module__.startswith("pandas"):
+        if any(base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__):  # geopandas' too
             import pandas
 
             parts = [type(value).__name__, repr(getattr(value, "columns", None)), repr(getattr(value, "index", None))]
-            parts.append(pandas.util.hash_pandas_object(value).values.tobytes().hex())
+            shown = value if type(value).__module__.startswith("pandas") else pandas.DataFrame(value).astype(str)
+            parts.append(pandas.util.hash_pandas_object(shown).values.tobytes().hex())
             return hashlib.md5("".join(parts).encode()).hexdigest()
         if isinstance(value, (int, float, str, bytes, bool, type(None))):
             return repr(value)
@@ -79,7 +80,7 @@ def fingerprint(value):
         Pickler(stream).dump(value)
         data = stream.getvalue()
         return hashlib.md5(data).hexdigest() if len(data) < LARGEST else None
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # whatever an object does
         return None
 
 
@@ -107,7 +108,7 @@ def trace(path):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 done = shell.run_cell(source, store_history=False)
             well = done.success
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # whatever a cell raises
             well = False
         finally:
             signal.alarm(0)
