@@ -80,7 +80,7 @@ def test_what_does_not(project: Quick) -> None:
     assert not found["reproduces"] and found["kernels"] == 2
     said = [cell["difference"] for cell in found["cells"]]
     assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
-    assert said[3].startswith("NameError: name 'df' is not defined")
+    assert said[3] == "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
     text = project.stepper("verify", "a", check=1).stdout
     assert "DOES NOT REPRODUCE · 1 of 5 cells as recorded" in text and " in 2 fresh kernels" in text
     assert "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n" in text

@@ -76,8 +76,11 @@ def _status(found: dict[str, Any]) -> str:
     if now:
         how_far = now["seconds"], now["timeout"], one_line(now["line"]), now["left_seconds"]
         head += "\n" + running(now["name"], *how_far)
-    lines = [_step(step, _stands(step)) for step in steps]
-    lines += [_cell(cell) for cell in found["cells"]]
+    marked = {mark["cell_id"]: mark["why"] for mark in (*found["hidden"], *found["stale"])}
+    lines = [_step(step, _stands(step) + _taken(marked, step["cell_id"])) for step in steps]
+    lines += [_cell(cell, _taken(marked, cell["cell_id"])) for cell in found["cells"]]
+    lines += [f"  ~ cell {mark['cell']} (id {one_line(mark['cell_id'], 100)}): {mark['why']}"
+              for mark in (*found["stale"], *found["hidden"]) if mark["cell_id"] in marked]  # fmt: skip
     lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
@@ -95,8 +98,14 @@ def _stands(step: dict[str, Any]) -> list[str]:
     return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
 
 
-def _cell(cell: dict[str, Any]) -> str:
-    return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}"
+def _taken(marked: dict[str, str], cell_id: str | None) -> list[str]:
+    why = marked.pop(cell_id or "", "")
+    return [one_line(why)] if why else []
+
+
+def _cell(cell: dict[str, Any], more: list[str]) -> str:
+    told = f"  ({'; '.join(more)})" if more else ""
+    return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}{told}"
 
 
 def _memory(kernel: dict[str, Any]) -> str:

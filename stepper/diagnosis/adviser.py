@@ -67,6 +67,10 @@ class Adviser:
         """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
         return self if language in PYTHON else Onlooker(self)
 
+    def python(self, cell: str) -> str:
+        """Return a cell's source as Python, by IPython's reading of it."""
+        return self.transform(cell)
+
     @harmless(lambda cell, namespace: None)
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""

@@ -60,17 +60,19 @@ class Use(Arguments, name="use", examples=("use analysis", "use analysis --kerne
     kernel: str | None = option("Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
 
 
-class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json")):
+class Run(
+    OfNotebook, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json", "run --stale")
+):
     """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails.
 
     Ctrl-C interrupts the cell that runs, and says what became of it.
     """
 
-    notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
+    stale: bool = option("The cells that read what a cell above them has bound anew since, in order.", default=False)
     which: str = unshown(
-        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that ran, but were"
-        " changed since, or stand below one that was or that ran later; `restore`: as the command of that name.",
+        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that read"
+        " what a cell above has bound anew since, or were changed since; `restore`: as the command of that name.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )

@@ -101,7 +101,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet", "figures", "packages")):
+class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet", "figures", "packages", "bound")):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -112,6 +112,7 @@ class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet
     unmet: str = ""  # in what its step's criterion is false, so that the step is not done
     figures: dict[str, str] = field(default_factory=dict)  # the key of a picture → what is known of the figure
     packages: dict[str, str] = field(default_factory=dict)  # → version, where no earlier run had that one
+    bound: dict[str, str] = field(default_factory=dict)  # names that it bound → prints of their values (`dataflow`)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,6 +110,8 @@ def _held(event: events.Held, state: State) -> None:
 def _ran(event: events.Ran, state: State) -> None:
     cell_id, source, verdict, progress = event.cell_id, event.source_hash, event.verdict, state.of(event.key)
     state.seconds += event.duration_s
+    if state.running is not None and state.running.cell_id == cell_id:
+        state.sources[source] = state.running.source
     state.running = None
     state.runs.append(event)
     if cell_id in state.unwritten and state.unwritten[cell_id].run != event.run:

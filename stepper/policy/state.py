@@ -59,6 +59,7 @@ class State:
     progress: dict[Key, Progress] = field(default_factory=dict)
     stop: Stopped | None = None  # no further cell runs until the person says so
     runs: list[Ran] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
     next_run: int = 1
     running: Started | None = None
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run

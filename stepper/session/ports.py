@@ -335,6 +335,10 @@ class Diagnosis(Protocol):
         """Return the diagnosis of cells that are in a language."""
         return self
 
+    def python(self, cell: str) -> str:
+        """Return a cell's source as Python, by IPython's reading of it."""
+        return cell
+
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import events, firstline, ledger, plan
+from stepper.policy import binder, dataflow, events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -34,6 +35,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+FLOWS = 500  # sources of which it is kept what they do to names
 LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
 
@@ -71,6 +73,9 @@ class Session:
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
         self.failed: Execution | None = None  # the last run, where it failed
+        self.flow = functools.lru_cache(FLOWS)(lambda source: binder.flow(source, adviser.python))
+        self.past = dataflow.History(self.flow)
+        self.stale_told: set[tuple[str, str, str, int]] = set()  # what no longer follows, and was told
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
         self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run

@@ -7,17 +7,18 @@ replay's own.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.policy import changes, events, verified
+from stepper.policy import changes, dataflow, events, verified
 from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.verified import CellVerdict, FileChange, Verified
-from stepper.session import answers
+from stepper.session import answers, follows
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook
@@ -27,6 +28,7 @@ from stepper.words import verify as words
 from stepper.words.report import Ended, seconds
 
 DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
+MISSING = re.compile(r"name '(\w+)' is not defined")
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
 
 
@@ -129,4 +131,9 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:
         return f"no end within its deadline of {seconds(ended.timeout)}"
-    return run.error
+    missing = MISSING.search(run.fault.evalue) if run.fault and run.fault.ename == "NameError" else None
+    bound = ""
+    if missing and session.speaks_python:
+        follows.look(session, document.cells)
+        bound = dataflow.had_bound(missing[1], ended.cell.id, document.cells, session.past)
+    return run.error + (f" ({bound})" if bound else "")

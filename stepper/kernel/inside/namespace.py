@@ -24,6 +24,7 @@ from stepper.kernel.inside.base import (
     top_module,
 )
 from stepper.kernel.inside.loadable import loadable
+from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
@@ -50,7 +51,9 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
         else:
             variables[name] = {"type": class_name(kind)}
             guarded(measure, value, kind, variables[name])
+            variables[name]["print"] = print_of(value, deadline)
     found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
+    found["rebound"] = rebound(bound(), {name: fact["print"] for name, fact in variables.items()})
     return {**found, **(guarded(loadable, known) or {})}
 
 
