@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,10 +18,15 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
+from stepper.cli.present import RunProgress
 from stepper.daemon import verify as replays
 from stepper.daemon.written import Written
+from stepper.ground import private
 from stepper.kernel.local.process import MARKER
+from stepper.session import answers
+from stepper.setup import trust
 from tests.conftest import Notebook, Project, code, reused
 from tests.test_main_path import wait_until
 from tests.test_session import UNCLOSED, Quick
@@ -290,6 +296,54 @@ def test_a_copy_of_the_folder_has_a_limit(project: Quick, monkeypatch: pytest.Mo
     ran(project, "print(1)")
     monkeypatch.setattr(replays, "SCRATCH_BYTES", 10)
     assert "holds more than 0.0 GB" in project.stepper("verify", "a", "--scratch", check=2).stderr
+
+
+PLACES = """kernels:
+  far: {ssh: {host: nowhere, python: /usr/bin/python3}}
+  there: {jupyter: {url: "http://127.0.0.1:1", kernel_id: 0a0b0c0d-1111-2222-3333-444455556666}}
+"""
+
+
+def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
+    ran(project, "print(1)")
+    project.config(PLACES)
+    assert "was not accepted by you" in project.stepper("verify", "a", "--kernel", "far", check=1).stderr
+    accepted = yaml.safe_load(PLACES)["kernels"]
+    trust.remember(project.paths, {"python": sys.executable, "kernels": [*accepted.values()]})
+    done = project.stepper("verify", "a", "--kernel", "far")
+    assert "the replay has a kernel of its own in far (" in done.stderr
+    assert " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
+    assert project.json("status", "a")["kernel"]["where"] == "", "the notebook's own kernel stays where it is"
+    assert "--scratch" in project.stepper("verify", "a", "--kernel", "far", "--scratch", check=2).stderr
+    refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
+    assert "`kernels.there` is one kernel that is there: a replay needs one of its own" in refused
+
+
+def test_a_link_in_the_place_of_its_folder_leads_nowhere(project: Quick, tmp_path: Path) -> None:
+    ran(project, "print(1)")
+    others = tmp_path / "others"
+    (others / "kept").mkdir(parents=True)
+    os.symlink(others, project.paths.verify)
+    assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
+    project.kill_daemon()
+    assert private.names(project.paths.verify) == [], "nothing there is ours to remove"
+    assert os.listdir(others) == ["kept"]
+
+
+def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
+    private.replace(os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}")
+    private.replace(os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1")
+    asyncio.run(replays.clear(project.paths, private.names(project.paths.verify)))
+    assert os.listdir(project.paths.verify) == []
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with RunProgress(quiet=False) as progress:
+        for position, of in ((1, 3), (2, 3), (4, 6)):
+            progress(answers.to_json(answers.CellBegins(cell=position, position=position, of=of)))
+            (task,) = progress.bar.tasks
+            assert (task.completed, task.total, task.description) == (position - 1, of, f"cell {position}")
 
 
 # --- with kernels that are processes --------------------------------------------------------------------------------
