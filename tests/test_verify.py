@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -315,6 +316,8 @@ def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
     assert " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
     assert project.json("status", "a")["kernel"]["where"] == "", "the notebook's own kernel stays where it is"
     assert "--scratch" in project.stepper("verify", "a", "--kernel", "far", "--scratch", check=2).stderr
+    project.notebook("r.ipynb", [code("1 + 1", "a")], kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
     refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
     assert "`kernels.there` is one kernel that is there: a replay needs one of its own" in refused
 
@@ -453,7 +456,8 @@ def test_cells_that_do_odd_things(real: Project) -> None:
 def test_an_output_of_50_megabytes(real: Project) -> None:
     """Recorded by somebody else, whole; the replay takes as much as that."""
     notebook = real.notebook(
-        "large.ipynb", [code("for n in range(700_000): print(f'{n:08}', 'x' * 60)", "a"), code("print(2)", "b")]
+        "large.ipynb",
+        [code("print('\\n'.join(f'{n:08} ' + 'x' * 60 for n in range(700_000)))", "a"), code("print(2)", "b")],
     )
 
     def recorded(cells: Any) -> None:
@@ -479,6 +483,7 @@ def test_an_environment_that_changed_is_named(real: Project) -> None:
     (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
     ran(real, "import rainy\nprint(1)", name="changed.ipynb")
     (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
+    shutil.rmtree(folder / "__pycache__")  # of the same second and size, it would stand for the new one
     assert verified(real, name="changed", check=0)["packages"] == [{"name": "rainy", "then": "3.1.0", "now": "3.1.1"}]
     assert "  · rainy 3.1.0 then, 3.1.1 now" in real.stepper("verify", "changed").stdout
 

@@ -60,7 +60,8 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
     workspace, caller = request.workspace, request.caller
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    session.read()  # what is no notebook, or of another language, is said before anything is made
+    # What is no notebook, or of another language, is said before anything is made; a kernel that is named may run any.
+    document = session.file.read() if told.kernel else session.read()
     name = told.kernel or session.state.plan.kernel
     metadata = places.metadata(request, told.kernel) if told.kernel else None
     place = replace(workspace.place(path, caller.environ, name), tied=True)
@@ -78,7 +79,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
                 if place.at is not None and not place.at.is_local:
                     where = f"{one_line(place.at.name, 100)} ({kernels.about(place.at)})"
                     request.progress(answers.Waits(line=f"the replay has a kernel of its own in {where}"))
-                return await verify(session, way, caller, request.progress, written.changes)
+                return await verify(session, document, way, caller, request.progress, written.changes)
             except OSError as error:
                 why = f"{session.name} can't be replayed: {error.strerror}"
                 raise StepperError(why, getattr(error, "hint", "") or "df -h .stepper") from error

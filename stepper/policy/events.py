@@ -290,10 +290,10 @@ class Confirmed(Event, kind="confirm"):
 class Verified(Event, kind="verified"):
     """A replay came to its end: `sources` is the fingerprint of what it replayed, `text` how many were as recorded."""
 
-    at: Moment = ""
-    reproduces: bool = False
-    sources: str = ""
-    text: str = ""
+    at: Moment
+    reproduces: bool
+    sources: str
+    text: str
 
 
 def read(line: Mapping[str, Any]) -> Event | None:

@@ -54,10 +54,11 @@ class Found:
 
 
 async def verify(
-    session: Session, way: Way, caller: Caller, progress: answers.Progress, files: Callable[[], list[FileChange]]
-) -> Verified:
+    session: Session, document: Notebook, way: Way, caller: Caller, progress: answers.Progress,
+    files: Callable[[], list[FileChange]],
+) -> Verified:  # fmt: skip
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
-    began, document = time.monotonic(), session.read()
+    began = time.monotonic()
     cells = changes.runnable(document.cells)
     found = Found(document, cells, {cell.index: document.recorded(cell) for cell in cells})
     at = [0]
