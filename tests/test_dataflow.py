@@ -196,6 +196,15 @@ def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> Non
     assert gone.run("n").told() == "b<x<n"  # another one provides it now
 
 
+def test_a_provider_that_no_longer_binds_the_name() -> None:
+    book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
+    book.sources["a"] = "z = load()\nn = 1"
+    assert book.run("a", n="1").told() == "c<n<a b?x<a"
+    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
+        "unbound"
+    ]
+
+
 def test_a_cell_moved_below_its_reader() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
     book.sources = {"b": "y = x", "a": "x = load()"}
