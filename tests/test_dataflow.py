@@ -249,6 +249,16 @@ def test_whether_the_order_could_reproduce() -> None:
     assert words.order(dataflow.gaps(book.cells, book.past), 0) == "The order of its cells could reproduce it."
 
 
+def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
+    book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
+    book.told()
+    assert not dataflow.at_the_end(book.cells, book.cells[:1], book.past)
+    assert dataflow.at_the_end(book.cells, book.cells[1:2], book.past)
+    book.run("c").told()
+    assert dataflow.at_the_end(book.cells, book.cells[2:], book.past)
+    assert not dataflow.at_the_end(book.cells[1:], book.cells[2:], book.past)  # one is gone
+
+
 def test_the_line_of_the_report() -> None:
     def line(book: Played) -> str:
         book.past.catch_up(book.runs, book.hashes)

@@ -194,6 +194,15 @@ class Follows:
     providers: Mapping[str, set[str]] = field(default_factory=dict)  # a cell's id → those above that it reads of
 
 
+def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> bool:
+    """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
+    keys = {key(cell.id, source_hash(cell.source)): cell.index for cell in cells if cell.is_code}
+    if past.last.keys() - keys.keys():
+        return False
+    first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
+    return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
+
+
 def look(cells: Sequence[Cell], past: History) -> Follows:
     """Return which cells are stale and which hold hidden state; one that was changed since it ran is neither."""
     some, order = runnable(cells), Order()
