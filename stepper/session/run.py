@@ -125,7 +125,7 @@ async def conclude(
         left_out=execution.left_out,
         request=begun.request,
         unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
-        bound=dataflow.told(session.flow(begun.source), execution.namespace) if session.speaks_python else {},
+        bound=dataflow.told(session.flow(begun.source), session.namespace) if session.speaks_python else {},
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:
