@@ -230,15 +230,22 @@ class Placed(Subject):
         spawn([str(self.project.python), "-I", "-c", code, "shutdown", self.path.stem], cwd=self.project.root)
 
 
-def line(row: Row, floor: Row, limit: float | None = None) -> str:
-    """Return a row of the table: both medians, the median of the differences in each round, its bound."""
-    more = statistics.median(one - other for one, other in zip(row.samples, floor.samples, strict=True))
-    held = "" if limit is None else within(round(more, 1), limit, " ms")
-    return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {more:+.1f} | {held} |"
+def more(row: Row, floor: Row) -> float:
+    """Return the median of the differences between a row and its floor in each round."""
+    return statistics.median(one - other for one, other in zip(row.samples, floor.samples, strict=True))
 
 
-def steps(project: Project, place: Place, rounds: int, rests: int) -> list[str]:
-    """Return the rows of what a step costs in a place."""
+def line(row: Row, floor: Row, limit: float | None, usual: float | None = None) -> str:
+    """Return a row of the table: both medians, the difference, by how much that is above the local one's, its bound."""
+    above, held = more(row, floor), ""
+    if limit is not None:
+        held = within(round(above, 1), limit, " ms")
+    beyond = "" if usual is None else f" {above - usual:+.1f} |"
+    return f"| {row.name} | {row.median:.1f} | {floor.median:.1f} | {above:+.1f} |{beyond} {held} |"
+
+
+def steps(project: Project, place: Place, rounds: int, rests: int) -> list[tuple[Row, Row, float | None]]:
+    """Return the rows of what a step costs in a place, each with its floor and its bound."""
     subject = Placed(project, place)
     subject.step()  # starts the kernel
     bare, again, idle = (Row("", place.bare) for _ in range(3))
@@ -249,8 +256,7 @@ def steps(project: Project, place: Place, rounds: int, rests: int) -> list[str]:
     take((idle, rested), rests, warm=1)
     subject.shut()
     both = total(f"a step, {place.name}: both hooks", asked, step)
-    others = ((answer, again), (both, bare), (rested, idle))
-    return [line(step, bare, STEP_MS), *(line(row, floor) for row, floor in others)]
+    return [(step, bare, STEP_MS), (answer, again, None), (both, bare, None), (rested, idle, None)]
 
 
 def starts(project: Project, place: Place, rounds: int) -> list[str]:
@@ -277,10 +283,13 @@ def main() -> None:
         definitions = {place.name: place.definition for place in places if place.definition}
         Path(project.paths.config).write_text(json.dumps({"kernels": definitions}))
         trust.trust(project.paths)
-        found = ["| | ms | the link alone, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
+        found = ["| | ms | the link alone | more | beyond local | bound |", "| --- | --- | --- | --- | --- | --- |"]
+        usual: list[float] = []  # of the project's own kernel, which comes first
         for place in places:
-            found += steps(project, place, told.rounds, told.starts)
-        found += ["", "| | ms | a bare job, ms | more, ms | bound |", "| --- | --- | --- | --- | --- |"]
+            rows = steps(project, place, told.rounds, told.starts)
+            usual = usual or [more(row, floor) for row, floor, _ in rows]
+            found += [line(*row, its) for row, its in zip(rows, usual, strict=True)]
+        found += ["", "| | ms | a bare job | more | bound |", "| --- | --- | --- | --- | --- |"]
         for place in places:
             found += starts(project, place, told.starts)
         report(told.rounds, found)

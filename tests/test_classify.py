@@ -570,7 +570,7 @@ SUGGESTIONS = [
     (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), remedy.NETWORK),
     (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=503), remedy.NETWORK),
     (Outcome.ERROR, T, fault("urllib.error.HTTPError", "OSError", status=429), "wait until the server"),
-    (Outcome.TIMEOUT, R, fault("Timeout"), remedy.TIMEOUT),
+    (Outcome.TIMEOUT, R, fault("Timeout"), remedy.TIMEOUT.format("#")),
     (Outcome.KERNEL_DIED, U, fault("KernelStartFailed"), "stepper doctor"),
     (Outcome.KERNEL_DIED, U, fault("KernelDied"), "change the cell that ended the kernel"),
     (Outcome.KERNEL_DIED, U, fault("OutOfMemory"), "let the cell work on less data at a time, then /fix; `stepper"),

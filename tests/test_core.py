@@ -11,8 +11,8 @@ import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
-from stepper.policy import changes, events, firstline, gate, ledger, patterns, plan, progress
-from stepper.policy.model import Cell, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.policy import changes, events, firstline, gate, ledger, patterns, plan, progress, turn
+from stepper.policy.model import Cell, Death, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.words import brief, quotes, report
 
@@ -410,6 +410,17 @@ def test_the_end_in_short() -> None:
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
         ran(made, key, verdict, cell_id=f"id{key}")
     assert brief.completed(made) == "notebook complete: 3 steps, 1 retry, 4.00 s"
+
+
+def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:
+    death = Death("job 3: its node failed (NODE_FAIL)", cause="EndedOutside")
+    fault, verdict = turn.judged(Outcome.KERNEL_DIED, None, (), death, built="step 1 had built them")
+    run = dataclasses.replace(BEGUN, key=1).became(Outcome.KERNEL_DIED, verdict, fault, 0.1)
+    told = brief.after_fix("n", State(runs=[events.Ran(**vars(run))]), run.key, cell(0), 3)
+    assert "run 1: KernelDied: kernel died (job 3: its node failed (NODE_FAIL))\n" in told
+    assert "Nothing in it ended the kernel: replaced, if only by the same source, it runs again (cell_id id0)." in told
+    said = report.of_run(report.Ended(cell(0), run, plan=Plan(steps=(Step(1, "Fit"),)))).text
+    assert "failed; nothing in its cell ended the kernel." in said
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -259,7 +259,8 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
         room.begin(room.place(), "other.json")
     monkeypatch.undo()
     (left,) = {*room.served.kernels()} - there
-    assert room.wait(room.provider("other.json").attach()) is None
+    found = room.wait(room.provider("other.json").attach())  # a gateway that takes an id has it by that
+    assert found is None or (room.served.kind == "enterprise" and found.id == left)
     other = room.begin(room.place(), "other.json")
     assert left not in room.served.kernels() and other.id in room.served.kernels()
     room.wait(other.shutdown())
@@ -271,7 +272,7 @@ def test_a_kernel_whose_start_got_no_answer_is_ended_before_the_next(
 
 def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     before = room.kernel.id
-    done = room.run("print('before', flush=True)\nimport os\nos._exit(1)")
+    done = room.run("print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)")
     assert done.outcome is Outcome.KERNEL_DIED and "has started another" in done.death.how and text(done) == "before\n"
     assert before not in room.served.kernels() and not room.record.exists()
     room.kernel = room.begin(room.place())
@@ -323,7 +324,8 @@ def test_one_that_is_named_is_attached_and_left_and_one_that_is_ended_is_gone(ro
     assert text(room.wait(other.execute("print(shared)", 30, LIMITS))) == "5\n"
     room.wait(other.shutdown())
     done = room.run("print(shared)")
-    assert room.kernel.id in room.served.kernels() and text(done) == "5\n", done
+    assert text(done) == "5\n", (done.death, done)
+    assert room.kernel.id in room.served.kernels()
     assert "has no kernel 0e000000-" in room.fails(room.place(kernel_id="0e000000-0000-4000-8000-000000000000"))
     pid, before = room.pid(), room.kernel.id
     room.wait(room.kernel.shutdown())
@@ -357,7 +359,7 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
     assert "curl -I http://127.0.0.1" in said
     assert "is no Jupyter server" in room.fails(room.served.place(f"{room.line.url}elsewhere/")) or True
     if room.served.kind == "enterprise":
-        assert "(403)" in (said := room.fails(room.place(env=None))) and "KERNEL_USERNAME" in said
+        assert "403" in (said := room.fails(room.place(env=None))) and "KERNEL_USERNAME" in said
 
 
 def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
@@ -370,6 +372,8 @@ def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
     assert "python3" in room.wait(look(at, {}, ""))[0]
     told = room.place(token_env=None, token_command=f"cat {file}")
     assert "python3" in room.wait(look(told, {}, ""))[0]
+    asks = room.place(token_env=None, token_command="printenv WHERE_MY_KEYRING_IS")  # of who asks, not the daemon's
+    assert "python3" in room.wait(look(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
     file.write_text("")
     assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
     file.unlink()

@@ -20,11 +20,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp import Client
 
 from stepper.cli import present
 from stepper.daemon import config
 from stepper.daemon import kernels as looks
 from stepper.ground.errors import UsageError
+from stepper.mcp.server import Face
 from stepper.policy import kernels, plan
 from stepper.policy.model import Limits, Plan
 from stepper.setup import trust
@@ -99,6 +101,9 @@ def test_the_places_are_read_as_they_stand() -> None:
         ("kernels:\n  a:\n    slurm:\n      8: x", 4, "`kernels.a.slurm.8` is not known here", ""),
         ("kernels:\n  a:\n    slurm:\n      cpus: true", 4, "a whole number above 0, not True", ""),
         ("kernels:\n  a:\n    slurm:\n      queue_seconds: .nan", 4, "a number of seconds, a day at most", ""),
+        ("kernels:\n  a: {ssh: {host: x, setup: \"\\ud800\"}}", 2, "lines of shell", ""),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}", 2, "must be a text in one line", ""),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}", 2, "texts in ASCII", ""),
         ("kernels:\n  a:\n    slurm:", 3, "must be a mapping; its keys: partition, ", ""),
         ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),
         ("kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}", 3, "nothing stands behind `?` or `#`", ""),
@@ -209,6 +214,15 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         ("d", None),
     ]
     assert listed[0].why == "it did not answer within 0.5 s" and listed[3].mend == "stepper trust"
+
+
+def test_a_machine_without_ssh_lists_its_other_places(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: bash}\n")
+    trust.trust(project.paths)
+    monkeypatch.setenv("PATH", "/nowhere")
+    listed = asyncio.run(looks.named(project.paths, config.load(project.paths), dict(os.environ)))
+    assert [(place.name, place.reachable) for place in listed] == [("a", False), ("b", True)]
+    assert listed[0].why == "ssh can't be run on this machine: No such file or directory" and listed[0].mend
 
 
 @pytest.fixture(scope="module")
@@ -369,6 +383,26 @@ def test_a_place_removed_while_its_kernel_lives_is_said_with_the_next_kernel(pro
     assert "| 5" in shell.insert("echo $x")[1].text  # nothing was given up for one that can't start
     project.kill_daemon()
     assert "| 5" in shell.insert("echo $x")[1].text
+
+
+def test_an_agent_names_places_by_mcp(project: Project, shell: Notebook) -> None:
+    async def story() -> None:
+        async with Client(Face(str(project.folder)).server()) as client:
+            made = await client.call_tool(
+                "create_notebook", {"problem": "Say it", "place": "sh", "cells": [{"source": "x=7; echo said $x"}]}
+            )
+            assert "| said 7" in made.content[0].text, made.content[0].text
+            again = await client.call_tool("kernel", {"action": "start", "place": "local"})
+            assert "runs already (idle); the next one runs in local: restart" in again.content[0].text
+            back = await client.call_tool("kernel", {"action": "start", "place": "sh"})
+            assert back.content[0].text.endswith("its kernel runs already (idle).")
+            kept = await client.call_tool("run_cell", {"source": "echo $x"})
+            assert "| 7" in kept.content[0].text
+            await client.call_tool("kernel", {"action": "restart", "place": "sh"})
+            gone = await client.call_tool("run_cell", {"source": "echo [$x]"})
+            assert "| []" in gone.content[0].text
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_place_that_is_another_now_is_the_next_kernels(project: Project, shell: Notebook) -> None:

@@ -269,7 +269,6 @@ VARIES = (
     (re.compile(r"\bid [0-9a-f]{8}\b"), "id …"),
     (re.compile(r"\b\d+(\.\d+)? (ms|s|min)\b"), "… s"),
     (re.compile(r"ipykernel_\d+/\d+"), "…"),
-    (re.compile(r"^Kernel: .*\n| · (job \d+ on \w+,.* left|kernel \w+ on http:\S+)", re.MULTILINE), ""),  # where it is
 )
 
 
@@ -309,6 +308,11 @@ def test_reports_are_those_of_a_local_kernel_but_for_what_the_place_says_once(
         return said
 
     elsewhere = reports(there.new("Load", "Sum", "Root", "Print"))
+    where = re.escape(there.project.json("status")["kernel"]["where"])
+    assert re.search(rf" · {where}", elsewhere[0])
+    elsewhere = [
+        re.sub(rf"^Kernel: .*\n| · {where}(, … s of its walltime left)?", "", said, flags=re.M) for said in elsewhere
+    ]
     for project in scratch(tmp_path_factory.mktemp("beside") / "repo"):
         here = reports(Notebook(project, project.new("Load", "Sum", "Root", "Print", problem="A problem").path))
     (news,) = [line for line in elsewhere[0].splitlines() if line not in here[0].splitlines() and "memory" in line]

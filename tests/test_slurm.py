@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from stepper.session.ports import Execution, KernelPlace
 from tests import debian, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
+from tests.test_main_path import wait_until
 
 LIMITS = Limits(max_memory_percent=100)
 
@@ -287,6 +289,34 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     assert not other.record.exists()
 
 
+def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
+    asked, script = other.provider(), other.folder / "squeue"
+    script.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n")
+    script.chmod(0o755)
+    other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
+    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    told = other.until(lambda: asked.queued or begun.done()) and asked.queued
+    ((job, _),) = other.ours.items()
+    assert told and told.text == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+    script.unlink()
+    assert other.until(lambda: asked.queued.text.startswith("PENDING (JobHeldUser)"))
+    other.lab.ask("scontrol", "release", str(job))
+    other.kernel = other.wait(begun)
+    assert other.kernel.process.job == job
+
+
+def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
+    flags = ("--parsable", "--array=1-2", "--mem=20M", "--wrap=sleep 60", "--output=/dev/null", "--time=5")
+    first = int(other.lab.ask("sbatch", *flags))
+    try:
+        asked = queue.Queue(os.environ)
+        wait_until(lambda: other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split() == ["RUNNING"] * 2)
+        states = [other.wait(asked.look(job)).state for job in (first, first + 1)]
+        assert states == ["RUNNING", "RUNNING"]
+    finally:
+        other.lab.ask("scancel", str(first))
+
+
 def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.begin(place())
     told = json.loads(other.record.read_text())
@@ -297,6 +327,11 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     other.record.unlink()  # a job whose record is gone
     names = [f"stepper-{'0' * 8}-{'1' * 32}", "somebody"]
     foreign = [int(other.lab.ask("sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60")) for name in names]
+    (other.folder / "odd.json").symlink_to("/dev/null")
+    with pytest.raises(OSError):  # it may be the record that is missing
+        other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
+    (other.folder / "odd.json").unlink()
+    assert list(other.ours.values()) == ["RUNNING"]
     other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
     assert other.until(lambda: not other.ours)
     assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
@@ -546,6 +581,18 @@ def test_a_kernel_whose_ports_are_reached_through_its_node(
         other.wait(other.kernel.shutdown())
         other.kernel = None
         assert not [*other.folder.glob("k*-*")] and other.until(lambda: not other.ours)
+
+
+@pytest.mark.nightly
+def test_what_can_not_be_ended_now_is_ended_by_the_next_daemon(other: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    other.begin(place())
+    os.kill(int(text(other.run("import os\nprint(os.getpid())"))), signal.SIGSTOP)
+    monkeypatch.setattr(queue, "SECONDS", 1)
+    with other.lab.frozen(), pytest.raises(KernelError, match="may live on"):
+        other.wait(other.kernel.shutdown())
+    monkeypatch.setattr(queue, "SECONDS", 15)
+    assert list(other.ours.values()) == ["RUNNING"] and other.record.exists()
+    assert other.again() is None and other.until(lambda: not other.ours) and not other.record.exists()
 
 
 @pytest.mark.nightly

@@ -43,7 +43,9 @@ class LiveKernel(Connection):
                 said = death.stderr or "it wrote nothing"
                 raise error(f"the kernel died at start ({death.how}): {said.splitlines()[-1]}\n{said}", hint)
             if time.monotonic() > deadline:
-                raise KernelStartFailedError(f"the kernel did not answer within {seconds:.0f} s: {self.process.log}")
+                raise KernelStartFailedError(
+                    f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
+                )
 
     async def _answers(self, inbox: Inbox) -> bool:
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
@@ -123,7 +125,8 @@ class LiveKernel(Connection):
         Raise LineDownError where nothing reaches it.
         """
         for _ in range(2):
-            await self.reached()
+            if self.away and await self.death() is None:
+                raise LineDownError(self.away)
             try:
                 await self.connect(GRACE_SECONDS)
                 return None
@@ -134,7 +137,6 @@ class LiveKernel(Connection):
             if death is None and self.away:
                 raise LineDownError(self.away)
             await self.process.interrupt()
-        await self.reached()
         with contextlib.suppress(KernelError):  # it is let go
             await self.shutdown()
         return death or Death(f"it did not answer, not even to an interrupt: {why}")
@@ -167,7 +169,14 @@ class LiveKernel(Connection):
             ended.outputs = area.outputs()  # the record is gone
             return ended
         why = self.interrupted and (owed or self.interrupted)
-        await self._reach(GRACE_SECONDS)
+        while True:
+            try:
+                await self._reach(GRACE_SECONDS)
+                break
+            except KernelError:
+                if not self.away or await self.death() is not None:
+                    raise
+                await self.reached()
         whole = cut if cut is not None and before.over and cut.reply else None
         if not self.helped:
             self.interrupted = why
@@ -178,9 +187,11 @@ class LiveKernel(Connection):
         told = done.told
         await self._set_up(GRACE_SECONDS)
         await self.namespace()  # what lasts, which the record leaves out
-        if not told.get("record"):
+        if not told.get("record") and not (cut and self.channels.came(request)):
             return None
         self.interrupted, self.widgets.limits = why, limits
+        if not told.get("record"):  # another client's has taken its place
+            return await (whole.ended() if whole else Running(self, 0.0, limits).heard(before))
         if whole and self.channels.came(request) == told["record"]["count"]:
             return await whole.ended()
         return await running.again(request, told, CUT if cut else NO_DAEMON)

@@ -167,7 +167,7 @@ TOOLS = {
             },
             ("problem",),
             output=data(notebook={"type": "string"}, steps=array("id", "title")),
-            verb=lambda given: ("new", {**given, "kernel": given.get("place")}),
+            verb=lambda given: ("new", {{"place": "kernel"}.get(name, name): told for name, told in given.items()}),
         ),
         Tool(
             "read_notebook",

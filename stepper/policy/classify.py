@@ -82,6 +82,11 @@ def words(fault: Fault) -> set[str]:
     return found | {"HTTP", f"HTTP {status}"} if isinstance(status, int) else found
 
 
+def ended_outside(fault: Fault | None) -> bool:
+    """Whether a kernel was ended by what no cell has a part in, such as its node's failure."""
+    return fault is not None and "EndedOutside" in fault.mro
+
+
 def causes(fault: Fault) -> set[str]:
     """Return the words of what is below an error that only passes it on; empty for all others."""
     if not WRAPPERS & _names(fault):

@@ -16,7 +16,7 @@ from stepper.policy.events import Held, Ran, Started
 from stepper.policy.model import Cell, Checked, Consent, Death, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict
 from stepper.policy.state import Progress, State
 
-KEPT = "the kernel's state is kept"
+KEPT, LOST = "the kernel's state is kept", ": all variables are lost"
 
 
 class Do(Enum):
@@ -107,7 +107,7 @@ def judged(
 
     `memory` tells what the guard saw, `built` what had built the variables that are lost where the kernel died.
     """
-    lost = f"kernel died ({death.how}): all variables are lost" + (f"; {built}" if built else "") if death else ""
+    lost = f"kernel died ({death.how}){LOST}" + (f"; {built}" if built else "") if death else ""
     if outcome is Outcome.MEMORY:
         return Fault("MemoryLimit", f"{memory}; {lost if death else KEPT}", ("MemoryLimit",)), Verdict.UNRECOVERABLE
     if death and outcome is not Outcome.CANCELLED:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy.events import Event, KernelChanged
-from stepper.policy.model import Death, Moment
+from stepper.policy.model import Death, Limits, Moment
 from stepper.policy.state import State
 from stepper.session.answers import KernelStatus
 from stepper.session.ports import Kernel, KernelPlace, KernelProvider, Queued
@@ -47,6 +47,7 @@ class Keeper:
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
+        self.lives_in = ""  # the name of the place where the last one was started; a former daemon knew it of its own
 
     async def find(self) -> Kernel | None:
         """Return the kernel, which a former daemon may have left, or None where there is none. Asks it nothing."""
@@ -88,7 +89,9 @@ class Keeper:
             await self.end(f"the kernel died ({death.how})")
         self.starting, self.unwanted = True, False
         try:
-            self.kernel = kernel = await self._started(self.place(environ, self.state.plan.kernel), left)
+            place = self.place(environ, self.state.plan.kernel)
+            self.kernel = kernel = await self._started(place, left)
+            self.lives_in = place.at.name if place.at else Limits.kernel
             kernel.hears = self.hears
         finally:
             self.starting = False
@@ -134,14 +137,18 @@ class Keeper:
             if not start.done():
                 start.cancel()
                 await asyncio.wait([start])
-        await self.provider.withdraw()
-        raise StepperError("interrupted while its kernel waited in a queue: nothing ran, and what waited was withdrawn")
+        what = "interrupted while its kernel waited in a queue: nothing ran, and"
+        try:
+            await self.provider.withdraw()
+        except KernelError as error:  # whoever asked for the kernel does not try again
+            raise StepperError(f"{what} what waited may wait on: {error.message}", error.hint) from None
+        raise StepperError(f"{what} what waited was withdrawn")
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
-        if self.queued:
-            self.unwanted = True
-            return True
+        if self.starting:
+            self.unwanted = True  # also where it is about to queue
+            return bool(self.queued)
         busy = self.kernel is not None and self.kernel.busy
         if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)

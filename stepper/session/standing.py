@@ -37,7 +37,7 @@ async def status(session: Session) -> answers.Status:
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
-    kernel = replace(kernel, trouble="; ".join(filter(None, (kernel.trouble, _hindered(session)))))
+    kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
     return answers.Status(
         session.name,
         state.name,

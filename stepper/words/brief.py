@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, counted, one_line
-from stepper.policy import classify
+from stepper.policy import classify, turn
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
@@ -253,7 +253,10 @@ def after_fix(name: str, state: State, key: Key | None, cell: Cell | None, retri
         lines += [f"  run {run.run}: {_ended(run)}" for run in tried[-6:]]
     if cell is not None:
         lines += [f"{cell.label.capitalize()} as it stands:", quote(cell.source, 2500)]
-        lines.append(f"It waits for its fix: replace it (cell_id {one_line(cell.id, 100)}).")
+        outside = bool(tried) and classify.ended_outside(tried[-1].fault)
+        again = "Nothing in it ended the kernel: replaced, if only by the same source, it runs again"
+        why = again if outside else "It waits for its fix: replace it"
+        lines.append(f"{why} (cell_id {one_line(cell.id, 100)}).")
     else:
         lines.append("Its cell was deleted: the next new code cell is its next attempt.")
     return "\n".join(lines)
@@ -273,7 +276,9 @@ def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
 
 
 def _ended(run: Run) -> str:
-    return run.error if run.outcome in (Outcome.ERROR, Outcome.KERNEL_DIED) and run.fault else run.outcome.value
+    if run.outcome is Outcome.KERNEL_DIED:
+        return run.error.partition(turn.LOST)[0]  # they may be there again
+    return run.error if run.outcome is Outcome.ERROR and run.fault else run.outcome.value
 
 
 def _what(state: State, key: Key) -> str:

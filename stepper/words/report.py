@@ -149,7 +149,7 @@ def _standing(ended: Ended) -> str:
     if ended.run.verdict is Verdict.CANCELLED:
         return f"{name}: not finished."
     if ended.run.verdict is Verdict.UNRECOVERABLE:
-        outside = ended.run.fault and "EndedOutside" in ended.run.fault.mro
+        outside = classify.ended_outside(ended.run.fault)
         why = "nothing in its cell ended the kernel" if outside else "not a matter of another try"
         return f"{name}: failed; {why}."
     left = max(0, ended.max_retries - ended.attempts)

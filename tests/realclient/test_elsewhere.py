@@ -224,7 +224,7 @@ def test_on_slurm_with_a_queue_a_killed_daemon_a_walltime_that_ends_and_a_node_t
     client.send("/fix take no samples")
     screen = client.wait_for("That is the end.", 60)
     cluster.mend(node)
-    assert model.unsaid == 0
+    assert model.unsaid == 0 and "Nothing in it ended the kernel: replaced, if only by the same" in news(model, 16)
     assert model.shown().count("what was handed on in") == 4  # each of the four was told once
     is_whole(notebook, step2=LOADS)
     before, again = [*ok(1, 2, 3), (4, "kernel_died")], [*ok(4), (5, "error"), *ok(5), (6, "kernel_died")]

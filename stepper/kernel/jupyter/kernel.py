@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from stepper.session.ports import About
 LOOK_SECONDS = 30.0  # between two questions whether the server has it still; a death it tells by itself
 ANSWER_SECONDS = 5.0  # for the answer, which others wait for
 TRIES, AGAIN_SECONDS = 3, 0.2  # to end it: right after a restart a server's first answer is an error of its own
-log = logging.getLogger("stepper")
 
 
 class JupyterProcess:
@@ -36,7 +34,6 @@ class JupyterProcess:
         self.left = False  # whether it may live on
         self.looked_at = time.monotonic()
         self.log = f"the log of {server.name}"
-        self.away_at_first = ""
 
     @property
     def cuts(self) -> int:
@@ -46,8 +43,7 @@ class JupyterProcess:
     @property
     def away(self) -> str:
         """Why nothing reaches it now; '' where it can be reached."""
-        why = self.channels.away or (not self.channels.is_open and self.away_at_first)
-        return f"the link is down ({why})" if why else ""
+        return f"the link is down ({self.channels.away})" if self.channels.away else ""
 
     def about(self) -> About:
         """Return what it is: its kernelspec, and on which server."""
@@ -62,34 +58,36 @@ class JupyterProcess:
             await self.server.request(f"/api/kernels/{self.id}/interrupt", "POST")
 
     async def kill(self) -> None:
-        """End it, where stepper started it; one that was named by its id is left."""
-        if self.is_ours:
-            self.left = True
-            for _ in range(TRIES):
-                try:
-                    code = (await self.server.request(f"/api/kernels/{self.id}", "DELETE")).code
-                except KernelError:
-                    break
-                if code < 300 or code in GONE:
-                    self.left = False
-                    break
-                await asyncio.sleep(AGAIN_SECONDS)
-            if self.left:
-                log.warning("the kernel %s may live on: %s does not end it", self.id, self.server.name)
+        """End it where stepper started it; one named by its id is left. Raise KernelError where it may live on."""
+        why, self.left = "", self.is_ours
+        for _ in range(TRIES * self.is_ours):
+            try:
+                answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
+            except KernelError as error:
+                why = f": {error.message}"
+                break
+            if answer.code < 300 or answer.code in GONE:
+                self.left = False
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
         self.ended = self.ended or Death("it was ended by stepper" if self.is_ours else "stepper left it")
+        if self.left:
+            raise KernelError(f"the kernel {self.id} on {self.server.name} was let go and may live on there{why}")
 
     async def death(self) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know."""
         now = time.monotonic()
-        if self.ended is None and not self.channels.away and now > self.looked_at + LOOK_SECONDS:
-            self.looked_at, self.away_at_first = now, ""
+        channels = self.channels
+        tells = channels.is_open and channels.line is None  # what keeps the line learns it first
+        if self.ended is None and not tells and now > self.looked_at + LOOK_SECONDS:
+            self.looked_at = now
             try:
                 if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
-                    self.channels.lost = self.channels.lost or f"{self.server.name} has it no more"
+                    channels.lost = channels.lost or f"{self.server.name} has it no more"
             except KernelError as error:
-                self.away_at_first = error.message
-        if self.ended is None and self.channels.lost:
-            self.ended = Death(self.channels.lost)
+                channels.away = "" if channels.line else error.message
+        if self.ended is None and channels.lost:
+            self.ended = Death(channels.lost)
         return self.ended
 
     async def sample(self) -> str:

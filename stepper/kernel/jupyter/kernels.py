@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import uuid
@@ -21,6 +22,8 @@ from stepper.policy.model import Death
 from stepper.session.ports import KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
+READY_SECONDS = 60.0
+TRIES = 10
 log = logging.getLogger("stepper")
 
 
@@ -57,10 +60,11 @@ class JupyterKernels:
         kernel = LiveKernel(process, self.parts)
         try:
             self._keep(told)
-            await kernel.connect(START_SECONDS)
+            await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
         except BaseException:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):  # it stays on record
+                await kernel.shutdown()
             raise
         return kernel
 
@@ -78,7 +82,7 @@ class JupyterKernels:
             asked = {"name": where.kernel, "env": {**where.env, "KERNEL_ID": told["kernel"]}}
             answer = await server.request("/api/kernels", "POST", asked, START_SECONDS)
         else:
-            name = f"stepper-{told['session'][:12]}"
+            name = _name(told["session"])
             asked = {"path": name, "name": name, "type": "notebook", "kernel": {"name": where.kernel}}
             answer = await server.request("/api/sessions", "POST", asked, START_SECONDS)
         body = answer.body if isinstance(answer.body, dict) and answer.code < 300 else {}
@@ -91,6 +95,22 @@ class JupyterKernels:
             raise KernelError(f"{server.name} starts no kernel {where.kernel!r} ({answer.code}): {answer.why}")
         return str(found)
 
+    async def _named(self, server: Server, session: str) -> str:
+        """Return the id of the kernel whose start got no answer, '' where there is none; raise KernelError."""
+        try:
+            for _ in range(TRIES):  # a gateway fails once for each whose kernel is gone
+                if (answer := await server.request("/api/sessions")).code < 500:
+                    break
+            found = answer.body
+        except NoAnswerError:
+            raise
+        except KernelError:  # it lists none: by its name it returns one that is there, else starts it
+            return await self._asked(server, {"session": session})
+        for each in found if isinstance(found, list) else []:
+            if _name(session) in (each.get("path"), each.get("notebook", {}).get("path")):  # gateways nest it
+                return str(each["kernel"]["id"])
+        return ""
+
     def _keep(self, told: Mapping[str, Any]) -> None:
         try:
             records.write(self.record, told)
@@ -101,11 +121,10 @@ class JupyterKernels:
         """End the kernel on record, whose server could not be reached when it was to end; raise KernelError."""
         process = self._recorded()
         if process is not None:
-            if not process.id:  # the server returns it by its name, where it must be by starting it
-                process.id = await self._asked(process.server, {"session": process.channels.session})
-            await process.kill()
-            if process.left:
-                raise KernelError(f"{process.server.name} does not end the kernel {process.id}: it may live on")
+            if not process.id:
+                process.id = await self._named(process.server, process.channels.session)
+            if process.id:
+                await process.kill()
             process.forget()
 
     def _recorded(self) -> JupyterProcess | None:
@@ -129,8 +148,14 @@ class JupyterKernels:
         kernel = LiveKernel(process, self.parts)
         death = await kernel.death()
         if death is not None:
-            await kernel.shutdown()
+            with contextlib.suppress(KernelError):
+                await kernel.shutdown()
         return death or kernel
+
+
+def _name(session: str) -> str:
+    """Return the name of a kernel among the server's sessions."""
+    return f"stepper-{session[:12]}"
 
 
 async def specs(server: Server) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import re
 import time
 from collections.abc import Mapping
@@ -30,7 +30,6 @@ TAIL, STDERR_CHARACTERS = 8000, 2000
 # What slurmstepd writes, before the controller says it and after that forgot: COMPLETING is no name for an end.
 CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))? \*\*\*")
 WHY = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
-log = logging.getLogger("stepper")
 
 
 class SlurmProcess:
@@ -69,8 +68,7 @@ class SlurmProcess:
         left, trouble, now = self.seen.left if self.seen else None, self.trouble, time.monotonic()
         if self.seen is not None and self.seen.waits:
             trouble = f"its job is {self.seen.state}, {self.seen.reason}"
-        if self.link is not None and not self.link.is_up:
-            trouble = f"the line to {self.node} is down"
+        trouble = self.away or trouble
         if self.looking is not None and not self.looking.done() and now > self.asked_at + SLOW_SECONDS:
             trouble = f"{queue.SILENT}: the job's state is not known"
         return About(
@@ -83,19 +81,22 @@ class SlurmProcess:
         self.channels.ask("interrupt_request")
 
     async def kill(self) -> None:
-        """End its job, and the kernel itself where SLURM can't; else its record says that it is to end."""
+        """End its job, and the kernel itself where SLURM can't; raise KernelError where it may live on."""
         state = self.seen.state if self.seen else queue.WAITING[0]
         if state == "NODE_FAIL":
             await self._fence()
         going_on = state in (*queue.WAITING, *queue.LIVING)
         heard = not going_on or await self.queue.cancel(self.name, self.job * self.step)
-        if not (heard or await self._fence()):
-            log.warning("job %d may go on: SLURM's controller does not answer", self.job)
-            records.write(self.record, {**self.told, "ending": True})
-            self.left = True
+        self.left = not (heard or await self._fence())
         self.ended = self.ended or Death("its job was ended by stepper", self.last_words())
         if self.link is not None:
             self.link.close()
+        if self.left:
+            with contextlib.suppress(OSError):
+                records.write(self.record, {**self.told, "ending": True})
+            what = f"step {self.name} of job {self.job}" if self.step else f"job {self.job}"
+            mend = f"squeue --steps --jobs={self.job}" if self.step else f"scancel {self.job}"
+            raise KernelError(f"{queue.SILENT}: {what} was let go and may live on", mend)
 
     async def death(self, seconds: float = AT_ONCE_SECONDS) -> Death | None:
         """Return how it ended, or None while it lives, or nobody can know. SLURM's answer is waited for so long."""
@@ -155,6 +156,8 @@ class SlurmProcess:
         how, cause = queue.ENDS.get(state, (f"its job is gone ({state})", ""))
         if state in ("FAILED", queue.GONE) and "memory limit" in said:  # without cgroups SLURM names no reason
             how, cause = queue.ENDS["OUT_OF_MEMORY"]
+        if self.step and cause == "WalltimeOver":  # the person's own job: no `time:` of ours would have been longer
+            cause = "EndedOutside"
         return Death(f"job {self.job}: {how}", said, cause)
 
     async def sample(self) -> str:
