@@ -39,12 +39,13 @@ CLIENT = "import sys; sys.path.append(sys.argv[1]); from stepper.hook.process im
 class Project:
     """A repository in which stepper is set up, as Claude Code and a person would use it."""
 
+    session = "session-1"  # of the client
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.paths = Paths(str(folder))
         self.compiled = ""  # the compiled client, where that is to be the hook process
         self.daemons = True  # … as forks, where a command starts them
-        self.session = "session-1"  # of the client
         (folder / ".stepper").mkdir(parents=True, exist_ok=True)
         (folder / "notebooks").mkdir(exist_ok=True)
         trust.remember(self.paths, {"python": sys.executable})

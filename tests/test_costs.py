@@ -191,7 +191,7 @@ def test_who_is_stale(cells: int) -> None:
     sources = {f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(cells)}
     read, asked = list[str](), list[str]()
 
-    @functools.lru_cache
+    @functools.cache
     def flow(source: str) -> Flow:
         read.append(source)
         return binder.flow(source)

@@ -196,6 +196,15 @@ def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> Non
     assert gone.run("n").told() == "b<x<n"  # another one provides it now
 
 
+def test_a_provider_that_no_longer_binds_the_name() -> None:
+    book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
+    book.sources["a"] = "z = load()\nn = 1"
+    assert book.run("a", n="1").told() == "c<n<a b?x<a"
+    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
+        "unbound"
+    ]
+
+
 def test_a_cell_moved_below_its_reader() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
     book.sources = {"b": "y = x", "a": "x = load()"}
@@ -238,6 +247,16 @@ def test_whether_the_order_could_reproduce() -> None:
     assert dataflow.had_bound("nothing", "b", book.cells, book.past) == ""
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
     assert words.order(dataflow.gaps(book.cells, book.past), 0) == "The order of its cells could reproduce it."
+
+
+def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
+    book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
+    book.told()
+    assert not dataflow.at_the_end(book.cells, book.cells[:1], book.past)
+    assert dataflow.at_the_end(book.cells, book.cells[1:2], book.past)
+    book.run("c").told()
+    assert dataflow.at_the_end(book.cells, book.cells[2:], book.past)
+    assert not dataflow.at_the_end(book.cells[1:], book.cells[2:], book.past)  # one is gone
 
 
 def test_the_line_of_the_report() -> None:

@@ -372,6 +372,8 @@ def test_a_token_in_a_file_or_of_a_command(room: Room) -> None:
     assert "python3" in room.wait(look(at, {}, ""))[0]
     told = room.place(token_env=None, token_command=f"cat {file}")
     assert "python3" in room.wait(look(told, {}, ""))[0]
+    asks = room.place(token_env=None, token_command="printenv WHERE_MY_KEYRING_IS")  # of who asks, not the daemon's
+    assert "python3" in room.wait(look(asks, {"WHERE_MY_KEYRING_IS": TOKEN}, ""))[0]
     file.write_text("")
     assert "is empty" in room.fails(at) and "printed nothing" in room.fails(told)
     file.unlink()

@@ -101,6 +101,9 @@ def test_the_places_are_read_as_they_stand() -> None:
         ("kernels:\n  a:\n    slurm:\n      8: x", 4, "`kernels.a.slurm.8` is not known here", ""),
         ("kernels:\n  a:\n    slurm:\n      cpus: true", 4, "a whole number above 0, not True", ""),
         ("kernels:\n  a:\n    slurm:\n      queue_seconds: .nan", 4, "a number of seconds, a day at most", ""),
+        ("kernels:\n  a: {ssh: {host: x, setup: \"\\ud800\"}}", 2, "lines of shell", ""),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', token_command: ' '}}", 2, "must be a text in one line", ""),
+        ("kernels:\n  a: {jupyter: {url: 'http://x/', headers: {X: ﷺ}}}", 2, "texts in ASCII", ""),
         ("kernels:\n  a:\n    slurm:", 3, "must be a mapping; its keys: partition, ", ""),
         ("kernels:\n  a:\n    jupyter: {url: 'http://a b/'}", 3, "a URL", ""),
         ("kernels:\n  a:\n    jupyter: {url: 'http://x/lab?reset'}", 3, "nothing stands behind `?` or `#`", ""),
@@ -211,6 +214,15 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
         ("d", None),
     ]
     assert listed[0].why == "it did not answer within 0.5 s" and listed[3].mend == "stepper trust"
+
+
+def test_a_machine_without_ssh_lists_its_other_places(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: bash}\n")
+    trust.trust(project.paths)
+    monkeypatch.setenv("PATH", "/nowhere")
+    listed = asyncio.run(looks.named(project.paths, config.load(project.paths), dict(os.environ)))
+    assert [(place.name, place.reachable) for place in listed] == [("a", False), ("b", True)]
+    assert listed[0].why == "ssh can't be run on this machine: No such file or directory" and listed[0].mend
 
 
 @pytest.fixture(scope="module")

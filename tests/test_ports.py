@@ -66,10 +66,16 @@ class Room:
             assert self.run(PRELUDE).outcome is Outcome.OK
         return self.kernel
 
+    def detach(self) -> None:
+        async def detached() -> None:  # a socket of tornado's is closed where its loop runs
+            self.kernel.detach()
+
+        self.wait(detached())
+
     def again(self) -> Kernel | Death | None:
         """Leave the kernel, and find it as the next daemon does."""
         self.former.append(self.kernel)
-        self.kernel.detach()
+        self.detach()
         found = self.wait(self.provider().attach())
         self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
         return found
@@ -109,7 +115,7 @@ class Room:
 
         self.wait(lost())
         self.former.append(self.kernel)
-        self.kernel.detach()
+        self.detach()
         time.sleep(gone_seconds)
         return self.found()
 

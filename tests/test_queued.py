@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,10 +144,56 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
     assert "interrupted while its kernel waited" in say(notebook, "What now?")
 
 
+def test_kernels_wait_is_over_when_the_cell_begins(full: Full, project: Project) -> None:
+    edit = Edit(project.new("Count"), "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
+    assert WHY in edit.answer.text
+    threading.Timer(1, full.ends).start()
+    assert "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
+    (project.folder / "go").touch()
+    assert "| 42" in edit.woken
+
+
+@pytest.mark.nightly
+def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
+    project.new("Count")
+    threading.Timer(4, full.ends).start()
+    assert QUEUED in project.stepper("restart").stderr
+
+
+@pytest.mark.nightly
+def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    with full.lab.frozen():
+        wait_until(lambda: "controller does not answer: job " in kernel(project)["where"], 40)
+        say(notebook, "stop the cell")
+        said = edit.woken
+    assert "NOT run: interrupted while its kernel waited in a queue" in said and "scancel --me --name=" in said
+    full.ends()
+    wait_until(lambda: "RUNNING" in full.others().values())
+    assert project.json("history") == [] and kernel(project)["state"] == "none"
+    project.stepper("shutdown")
+    wait_until(lambda: not full.others())
+
+
+@pytest.mark.nightly
+def test_a_shutdown_is_answered_while_the_controller_is_silent(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    with full.lab.frozen():
+        project.kill_daemon()
+        wait_until(lambda: Path(project.paths.daemon_json).exists() and kernel(project)["state"] == "starting")
+        told = project.stepper("shutdown", check=None)
+    assert "controller does not answer" in told.stderr
+    edit.waker.kill()
+    project.stepper("shutdown", check=None)
+    wait_until(lambda: not full.others())
+
+
 def test_kernels_wait_tells_of_the_queue_and_ends_with_the_kernel(full: Full, project: Project) -> None:
     notebook = project.new("Count")
-    import threading
-
     threading.Timer(3, full.ends).start()
     done = project.stepper("kernels", "wait")
     assert "its kernel is there (idle, job " in done.stdout and QUEUED in done.stderr

@@ -34,6 +34,7 @@ from stepper.session.ports import Execution, KernelPlace
 from tests import debian, sshd
 from tests.conftest import Notebook, Project, scratch
 from tests.slurm.lab import Lab, started
+from tests.test_main_path import wait_until
 
 LIMITS = Limits(max_memory_percent=100)
 
@@ -286,6 +287,34 @@ def test_what_was_asked_for_is_withdrawn(other: Room) -> None:
     with pytest.raises(KernelError, match=rf"job {job} ended before the kernel began \(CANCELLED\)$"):
         other.wait(begun)
     assert not other.record.exists()
+
+
+def test_a_queue_that_tells_nothing_is_no_reason_to_end_a_job(other: Room) -> None:
+    asked, script = other.provider(), other.folder / "squeue"
+    script.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unexpected message received' >&2\nexit 1\n")
+    script.chmod(0o755)
+    other.environ["PATH"] = f"{other.folder}:{other.environ['PATH']}"
+    begun = other.loop.create_task(other.start(place(extra=["--hold"]), asked))
+    told = other.until(lambda: asked.queued or begun.done()) and asked.queued
+    ((job, _),) = other.ours.items()
+    assert told and told.text == f"squeue: slurm_load_jobs error: Unexpected message received: job {job} may wait"
+    script.unlink()
+    assert other.until(lambda: asked.queued.text.startswith("PENDING (JobHeldUser)"))
+    other.lab.ask("scontrol", "release", str(job))
+    other.kernel = other.wait(begun)
+    assert other.kernel.process.job == job
+
+
+def test_a_task_of_an_array_is_a_job_as_any(other: Room) -> None:
+    flags = ("--parsable", "--array=1-2", "--mem=20M", "--wrap=sleep 60", "--output=/dev/null", "--time=5")
+    first = int(other.lab.ask("sbatch", *flags))
+    try:
+        asked = queue.Queue(os.environ)
+        wait_until(lambda: other.lab.ask("squeue", "-h", "-j", str(first), "-o", "%T").split() == ["RUNNING"] * 2)
+        states = [other.wait(asked.look(job)).state for job in (first, first + 1)]
+        assert states == ["RUNNING", "RUNNING"]
+    finally:
+        other.lab.ask("scancel", str(first))
 
 
 def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:

@@ -44,10 +44,10 @@ async def use(request: Request, session: Session, name: str) -> answers.Used:
 
 
 async def wait(request: Request, session: Session) -> answers.Waited:
-    """Wait until a notebook's kernel is there, started where none is and none waits in a queue. Raise StepperError."""
+    """Wait until a notebook's kernel is there, started where none is and nobody else starts one. Raise StepperError."""
     async with telling(request, session):
-        while session.keeper.queued and not request.caller.left.is_set():  # for a cell, which runs then
-            await asyncio.sleep(WAIT_SECONDS)
+        while session.keeper.kernel is None and session.lock.locked() and not request.caller.left.is_set():
+            await asyncio.sleep(WAIT_SECONDS)  # it comes for a cell, whose end is not waited for
         if session.keeper.kernel is None:
             async with session.turn(caller=request.caller):
                 session.read()  # none is begun for another language's notebook

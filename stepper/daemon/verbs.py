@@ -185,7 +185,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         case commands.Interrupt():
             return answers.Interrupted(session.name, await steering.interrupt(session))
         case commands.Restart():
-            return answers.Restarted(session.name, await steering.restart(session, request.caller))
+            async with telling(request, session):
+                return answers.Restarted(session.name, await steering.restart(session, request.caller))
         case commands.Shutdown():
             return answers.Ended(int(await steering.shutdown(session, SHUTDOWN)), session.name)
         case commands.Continue():

@@ -31,6 +31,7 @@ COMMAND = re.compile(r"```!\nstepper (\w+).*?```|!`stepper (\w+)`", re.DOTALL)
 SAID_HERE = (
     (r"the skill `stepping-notebooks` says", "this server's instructions say"),
     (r"the skill `stepping-notebooks`", "this server's instructions"),
+    (r"`stepper new … --kernel NAME`: `stepper kernels` lists them", "`create_notebook` with its `place`"),
     (r"`stepper new`", "`create_notebook`"),
     (r"`Read` the notebook", "`read_notebook`"),
     (r"\(`NotebookEdit`, `edit_mode: replace`\)", "(`run_cell` with its `cell_id`)"),

@@ -167,7 +167,7 @@ TOOLS = {
             },
             ("problem",),
             output=data(notebook={"type": "string"}, steps=array("id", "title")),
-            verb=lambda given: ("new", {**given, "kernel": given.get("place")}),
+            verb=lambda given: ("new", {{"place": "kernel"}.get(name, name): told for name, told in given.items()}),
         ),
         Tool(
             "read_notebook",
@@ -270,8 +270,8 @@ TOOLS = {
                     "enum": ["pending", "all", "stale", "restore"],
                     "default": "pending",
                     "description": "pending: those that have not run here yet; all: every cell, in a fresh kernel; "
-                    "stale: "
-                    "those that read what a cell above bound anew since; restore: those that had ended well, in a fresh kernel.",
+                    "stale: those that read what a cell above bound anew since; "
+                    "restore: those that had ended well, in a fresh kernel.",
                 },
                 "notebook": NOTEBOOK,
                 "wait_seconds": WAITS,

@@ -10,29 +10,8 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stepper.policy import magics
-from stepper.policy.names import (
-    BIND,
-    CAUGHT,
-    CHANGES,
-    CLASS,
-    COMPREHENSION,
-    COMPREHENSIONS,
-    DEFINED,
-    FUNCTION,
-    FUNCTIONS,
-    GLOBAL,
-    IMPORT,
-    ON_FIRST,
-    SHOWS,
-    Flow,
-    Kept,
-    changed_by,
-    is_ipython,
-    own_names,
-    parsed,
-    root,
-)
+from stepper.policy import magics, names
+from stepper.policy.names import Flow, Kept, parsed, root
 from stepper.policy.scopes import Names, Scope
 
 EVALUATED = (ast.expr, ast.stmt, ast.pattern)
@@ -57,8 +36,6 @@ def of_tree(tree: ast.Module, source: str = "", transform: Callable[[str], str] 
 class _Binder(Names):
     """Goes over a tree."""
 
-    # --- statements -------------------------------------------------------------------------------------------
-
     def body(self, statements: Iterable[ast.stmt], last: bool = False) -> None:
         statements = list(statements)
         for statement in statements:
@@ -72,7 +49,7 @@ class _Binder(Names):
         self.visit(node)
         call = node.value if isinstance(node, ast.Await) else node
         discarded = call.func if isinstance(call, ast.Call) and not shown else None
-        if isinstance(discarded, ast.Attribute) and not SHOWS.match(discarded.attr):
+        if isinstance(discarded, ast.Attribute) and not names.SHOWS.match(discarded.attr):
             self.change(discarded.value)
 
     def visit(self, node: ast.AST | None) -> None:
@@ -170,7 +147,7 @@ class _Binder(Names):
                 self.body(value)
             elif part == "name" and value:
                 self.bind(value, node)
-                self.flow.mentions[-1] = self.flow.mentions[-1]._replace(how=CAUGHT)
+                self.flow.mentions[-1] = self.flow.mentions[-1]._replace(how=names.CAUGHT)
             else:
                 self.all(value if isinstance(value, list) else [value] if isinstance(value, ast.AST) else [])
         if isinstance(node, ast.ExceptHandler) and node.name and not self.scopes:  # unbound at its end
@@ -187,44 +164,34 @@ class _Binder(Names):
         for alias in node.names:
             if alias.name == "*":
                 self.flow.star = self.flow.star or not self.scopes
-                self.noted("*", BIND, alias)
+                self.noted("*", names.BIND, alias)
             else:
                 name = (alias.asname or alias.name).split(".")[0]
-                self.bind(name, alias, IMPORT)
+                self.bind(name, alias, names.IMPORT)
                 self.flow.prints[name] = f"{getattr(node, 'module', '')}:{alias.name if alias.asname else name}"
 
     def outer(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            self.noted(name, GLOBAL, node)
-
-    # --- scopes -----------------------------------------------------------------------------------------------
+            self.noted(name, names.GLOBAL, node)
 
     def function(self, node: Any, name: str = "") -> None:
         """A function: what is evaluated now, then its body, which counts where it is called."""
-        args = node.args
-        every = [
-            *args.posonlyargs,
-            *args.args,
-            *filter(None, [args.vararg]),
-            *args.kwonlyargs,
-            *filter(None, [args.kwarg]),
-        ]
+        args, every = node.args, names.arguments(node.args)
         self.all([*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults])
         self.all([*(each.annotation for each in every), getattr(node, "returns", None)])
         named = name or getattr(node, "name", "")
         statements = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
-        own, outer = own_names(statements)
+        own, outer = names.own_names(statements)
         parameters = tuple(each.arg for each in every)
         later = self.kept is None and bool(named)
         kept = Kept(parameters=parameters) if later else None
         if named:
-            self.bind(named, node, DEFINED)
-        line = getattr(node, "lineno", 0)
-        scope = Scope(FUNCTION if named else COMPREHENSION, {*own, *parameters} - outer, outer, kept, named, line)
-        self.scopes.append(scope)
+            self.bind(named, node, names.DEFINED)
+        kind = names.FUNCTION if named else names.COMPREHENSION
+        self.scopes.append(Scope(kind, {*own, *parameters} - outer, outer, kept, named, node.lineno))
         before, self.kept = self.kept, self.kept or kept
         for each in every:
-            self.noted(each.arg, BIND, each)
+            self.noted(each.arg, names.BIND, each)
         self.typed(node)
         if named:
             self.body(statements)
@@ -234,7 +201,7 @@ class _Binder(Names):
         self.kept = before
         if kept is not None:
             kept.changed &= {*parameters}
-            if self.scopes and self.scopes[-1].kind == CLASS:
+            if self.scopes and self.scopes[-1].kind == names.CLASS:
                 self._method(kept)
             else:
                 self.flow.kept[named] = kept
@@ -245,10 +212,10 @@ class _Binder(Names):
         """The type parameters of a function or a class."""
         for each in getattr(node, "type_params", ()):
             self.scopes[-1].own.add(each.name)
-            self.noted(each.name, BIND, each)
+            self.noted(each.name, names.BIND, each)
 
     def _method(self, kept: Kept) -> None:
-        name = next(scope.name for scope in self.scopes if scope.kind == CLASS)
+        name = next(scope.name for scope in self.scopes if scope.kind == names.CLASS)
         whole = self.flow.kept.setdefault(name, Kept(made=True))
         whole.reads |= kept.reads
         whole.changes |= kept.changes
@@ -258,42 +225,40 @@ class _Binder(Names):
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
             self.flow.kept[node.name] = Kept(made=True)
-        self.scopes.append(Scope(CLASS, own_names(node.body)[0], name=node.name))
+        self.scopes.append(Scope(names.CLASS, names.own_names(node.body)[0], name=node.name))
         self.typed(node)
         self.body(node.body)
         self.scopes.pop()
-        self.bind(node.name, node, DEFINED)
+        self.bind(node.name, node, names.DEFINED)
 
     def comprehension(self, node: Any) -> None:
         own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
         self.visit(node.generators[0].iter)
-        self.scopes.append(Scope(COMPREHENSION, own))
+        self.scopes.append(Scope(names.COMPREHENSION, own))
         for place, part in enumerate(node.generators):
             self.all([part.target, *([part.iter] if place else []), *part.ifs])
         self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
         self.scopes.pop()
 
-    # --- calls ------------------------------------------------------------------------------------------------
-
     def call(self, node: ast.Call) -> None:
         function = node.func
-        if isinstance(function, ast.Attribute) and is_ipython(function.value):
+        if isinstance(function, ast.Attribute) and names.is_ipython(function.value):
             self.magic(function.attr, [part.value for part in node.args if isinstance(part, ast.Constant)])
             return
         self.all([*node.args, *node.keywords, function])
         called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if ON_FIRST.fullmatch(called) and node.args:
+        if names.ON_FIRST.fullmatch(called) and node.args:
             self.change(node.args[0])
         if isinstance(function, ast.Attribute):
             inplace = any(
                 word.arg == "inplace" and getattr(word.value, "value", None) is True for word in node.keywords
             )
-            if inplace or CHANGES.fullmatch(called):
+            if inplace or names.CHANGES.fullmatch(called):
                 self.change(function.value)
         elif isinstance(function, ast.Name) and self.holder(called) is None and self.kept is None:
             arguments = tuple(root(part) for part in node.args)
             if (own := self.flow.kept.get(called)) is not None:
-                for name in changed_by(own, arguments):
+                for name in names.changed_by(own, arguments):
                     self.changes(name)
             elif any(arguments):
                 self.flow.calls.append((called, arguments))
@@ -329,9 +294,9 @@ HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
     **dict.fromkeys((ast.MatchAs, ast.MatchStar, ast.MatchMapping), _Binder.captured),
     **dict.fromkeys((ast.Import, ast.ImportFrom), _Binder.imported),
     **dict.fromkeys((ast.Global, ast.Nonlocal), _Binder.outer),
-    **dict.fromkeys((*FUNCTIONS, ast.Lambda), _Binder.function),
+    **dict.fromkeys((*names.FUNCTIONS, ast.Lambda), _Binder.function),
     ast.ClassDef: _Binder.klass,
-    **dict.fromkeys(COMPREHENSIONS, _Binder.comprehension),
+    **dict.fromkeys(names.COMPREHENSIONS, _Binder.comprehension),
     ast.Call: _Binder.call,
 }
 if hasattr(ast, "TryStar"):

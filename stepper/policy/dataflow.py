@@ -17,6 +17,7 @@ from stepper.policy.names import DEFINED, VALUE, Flow, Kept, changed_by
 from stepper.policy.namespace import Namespace
 
 BUILTIN = frozenset(vars(builtins))
+GONE, BELOW, UNBOUND = "gone", "below", "unbound"  # a provider of hidden state; the last no longer binds the name
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
 Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
@@ -53,7 +54,7 @@ class Order:
         that failed these alone count. `gave` are those that it is known to have bound or changed when it ran.
         """
         told, known = told or {}, bool(told)
-        reads, changes, binds = self._called(flow)
+        reads, changes, binds = self.called(flow)
         if gave is not None:
             changes &= {*gave}
             told = dict.fromkeys({*gave} - binds.keys() - changes, "")
@@ -90,7 +91,7 @@ class Order:
         of = flow.kept.get(made) or (self.bound[made].kept if made in self.bound else None)
         return of if of is not None and of.made else None
 
-    def _called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
+    def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
         """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""
         reads, changes, binds, todo = set(flow.reads), set(flow.changes), dict(flow.binds), [*flow.reads]
         for function, arguments in flow.calls:
@@ -168,13 +169,12 @@ class History:
 
 @dataclass(frozen=True)
 class Because:
-    """Why a cell is marked: a name, and the cell that provides it, as texts name it; `gone` where it was deleted."""
+    """Why a cell is marked: a name, and the cell that provides it; of hidden state `where` that is."""
 
     name: str
     provider: str  # its id
     number: int
-    gone: bool = False
-    below: bool = False
+    where: str = ""  # GONE, BELOW or UNBOUND
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,15 @@ class Follows:
     stale: Sequence[Marked] = ()
     hidden: Sequence[Marked] = ()
     providers: Mapping[str, set[str]] = field(default_factory=dict)  # a cell's id → those above that it reads of
+
+
+def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> bool:
+    """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
+    keys = {key(cell.id, source_hash(cell.source)): cell.index for cell in cells if cell.is_code}
+    if past.last.keys() - keys.keys():
+        return False
+    first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
+    return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
 
 
 def look(cells: Sequence[Cell], past: History) -> Follows:
@@ -220,9 +229,11 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
             elif read and (from_ := past.by.get(read.by)) and from_.key != keys[place]:
                 at = places.get(from_.key)
                 if at is None:
-                    odd.append(Because(name, from_.cell_id, from_.number, gone=True))
+                    odd.append(Because(name, from_.cell_id, from_.number, GONE))
                 elif at > place:
-                    odd.append(Because(name, some[at].id, some[at].number, below=True))
+                    odd.append(Because(name, some[at].id, some[at].number, BELOW))
+                elif provider is None:
+                    odd.append(Because(name, some[at].id, some[at].number, UNBOUND))
         stale += [Marked(cell, later)] if later else []
         hidden += [Marked(cell, odd)] if odd else []
     return Follows(stale, hidden, providers)
@@ -245,8 +256,8 @@ def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
     there = {key(cell.id, source_hash(cell.source)) for cell in some}
     gone = {name: each.number for each in past.by.values() if each.key not in there for name in each.gave}
     for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
-        above = order.follow(place, flow)
-        for name in sorted(flow.reads - above.keys() - BUILTIN):
+        reads = order.called(flow)[0]
+        for name in sorted(reads - order.follow(place, flow).keys() - BUILTIN):
             below = next((other.number for other, its in zip(some, flows, strict=True) if name in its.binds), 0)
             if below > cell.number:
                 found.append(Gap(cell, name, below=below))

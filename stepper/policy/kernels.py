@@ -116,11 +116,11 @@ class WrongPlaceError(ValueError):
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and value.isprintable()
+    return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
 def _lines(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
+    return isinstance(value, str) and "\0" not in value and value == value.encode("utf-8", "replace").decode()
 
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
@@ -136,6 +136,10 @@ def _texts(names: re.Pattern[str]) -> Callable[[Any], bool]:
         return _matches(names)(name) and isinstance(text, str) and (text == "" or text.isprintable())
 
     return lambda value: isinstance(value, dict) and all(fits(*pair) for pair in value.items())
+
+
+def _headers(value: Any) -> bool:
+    return _texts(HEADER)(value) and all(text.isascii() for text in value.values())
 
 
 def _whole(value: Any) -> bool:
@@ -195,7 +199,7 @@ RULES: dict[str, tuple[Callable[..., Where], dict[str, tuple[str, Callable[[Any]
             "token_file": OUTSIDE,
             "token_command": TEXT,
             "env": ("a mapping of variables' names to texts", _texts(VARIABLE)),
-            "headers": ("a mapping of headers' names to texts", _texts(HEADER)),
+            "headers": ("a mapping of headers' names to texts in ASCII", _headers),
             "ca_file": OUTSIDE,
         },
     ),

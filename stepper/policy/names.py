@@ -104,6 +104,12 @@ def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     return own - outer, outer
 
 
+def arguments(args: ast.arguments) -> list[ast.arg]:
+    """Return a function's parameters, in order."""
+    given = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg)
+    return [each for each in given if each is not None]
+
+
 def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
     """Yield which of the names that a function is given it changes in place."""
     for parameter, argument in zip(kept.parameters, arguments, strict=False):

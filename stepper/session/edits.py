@@ -100,7 +100,7 @@ async def attempt(
             break
     if not ended:
         return _left_behind(session), ended
-    ended[-1] = replace(ended[-1], follows=follows.news(session, cells))
+    ended[-1] = replace(ended[-1], follows=follows.news(session, cells, [each.cell for each in ended]))
     return session.kept(report.of_runs(ended, len(to_run)), ended[-1]), ended
 
 

@@ -20,8 +20,16 @@ def look(session: Session, cells: Sequence[Cell]) -> Follows:
     return dataflow.look(cells, session.past)
 
 
-def news(session: Session, cells: Sequence[Cell]) -> str:
-    """Return what no longer follows and was not told yet, in a line each; '' for nothing. It is told now."""
+def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> str:
+    """Return what no longer follows and was not told yet, in a line each; '' for nothing. It is told now.
+
+    Where what `ran` stands below all that ran before and none of that is gone, nothing need be looked at.
+    """
+    if not session.speaks_python:
+        return ""
+    session.past.catch_up(session.state.runs, session.state.sources)
+    if ran and dataflow.at_the_end(cells, ran, session.past):
+        return ""
     found, runs = look(session, cells), session.past.last
     told = set[tuple[str, str, str, int]]()
 

@@ -137,14 +137,18 @@ class Keeper:
             if not start.done():
                 start.cancel()
                 await asyncio.wait([start])
-        await self.provider.withdraw()
-        raise StepperError("interrupted while its kernel waited in a queue: nothing ran, and what waited was withdrawn")
+        what = "interrupted while its kernel waited in a queue: nothing ran, and"
+        try:
+            await self.provider.withdraw()
+        except KernelError as error:  # whoever asked for the kernel does not try again
+            raise StepperError(f"{what} what waited may wait on: {error.message}", error.hint) from None
+        raise StepperError(f"{what} what waited was withdrawn")
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
-        if self.queued:
-            self.unwanted = True
-            return True
+        if self.starting:
+            self.unwanted = True  # also where it is about to queue
+            return bool(self.queued)
         busy = self.kernel is not None and self.kernel.busy
         if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)

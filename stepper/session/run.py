@@ -127,7 +127,7 @@ async def conclude(
         figures=session.adviser.facts(execution),
         packages=turn.new_packages(state, execution.namespace),
         unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
-        bound=dataflow.told(session.flow(begun.source), execution.namespace) if session.speaks_python else {},
+        bound=dataflow.told(session.flow(begun.source), session.namespace) if session.speaks_python else {},
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:

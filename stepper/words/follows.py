@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
-from stepper.policy.dataflow import Because, Gap, Marked
+from stepper.policy.dataflow import BELOW, GONE, UNBOUND, Because, Gap, Marked
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
+WHERE = {GONE: "was deleted", BELOW: "stands below", UNBOUND: "no longer binds it"}
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
     """Return which names a cell read of which other one: names, (its number, where it is)."""
     found: dict[tuple[int, str], list[str]] = {}
     for each in because:
-        where = "was deleted" if each.gone else "stands below" if each.below else ""
-        found.setdefault((each.number, where), []).append(f"`{one_line(each.name, 60)}`")
+        found.setdefault((each.number, WHERE.get(each.where, "")), []).append(f"`{one_line(each.name, 60)}`")
     return [(joined(names, NAMES), provider) for provider, names in found.items()]
 
 

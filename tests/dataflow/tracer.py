@@ -95,7 +95,8 @@ def trace(path):
     shell = InteractiveShell.instance(user_ns=names)
     assert shell.user_global_ns is names and shell.user_ns is names
     os.chdir(os.path.dirname(path))
-    ok, before = [], {}
+    ok, before, shown = [], {}, []
+    shell._showtraceback = lambda *told: shown.append(told)  # `%%time` and `%%capture` fail without a word
 
     def late(*_):
         raise TimeoutError("too long")
@@ -104,10 +105,11 @@ def trace(path):
     for number, source in enumerate(sources):
         names.cell, names.own, names.bound_now = number, set(), set()
         signal.alarm(CELL_SECONDS)
+        shown.clear()
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 done = shell.run_cell(source, store_history=False)
-            well = done.success
+            well = done.success and not shown
         except BaseException:  # noqa: BLE001  # whatever a cell raises
             well = False
         finally:

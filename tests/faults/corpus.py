@@ -126,6 +126,8 @@ def examples() -> list[Case]:
 class Kept:
     """A kernel provider that hands the same kernel to session after session."""
 
+    queued = None
+
     def __init__(self, kernels: LocalKernels) -> None:
         self.kernels, self.kernel, self.last = kernels, None, Execution(Outcome.OK)
         self.swallowed: list[str] = []  # failures of the helper's own that it kept quiet

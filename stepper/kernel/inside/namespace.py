@@ -51,9 +51,10 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
         else:
             variables[name] = {"type": class_name(kind)}
             guarded(measure, value, kind, variables[name])
-            variables[name]["print"] = print_of(value, deadline)
+            if told := print_of(value, deadline):
+                variables[name]["print"] = told
     found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
-    found["rebound"] = rebound(bound(), {name: fact["print"] for name, fact in variables.items()})
+    found["rebound"] = rebound(bound(), {name: fact.get("print", "") for name, fact in variables.items()})[:NAMES]
     return {**found, **(guarded(loadable, known) or {})}
 
 

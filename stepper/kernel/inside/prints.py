@@ -8,13 +8,14 @@ from typing import Any
 from stepper.kernel.inside.base import clock, guarded, one_of, top_module
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
+LONGEST = 100  # characters of a name that is told
 ITEMS, BYTES, LONG, CELLS = 200, 4096, 2000, 1000
 held: dict[str, tuple[int, str]] = {}  # name → (id, print) after the last cell: no object is kept
 
 
 def rebound(values: list[tuple[str, Any]], prints: dict[str, str]) -> list[str]:
     """The names that hold something else than after the last cell."""
-    now = {name: (id(value), prints.get(name, "")) for name, value in values}
+    now = {name: (id(value), prints.get(name, "")) for name, value in values if len(name) <= LONGEST}
     found = [name for name, seen in now.items() if held.get(name) != seen]
     held.clear()
     held.update(now)

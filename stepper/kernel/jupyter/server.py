@@ -147,7 +147,7 @@ class Server:
         elif not self.kept and where.token_file:
             self.kept = await asyncio.to_thread(_of_file, os.path.expanduser(where.token_file))
         elif not self.kept and where.token_command:
-            self.kept = await asyncio.to_thread(_of_command, where.token_command)
+            self.kept = await asyncio.to_thread(_of_command, where.token_command, self.environ())
         if not (self.kept.isascii() and self.kept.isprintable()):  # a header's text is told where it is none
             self.kept = ""
             raise KernelError("what is named as a token is none: it has several lines, or characters that none has")
@@ -169,7 +169,7 @@ def _of_file(path: str) -> str:
     return found
 
 
-def _of_command(command: str) -> str:
+def _of_command(command: str, environ: Mapping[str, str]) -> str:
     told = "the command that is to tell a token"
     try:
         done = subprocess.run(
@@ -178,6 +178,7 @@ def _of_command(command: str) -> str:
             text=True,
             timeout=COMMAND_SECONDS,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **environ},  # a keyring is found by the asker's session
             check=False,
         )
     except subprocess.TimeoutExpired:

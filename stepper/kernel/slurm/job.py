@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -95,6 +96,13 @@ def outside(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what tells srun of another job, in which stepper itself may run."""
     theirs = ("SLURM_", "SLURMD_")
     return {name: told for name, told in environ.items() if name == "SLURM_CONF" or not name.startswith(theirs)}
+
+
+def there(file: Path) -> bool:
+    """Whether a file is there: the folder is listed first, which NFS looks at anew."""
+    with contextlib.suppress(OSError):
+        return file.name in os.listdir(file.parent)
+    return False
 
 
 def words(file: Path, most: int) -> str:

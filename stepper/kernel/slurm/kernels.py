@@ -189,18 +189,25 @@ class SlurmKernels:
         """Wait until the connection file is there; return the job as it was seen last. Raise KernelError."""
         number, since, began, look_at = int(told["job"]), time.monotonic(), 0.0, 0.0
         seen: queue.Job | None = None
-        while not _there(file):
+        while not job.there(file):
             if (now := time.monotonic()) > look_at:
-                asked = await self.queue.look(number, "" if told["step"] else told["job_name"])
+                asked, silent = None, queue.SILENT
+                try:
+                    if asked := await self.queue.look(number, "" if told["step"] else told["job_name"]):
+                        await self._tell(asked, where, since)
+                except queue.RefusedError as error:  # no reason to end a job that waits
+                    silent = error.message
                 look_at = now + _pause(since, LOOK_SECONDS, LOOK_MOST)
+                seen = asked or seen
                 if asked is not None:
-                    seen = asked
-                    await self._tell(seen, where, since)
-                    began = began or (now if seen.lives else 0.0)
-                if _there(file):
+                    began = began or (now if asked.lives else 0.0)
+                elif not began:  # it may wait for hours, for which nobody is to be held
+                    was = f"job {number} was {seen.state}" if seen else f"job {number} may wait"
+                    self.queued = Queued(f"{silent}: {was}", since, where.queue_seconds)
+                if job.there(file):
                     break
                 over = seen is not None and not (seen.waits or seen.lives)
-                if over or _there(file.with_suffix(".out.ended")):
+                if over or job.there(file.with_suffix(".out.ended")):
                     raise _failed(told, seen, file)
             if began and now > began + START_SECONDS:
                 node = seen.node if seen else ""
@@ -269,13 +276,6 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
     if seen is None or not (seen.lives or seen.waits):
         raise KernelError(f"job {where.jobid} is {seen.state}" if seen else queue.SILENT, "squeue --me")
     return [f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"]
-
-
-def _there(file: Path) -> bool:
-    """Whether a file is there: the folder is listed first, which NFS looks at anew."""
-    with contextlib.suppress(OSError):
-        return file.name in os.listdir(file.parent)
-    return False
 
 
 def _pause(since: float, least: float, most: float) -> float:

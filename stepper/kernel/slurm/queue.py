@@ -18,7 +18,7 @@ from stepper.ground.text import one_line
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LANG", "TZ", "SLURM_CONF")  # of an environment
 SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
-FIELDS = "%i|%j|%T|%r|%N|%L|%S|%P"  # job, name, state, reason, node, time left, expected start, partition
+FIELDS = "%A|%j|%T|%r|%N|%L|%S|%P"  # job, name, state, reason, node, time left, expected start, partition
 NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Could not establish a configuration source")
 SILENT = "SLURM's controller does not answer"
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED")

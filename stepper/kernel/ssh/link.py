@@ -66,7 +66,7 @@ class Link:
         self.ports = ports
         await self._leave()
         self.said = b""
-        self.master = await asyncio.create_subprocess_exec(
+        self.master = await _started(
             *self._command("-M", self.where.host, "exec cat"),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -117,7 +117,7 @@ class Link:
         """
         program = files("stepper.kernel.ssh").joinpath("far.py").read_text("utf-8")
         shell = f"{self.where.setup}\nexec {shlex.quote(self.where.python)} -c {shlex.quote(READS)}\n"
-        process = await asyncio.create_subprocess_exec(
+        process = await _started(
             *self._command("-o", "ControlMaster=no", self.where.host, SHELL),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -163,7 +163,7 @@ class Link:
 
     async def _tell(self, what: str, *more: str) -> bool:
         """Tell the master something; return whether it did it. The user's configuration has no part in that."""
-        process = await asyncio.create_subprocess_exec(
+        process = await _started(
             "ssh", "-F", "none", "-S", self.control, "-O", what, *more, "there",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -188,3 +188,11 @@ class Link:
             await self.listens
         said = self.said or f"it can't be reached within {UP_SECONDS:.0f} s".encode()
         return LineDownError(*in_words(said, self.where, True))
+
+
+async def _started(*command: str, **more: Any) -> asyncio.subprocess.Process:
+    """Start ssh; raise KernelError where it can't be."""
+    try:
+        return await asyncio.create_subprocess_exec(*command, **more)
+    except OSError as error:
+        raise KernelError(f"ssh can't be run on this machine: {error.strerror}", "command -v ssh") from error
