@@ -21,6 +21,7 @@ import psutil
 import pytest
 import yaml
 
+from examples import demo
 from stepper.cli.present import RunProgress
 from stepper.daemon import verify as replays
 from stepper.daemon.written import Written
@@ -28,7 +29,8 @@ from stepper.ground import private
 from stepper.kernel.local.process import MARKER
 from stepper.session import answers
 from stepper.setup import trust
-from tests.conftest import Notebook, Project, code, reused
+from tests.conftest import Notebook, Project, code, reused, scratch
+from tests.environments import environment
 from tests.test_main_path import wait_until
 from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture: without processes)
@@ -400,6 +402,21 @@ def test_ctrl_c_ends_it(real: Project) -> None:
     assert doing.returncode == 130 and "interrupted: the replay was given up" in err and out == ""
     wait_until(lambda: len(kernels(real)) == 1)
     assert real.json("status", "ctrlit2")["verified"] is None and not os.listdir(real.paths.verify)
+
+
+def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
+    python = environment(sys.executable, *demo.PACKAGES)
+    found = json.loads(subprocess.run([python, "-c", demo.PROBE], capture_output=True, text=True, check=True).stdout)
+    for made in scratch(tmp_path / "repo"):
+        trust.remember(made.paths, {"python": python})
+        shutil.copyfile(found[1][0], made.folder / demo.DATA)
+        ran(made, *(step.code for step in demo.STEPS))
+        out = made.stepper("verify", "a").stdout
+        assert "REPRODUCES · 7 of 7 cells as recorded · " in out and " in 1 fresh kernel; " in out
+        assert f"  · file {demo.RESULT}: written again, same bytes" in out
+        change(Notebook(made, made.folder / "notebooks" / "a.ipynb"), lambda cells: cells.pop(3))
+        out = made.stepper("verify", "a", check=1).stdout
+        assert "NameError: name 'weather' is not defined (cell 4, which was deleted, had bound it)" in out
 
 
 @pytest.mark.nightly
