@@ -25,7 +25,7 @@ LEFT_OUT: tuple[tuple[str, str, str, str], ...] = (
     ("temporary files with a name", "/", rf"({TEMPORARY}[\w.]+[-_.]){LOT}\b", r"\1…"),
     ("execution counts", "[", r"\b(In ?|Out ?|Input In )\[\d+\]", r"\1[…]"),
     ("results of %time", "time", r"^(CPU times|Wall time|Compiler(?: time)?|Parser(?: time)?): .*", r"\1"),
-    ("results of %timeit", "per loop", rf"{TIME} ± {TIME} per loop.*", "per loop"),
+    ("results of %timeit", "per loop", rf"{TIME} (?:±|\+-) {TIME} per loop.*", "per loop"),
     ("results of %timeit, of old", "best of", rf"^[\d,]+ loops?, best of \d+: {TIME} per loop", "per loop"),
     ("what %timeit suspects", "slowest run", r"^The slowest run took .* times longer than the fastest\..*", "\0"),
     ("tqdm on its way", "%|", r"^.*?\b\d?\d%\|.*\| *[\d.]+\w*/[\d.]+\w* \[.*\]", "\0"),

@@ -176,6 +176,12 @@ SEEN, HELD = FIRST[::2], FIRST[1::2]
 # Written after the rules, for rows that no pair above needs.
 LATER = [
     Pair("temporary folder with a name", False, out("in /tmp/work-a1b2c3d4/x\n"), out("in /tmp/work-k9j8h7g6/x\n")),
+    Pair(
+        "%timeit where stdout is ASCII",
+        False,
+        out("1.4 us +- 0 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
+        out("711 ns +- 1.2 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
+    ),
     Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
     Pair("tqdm below each other", False, out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"), out("ok\n")),
     Pair("tqdm without an end", False, out("120it [00:03, 41.2it/s]\n"), out("120it [00:01, 98.0it/s]\n")),
