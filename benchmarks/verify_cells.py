@@ -51,6 +51,7 @@ for sources in json.load(sys.stdin):
                 error = raised
         signal.alarm(0)
         printed = held.stdout if error is None else re.split("-{60,}\\n", held.stdout)[0]
+        printed = re.sub("(?m)^Out\\[[0-9]+\\]: ", "", printed)  # a kernel tells of a count apart
         outputs = [{"output_type": "stream", "name": name, "text": text}
                    for name, text in (("stdout", printed), ("stderr", held.stderr)) if text]
         for each in held.outputs:
@@ -105,7 +106,7 @@ def digit(number: str, chance: random.Random) -> str:
 def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
     """Give the texts that are judged, with their places."""
     for place, output in enumerate(outputs):
-        if output.get("name") == "stdout":
+        if output.get("name") == "stdout" and not {"\x1b", "\r"} & {*output["text"]}:  # a digit of an escape is none
             yield (place, "text"), output["text"]
         elif isinstance(text := output.get("data", {}).get("text/plain"), str) and len(output["data"]) == 1:
             yield (place, "text/plain"), text

@@ -62,6 +62,10 @@ def test_numbers_within_a_millionth(then: str, now: str, close: bool) -> None:
     assert compared(shown(then), shown(now)).verdict is (Sameness.CLOSE if close else Sameness.CHANGED)
 
 
+def test_a_line_with_a_nul_is_a_line() -> None:
+    assert compared(out("a\0b\n"), out("a\0c\n")).verdict is Sameness.CHANGED
+
+
 def test_an_array_that_breaks_elsewhere_is_close() -> None:
     assert compared(
         shown("array([1.5, 2.5,\n       0.3])"), shown("array([1.5, 2.5, 0.30000000000000004])")

@@ -11,6 +11,7 @@ import re
 from stepper.ground.text import ESCAPES, last_state
 
 NUMBERS = 1e-6  # relative: how far numbers may be apart
+GONE = "\ufdd0"  # no character: what marks a line that is left out as a whole
 AT_ONCE, LONG = 2000, 100_000  # lines that one search goes over; characters of a line that no rule is for
 TEMPORARY = r"(?:(?:/private)?/var/folders/\w+/\w+/T|(?:/private)?/(?:var/)?tmp|[A-Za-z]:\\[^\s'\"]*\\Temp)[/\\]"
 LOT = r"(?=[a-z_]*\d)(?=[0-9_]*[a-z])[a-z0-9_]{8}"  # what tempfile draws
@@ -27,8 +28,8 @@ LEFT_OUT: tuple[tuple[str, str, str, str], ...] = (
     ("results of %time", "time", r"^(CPU times|Wall time|Compiler(?: time)?|Parser(?: time)?): .*", r"\1"),
     ("results of %timeit", "per loop", rf"{TIME} (?:±|\+-) {TIME} per loop.*", "per loop"),
     ("results of %timeit, of old", "best of", rf"^[\d,]+ loops?, best of \d+: {TIME} per loop", "per loop"),
-    ("what %timeit suspects", "slowest run", r"^The slowest run took .* times longer than the fastest\..*", "\0"),
-    ("tqdm on its way", "%|", r"^.*?\b\d?\d%\|.*\| *[\d.]+\w*/[\d.]+\w* \[.*\]", "\0"),
+    ("what %timeit suspects", "slowest run", r"^The slowest run took .* times longer than the fastest\..*", GONE),
+    ("tqdm on its way", "%|", r"^.*?\b\d?\d%\|.*\| *[\d.]+\w*/[\d.]+\w* \[.*\]", GONE),
     ("tqdm's times", "%|", r"(\b100%)\|.*\|( *[\d.]+\w*/[\d.]+\w*) \[\d.*\]", r"\1\2"),
     ("tqdm's times, of what has no end", "/s]", r"^(.*?\d+\w+) \[\d+:\d\d, +[^\]]*/s\]", r"\1"),
 )
@@ -57,7 +58,7 @@ def _quiet(shown: list[str]) -> list[str]:
     for word, rule, left in RULES:
         if word in told:
             told = rule.sub(left, told)
-    return [line.rstrip() for line in told.split("\n") if "\0" not in line]
+    return [line.rstrip() for line in told.split("\n") if GONE not in line]
 
 
 def markup(text: str) -> str:
