@@ -37,7 +37,7 @@ class Made:
     notebook: str
     steps: Sequence[NamedStep]
     unfinished: str | None
-    kernel_cwd: str
+    kernel_cwd: str  # notebook, project, or which folder elsewhere
     cells: CellRan | None = None  # what came of those that it was made with
 
 
@@ -389,7 +389,8 @@ class Context(Holds):
 
 @dataclass(frozen=True)
 class Ended:
-    """How many kernels a shutdown ended: that of a notebook, or all and the daemon."""
+    """How many kernels a shutdown ended: that of a notebook, or all and the daemon; which it `left`, not stepper's."""
 
     kernels: int
     notebook: str | None = None
+    left: str | None = None
