@@ -28,6 +28,7 @@ from stepper.policy.model import Death, Limits, Outcome
 from stepper.session.ports import Execution, Kernel, KernelPlace
 from tests.conftest import Notebook, scratch, some_nightly, text_of
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
+from tests.places import BASH_KERNEL
 
 LIMITS = Limits(max_memory_percent=100, max_output_bytes=10_000_000)
 COUNTS = "import time\nfor n in range(12):\n    print(n)\n    time.sleep(0.2)\nn"
@@ -602,3 +603,37 @@ def test_a_notebook_names_the_server_its_daemon_is_killed_and_no_token_is_anywhe
                 texts += [path.read_bytes().decode("utf-8", "replace")] if path.is_file() else []
         assert not [found for found in texts if TOKEN in found]
         assert text_of(notebook.raw["cells"][0]) == "begun\nover\n"
+
+
+def test_a_kernel_that_is_left_and_one_of_another_language_are_told_for_what_they_are(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room.served.kind != "server":
+        pytest.skip("the same daemon, whatever the server")
+    bash = room.served.folder / "data/kernels/bash/kernel.json"
+    bash.parent.mkdir(parents=True, exist_ok=True)
+    bash.write_text(json.dumps(BASH_KERNEL))
+    theirs = room.served.ask("kernels", "POST", {"name": "python3"})["id"]
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    for project in scratch(tmp_path / "repo"):
+        shell, mine = room.place(kernel="bash").definition, room.place(kernel_id=theirs).definition
+        project.config(json.dumps({"kernels": {"sh": dict(shell), "mine": dict(mine)}}))
+        assert "was not accepted by you" in project.stepper("new", "Look", "--kernel", "sh", check=1).stderr
+        project.stepper("trust")
+        made = project.json("new", "Look there", "--kernel", "sh")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        assert notebook.raw["metadata"]["kernelspec"] == {"name": "bash", "display_name": "Bash", "language": "bash"}
+        assert "| hi 3" in notebook.insert("x=3; echo hi $x")[1].text
+        made = project.json("new", "Attached", "--kernel", "mine")
+        notebook = Notebook(project, project.folder / made["notebook"])
+        assert notebook.raw["metadata"]["kernelspec"]["language"] == "python"
+        assert "ran ok" in notebook.insert("x = 3")[1].text
+        for command in (("restart",), ("run", "--all"), ("restore",)):
+            said = project.stepper(command[0], notebook.path.stem, *command[1:], check=1).stderr
+            assert "was named by its id: it is left as it is, with its variables" in said, said
+        assert "it is left, with its variables" in project.stepper("shutdown", notebook.path.stem).stdout
+        again = notebook.insert("print(x)")[1].text
+        assert "| 3" in again and "lost" not in again and "fresh" not in again, again
+        project.stepper("use", notebook.path.stem, "--kernel", "local")
+        assert "a fresh kernel runs" in project.stepper("restart", notebook.path.stem).stdout
+        assert theirs in room.served.kernels()

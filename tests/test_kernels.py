@@ -217,7 +217,7 @@ def test_places_are_looked_at_at_once_and_not_for_ever(
 
 
 def test_a_machine_without_ssh_lists_its_other_places(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: bash}\n")
+    project.config("kernels:\n  a: {ssh: {host: x}}\n  b: {kernelspec: BASH}\n")
     trust.trust(project.paths)
     monkeypatch.setenv("PATH", "/nowhere")
     listed = asyncio.run(looks.named(project.paths, config.load(project.paths), dict(os.environ)))
@@ -354,7 +354,7 @@ def test_cells_in_r_show_figures_and_their_errors(project: Project) -> None:
     trust.trust(project.paths)
     made = project.json("new", "Plot the wet days")
     notebook = Notebook(project, project.folder / made["notebook"])
-    assert notebook.raw["metadata"]["kernelspec"]["language"] == "r"
+    assert notebook.raw["metadata"]["kernelspec"]["language"] == "R"
     assert "kernel" not in notebook.raw["metadata"]["stepper"]  # it is the project's
     _, answer = notebook.insert("days <- c(1, 5, 2)\nplot(days)")
     assert "ran ok" in answer.text and ".png" in answer.text, answer.text

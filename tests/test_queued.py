@@ -145,11 +145,12 @@ def test_esc_while_it_is_waited_for_withdraws_it(full: Full, project: Project) -
 
 
 def test_kernels_wait_is_over_when_the_cell_begins(full: Full, project: Project) -> None:
-    edit = Edit(project.new("Count"), "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
+    notebook = project.new("Count")
+    edit = Edit(notebook, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint(6 * 7)")
     assert WHY in edit.answer.text
     threading.Timer(1, full.ends).start()
     assert "its kernel is there (busy, job " in project.stepper("kernels", "wait").stdout
-    (project.folder / "go").touch()
+    (notebook.path.parent / "go").touch()
     assert "| 42" in edit.woken
 
 
@@ -158,6 +159,21 @@ def test_a_restart_tells_of_the_queue(full: Full, project: Project) -> None:
     project.new("Count")
     threading.Timer(4, full.ends).start()
     assert QUEUED in project.stepper("restart").stderr
+
+
+@pytest.mark.nightly
+def test_another_place_is_the_next_kernels(full: Full, project: Project) -> None:
+    notebook = project.new("Count")
+    edit = Edit(notebook, "print(6 * 7)")
+    assert WHY in edit.answer.text
+    name = str(notebook.path.relative_to(project.folder))
+    assert project.json("use", name, "--kernel", "local")["elsewhere"] == "gpu"
+    full.ends()
+    assert "| 42" in edit.woken
+    why = "the next one is to run on this machine: this kernel goes on until `stepper shutdown`"
+    assert kernel(project)["trouble"] == why
+    project.stepper("restart")
+    assert kernel(project)["where"] == "" and not full.others()
 
 
 @pytest.mark.nightly

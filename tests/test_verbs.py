@@ -34,7 +34,7 @@ DOCUMENTS = {
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
     **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), "notebook steps"),
-    "shutdown": "kernels notebook",
+    "shutdown": "kernels notebook left",
 }
 WITHIN = {
     answers.NamedStep: "id title",

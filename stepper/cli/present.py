@@ -53,7 +53,8 @@ def _new(made: dict[str, Any]) -> str:
     lines += [f"  {step['id']}. {step['title']}" for step in made["steps"]]
     if made["unfinished"]:
         lines.append(f"{made['unfinished']} is unfinished; it stays as it is.")
-    where = "the notebook's folder" if made["kernel_cwd"] == "notebook" else "the project's folder"
+    cwd = made["kernel_cwd"]
+    where = f"the {cwd}'s folder" if cwd in ("notebook", "project") else one_line(cwd)
     return "\n".join([*lines, f"Its kernel will run in {where}: paths in cells are relative to that."])
 
 
@@ -255,6 +256,8 @@ def _restart(answer: dict[str, Any]) -> str:
 
 
 def _shutdown(ended: dict[str, Any] | None) -> str:
+    if ended and ended["left"]:
+        return f"{ended['notebook']}: {ended['left']} was named by its id: it is left, with its variables."
     if ended and ended["notebook"]:
         lost = "its kernel is ended; all its variables are lost" if ended["kernels"] else "it has no kernel"
         return f"{ended['notebook']}: {lost}."

@@ -21,24 +21,26 @@ LOOK_SECONDS = 10.0  # at a place, whatever lies between
 ASK = "it was not accepted by you: nothing was asked of it"
 
 
-def metadata(request: Request, name: str) -> KernelMetadata:
+async def metadata(request: Request, name: str) -> KernelMetadata:
     """Return what a notebook says of its kernel that is to run in that place; raise UsageError, KernelError."""
     limits = request.workspace.config.limits()
     if name != kernels.LOCAL and name not in limits.kernels:
         known = ", ".join([*limits.kernels, kernels.LOCAL])
         why = f"there is no kernel {one_line(name, 100)!r} in `kernels:` of .stepper/config.yaml ({known})"
         raise UsageError(why, "stepper kernels  # shows them")
-    python = request.workspace.paths.usual_interpreter(limits.python)
-    return providers.metadata(limits.kernels.get(name), request.caller.environ, python)
+    place, workspace = limits.kernels.get(name), request.workspace
+    if place is not None and not place.is_local and not place.is_pythons:  # its server is asked
+        workspace.place(workspace.paths.project, request.caller.environ, name)
+    return await providers.metadata(place, request.caller.environ, workspace.paths.usual_interpreter(limits.python))
 
 
 async def use(request: Request, session: Session, name: str) -> answers.Used:
     """Have a notebook's kernel run in another place from the next one on; return that it does."""
-    found, usual = metadata(request, name), request.workspace.config.limits().kernel
+    found, usual = await metadata(request, name), request.workspace.config.limits().kernel
     had = session.state.plan.kernel or usual
     steering.use_kernel(session, "" if name == usual else name, found)
     kernel = await session.keeper.find()
-    lives = kernel is not None and await kernel.death() is None
+    lives = session.keeper.queued or (kernel is not None and await kernel.death() is None)
     had = session.keeper.lives_in or had  # it may have been named otherwise since
     return answers.Used(session.name, name, elsewhere=had if lives and had != name else None)
 

@@ -126,7 +126,7 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
     if kernel != Limits.kernel:
         from stepper.daemon import kernels
 
-        metadata = kernels.metadata(request, kernel)
+        metadata = await kernels.metadata(request, kernel)
     if told.cells:
         from stepper.session import cells
 
@@ -140,7 +140,9 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
         from stepper.daemon import agents
 
         ran = await agents.begin(request, session, told)
-    return answers.Made(session.name, steps, before, request.workspace.config.limits().kernel_cwd, ran)
+    at = request.workspace.config.limits().kernels.get(kernel)
+    cwd = f"a folder of `{kernel}`" if at and at.kind in ("ssh", "jupyter") else None
+    return answers.Made(session.name, steps, before, cwd or request.workspace.config.limits().kernel_cwd, ran)
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
@@ -184,7 +186,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             async with telling(request, session):
                 return answers.Restarted(session.name, await steering.restart(session, request.caller))
         case commands.Shutdown():
-            return answers.Ended(int(await steering.shutdown(session, SHUTDOWN)), session.name)
+            kernel = await session.keeper.find()
+            about = kernel.about() if kernel is not None else None
+            ended = await steering.shutdown(session, SHUTDOWN)
+            return answers.Ended(int(ended), session.name, about.where if about and about.kept else None)
         case commands.Continue():
             return answers.Said(await steering.go_on(session, told.answer))
         case commands.Fix():

@@ -50,10 +50,14 @@ LOCAL = "local"
 PYTHON = KernelMetadata("python3", "Python 3", "python")
 
 
-def metadata(place: Place | None, environ: Mapping[str, str], python: str) -> KernelMetadata:
+async def metadata(place: Place | None, environ: Mapping[str, str], python: str) -> KernelMetadata:
     """Return what a notebook says of a kernel in a place (None for the project's); raise KernelError."""
-    if place is None or not place.is_local:
+    if place is None or place.is_pythons:
         return PYTHON
+    if place.kind == "jupyter":
+        from stepper.kernel.jupyter import kernels as servers
+
+        return await servers.metadata(place, environ)
     spec = _spec(place, environ, python)
     return KernelMetadata(spec.name, spec.display_name, spec.language)
 

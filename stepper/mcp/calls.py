@@ -184,6 +184,7 @@ async def _kernel(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
         said = "interrupted; the kernel keeps its state" if told["interrupted"] else "no cell is running"
     elif action == "shutdown":
         said = "its kernel is ended; all its variables are lost" if told["kernels"] else "it has no kernel"
+        said = f"{told['left']} was named by its id: it is left, with its variables" if told["left"] else said
     else:
         lost = "all variables of the old one are lost" if told["had_kernel"] else "there was none before"
         said = f"a fresh kernel runs; {lost}"

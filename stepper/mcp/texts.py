@@ -48,7 +48,8 @@ def made(told: Told) -> str:
     lines += cut([f"  {step['id']}. {one_line(step['title'], WIDEST)}" for step in told["steps"]], "steps")
     if told["unfinished"]:
         lines.append(f"{one_line(told['unfinished'])} is unfinished; it stays as it is.")
-    where = "the notebook's folder" if told["kernel_cwd"] == "notebook" else "the project's folder"
+    cwd = told["kernel_cwd"]
+    where = f"the {cwd}'s folder" if cwd in ("notebook", "project") else one_line(cwd)
     return "\n".join([*lines, f"Its kernel runs in {where}: paths in cells are relative to that."])
 
 

@@ -102,6 +102,17 @@ class Place:
         return self.where.token_env if isinstance(self.where, Jupyter) else ""
 
     @property
+    def attaches(self) -> bool:
+        """Whether it is one kernel that runs there anyway, and is not stepper's to end."""
+        return isinstance(self.where, Jupyter) and self.where.kernel_id != ""
+
+    @property
+    def is_pythons(self) -> bool:
+        """Whether its kernel speaks Python for certain."""
+        server = self.where.kernel != Jupyter.kernel if isinstance(self.where, Jupyter) else False
+        return not (self.is_local or self.attaches or server)
+
+    @property
     def is_local(self) -> bool:
         """Whether its kernel is a process of this machine."""
         return isinstance(self.where, Kernelspec)

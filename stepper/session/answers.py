@@ -37,7 +37,7 @@ class Made:
     notebook: str
     steps: Sequence[NamedStep]
     unfinished: str | None
-    kernel_cwd: str
+    kernel_cwd: str  # notebook, project, or which folder elsewhere
     cells: CellRan | None = None  # what came of those that it was made with
 
 
@@ -115,8 +115,10 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
-    stale: Sequence[Mark] = ()  # cells whose provider above them ran later
-    hidden: Sequence[Mark] = ()  # cells that read a value from below, or from a cell that is gone
+    stale: Sequence[Mark] = field(default_factory=list)  # cells whose provider above them ran later
+    hidden: Sequence[Mark] = field(
+        default_factory=list
+    )  # cells that read a value from below, or from a cell that is gone
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
@@ -378,7 +380,8 @@ class Context(Holds):
 
 @dataclass(frozen=True)
 class Ended:
-    """How many kernels a shutdown ended: that of a notebook, or all and the daemon."""
+    """How many kernels a shutdown ended: that of a notebook, or all and the daemon; which it `left`, not stepper's."""
 
     kernels: int
     notebook: str | None = None
+    left: str | None = None

@@ -90,8 +90,8 @@ class Keeper:
         self.starting, self.unwanted = True, False
         try:
             place = self.place(environ, self.state.plan.kernel)
-            self.kernel = kernel = await self._started(place, left)
             self.lives_in = place.at.name if place.at else Limits.kernel
+            self.kernel = kernel = await self._started(place, left)
             kernel.hears = self.hears
         finally:
             self.starting = False
@@ -161,10 +161,12 @@ class Keeper:
             self.found_dead = None
             self.lost(why)
         if kernel is not None:
+            kept = kernel.about().kept and await kernel.death() is None
             try:
                 await kernel.shutdown()
             finally:
-                self.lost(why)
+                if not kept:
+                    self.lost(why)
         else:
             await self.provider.withdraw()
         return kernel is not None
@@ -192,7 +194,7 @@ class Keeper:
         """Return why the next kernel would not run where a kernel elsewhere does, '' where it would."""
         try:
             gone = self.place({}, self.state.plan.kernel).at is None
-            why = "the configuration names its place no more" if gone else ""
+            why = "the next one is to run on this machine" if gone else ""
         except KernelError as error:
             why = error.message
         return f"{why}: this kernel goes on until `stepper shutdown`" if why else ""

@@ -93,15 +93,16 @@ class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `without` is what its place can't do, as a sentence. Of a kernel elsewhere `where` tells in a few words where
-    that is (job 12 on n1), `left` how many seconds of its walltime are left as it was last told, `trouble` what stands
-    between (the link is down; its state is not known).
+    `without` is what its place can't do, as a sentence. One that is `kept` is not stepper's: it is left, not ended.
+    Of a kernel elsewhere `where` tells in a few words where that is (job 12 on n1), `left` how many seconds of its
+    walltime are left as it was last told, `trouble` what stands between (the link is down; its state is not known).
     """
 
     python: str
     pid: int | None = None
     lacks: str = ""
     without: str = ""
+    kept: bool = False
     where: str = ""
     left: float | None = None
     trouble: str = ""

@@ -219,7 +219,8 @@ class Session:
     @property
     def goes_on(self) -> bool:
         """Whether what runs, or waits for its kernel, was handed on: nobody waits for it any more."""
-        return self.state.runs_on or (bool(self.keeper.queued) and any(call.handed for call in self.calls.values()))
+        waits = self.keeper.queued and any(call.handed and not call.work.done() for call in self.calls.values())
+        return self.state.runs_on or bool(waits)
 
     @property
     def coming(self) -> Coming | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import LineDownError, NotebookError, StepperError, UsageError
+from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError, UsageError
 from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
@@ -83,9 +83,20 @@ async def restore(
 
 async def _fresh(session: Session, caller: Caller, why: str) -> None:
     """End the kernel because it was asked for: nobody need be told that its state is gone."""
-    session.keeper.place(caller.environ, session.state.plan.kernel)  # where none may start, the old one stays
+    await _may_start(session, caller)
     await session.keeper.end(why)
     session.state.lost = ""
+
+
+async def _may_start(session: Session, caller: Caller) -> None:
+    """Raise KernelError where no fresh kernel may start: then the old one stays."""
+    at = session.keeper.place(caller.environ, session.state.plan.kernel).at
+    kernel = await session.keeper.find() if at is not None and at.attaches else None
+    if kernel is not None and kernel.about().kept and await kernel.death() is None:
+        why = (
+            f"{kernel.about().where} was named by its id: it is left as it is, with its variables, and none is started"
+        )
+        raise KernelError(why, f"restart it there; or stepper use {session.name} --kernel NAME  # another place")
 
 
 async def _run(
@@ -184,7 +195,7 @@ async def interrupt(session: Session) -> bool:
 
 async def restart(session: Session, caller: Caller) -> bool:
     """End the kernel and start a fresh one; return whether there was one. Where none may start, the old one stays."""
-    session.keeper.place(caller.environ, session.state.plan.kernel)
+    await _may_start(session, caller)
     await session.interrupt()
     async with session.turn():
         had = await session.keeper.end("it was restarted at the person's request")

@@ -29,6 +29,7 @@ from stepper.kernel.messages import Message, in_pieces, read
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
 AGAIN_SECONDS = (0.05, 0.2, 0.5, 1.0)  # before each try to come back; the last one from then on
+NO_ANSWER = 599  # what tornado calls a request that got none
 PING_SECONDS = 10.0  # a line that says nothing for twice as long is cut
 LARGEST = 1 << 30  # bytes of a message
 HELD = 1000  # messages that nobody has taken: then no more are read, and the server waits
@@ -161,7 +162,8 @@ class WebsocketChannels:
                 self._flush()
                 await self._read(self.line)
             except HTTPClientError as error:
-                self.away = f"{self.server.name} answers {error.code}"
+                silent = error.code == NO_ANSWER
+                self.away = self.server.unreached(error) if silent else f"{self.server.name} answers {error.code}"
                 await self._refused(error.code)
             except KernelError as error:
                 self.away = error.message

@@ -50,7 +50,9 @@ class JupyterProcess:
         name = self.server.name
         why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
         where = f"kernel {self.id[:6]} on {name}"
-        return About(f"{self.server.where.kernel} ({name})", without=why, where=where, trouble=self.away)
+        return About(
+            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away
+        )
 
     async def interrupt(self) -> None:
         """Interrupt it: the server knows how."""

@@ -19,7 +19,7 @@ from stepper.kernel.live import LiveKernel
 from stepper.policy import kernels
 from stepper.policy.kernels import SPEC, Jupyter, Place
 from stepper.policy.model import Death
-from stepper.session.ports import KernelPlace, Queued
+from stepper.session.ports import KernelMetadata, KernelPlace, Queued
 
 START_SECONDS = 120.0  # a gateway's cluster pulls images
 READY_SECONDS = 60.0
@@ -163,6 +163,23 @@ async def specs(server: Server) -> list[str]:
     answer = await server.request("/api/kernelspecs")
     found = answer.body.get("kernelspecs") if isinstance(answer.body, dict) else None
     return [one_line(str(name), 100) for name in found] if isinstance(found, dict) else []
+
+
+async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
+    """Return what a notebook says of a kernel there, as its server does; raise KernelError."""
+    assert isinstance(place.where, Jupyter)
+    server, name = Server(place.where, lambda: environ), place.where.kernel
+    if place.attaches:
+        told = (await server.request(f"/api/kernels/{place.where.kernel_id}")).body
+        name = str(told.get("name")) if isinstance(told, dict) else ""
+    answer = await server.request("/api/kernelspecs")
+    try:
+        spec = answer.body["kernelspecs"][name]["spec"]
+        texts = (name, str(spec["display_name"]), str(spec["language"]))
+    except (KeyError, TypeError):
+        what = f"kernel {place.where.kernel_id}" if place.attaches else f"kernelspec {name!r}"
+        raise KernelError(f"{server.name} has no {what}", "stepper kernels  # shows what it has") from None
+    return KernelMetadata(*(one_line(text, 100) for text in texts))
 
 
 async def look(place: Place, environ: Mapping[str, str]) -> list[str]:

@@ -94,7 +94,7 @@ def _read(name: str, path: Path) -> Spec | None:
         language, shown = str(told.get("language") or ""), str(told.get("display_name") or name)
         texts = {str(key): str(value) for key, value in env.items()}
         mode = str(told.get("interrupt_mode") or "signal")
-        return Spec(name, str(path.parent), tuple(argv), language.lower(), shown, texts, mode)
+        return Spec(name, str(path.parent), tuple(argv), language, shown, texts, mode)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
