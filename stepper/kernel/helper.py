@@ -42,6 +42,8 @@ old = sys.modules.get("_stepper_helper")
 if getattr(old, "version", None) != VERSION:  # a daemon that starts anew finds it there, with what it remembers
     getattr(old, "end", bool)()
     load("tell").begin(VERSION, STACK, load, PARTS)
+else:
+    old.come()
 """
 # An expression statement: it binds no name in the user's namespace.
 INSTALL = (

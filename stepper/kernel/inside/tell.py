@@ -118,7 +118,6 @@ def recall(request: str) -> None:
 
 def on_pre_run(info: Any) -> None:
     ahead.busy()
-    guarded(unbounded)
     guarded(before_run, info)
 
 
@@ -133,7 +132,7 @@ def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     parts.update(load=load, names=names)
     name = "_stepper_helper"
     sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end)
+    vars(sys.modules[name]).update(version=version, tell=tell, recall=recall, end=end, come=unbounded)
     shell.events.register("pre_run_cell", on_pre_run)
     shell.events.register("post_run_cell", on_post_run)
     guarded(sampled, stack)
@@ -154,7 +153,8 @@ def end() -> None:
 def unbounded() -> None:
     """ZeroMQ drops what is over 1,000 messages where the daemon reads more slowly than a cell writes.
 
-    Said again before each run: it holds for those who listen now, who comes later gets the bound of the socket's bind.
+    It holds for those who listen now; each daemon that comes has it said. Not before each run: where somebody who
+    listened is just leaving, libzmq tells a pipe that is freed, and the kernel dies of SIGSEGV.
     """
     thread = shell.kernel.iopub_thread
     thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 0))
