@@ -10,17 +10,16 @@ import pytest
 from tests.dataflow.score import NEEDED, part, scored, trace, unpacked
 from tests.environments import environment
 
-NOTEBOOKS, SECONDS = 30, 60.0
+NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
 
 
 @pytest.mark.nightly
 def test_the_edges_that_a_tracer_saw(tmp_path: Path) -> None:
     python = environment(sys.executable, *NEEDED)
     held = [path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"]
-    spread = held[:: max(1, len(held) // NOTEBOOKS)]
-    traces = [traced for path in spread if (traced := trace(python, path, SECONDS)) and any(traced["ok"])]
+    traces = [traced for path in held if (traced := trace(python, path, SECONDS)) and any(traced["ok"])]
     cells, names = scored(traces)
-    assert cells.notebooks >= NOTEBOOKS // 2, "too few notebooks run here"
+    assert cells.notebooks >= NOTEBOOKS, "too few notebooks run here"
     sys.stdout.write(f"cell to cell: {cells}\nby name: {names}\n")
     assert cells.precision >= 0.95, cells
-    assert cells.recall >= 0.92, cells
+    assert cells.recall >= 0.95, cells

@@ -63,7 +63,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     # What is no notebook, or of another language, is said before anything is made; a kernel that is named may run any.
     document = session.file.read() if told.kernel else session.read()
     name = told.kernel or session.state.plan.kernel
-    metadata = places.metadata(request, told.kernel) if told.kernel else None
+    metadata = await places.metadata(request, told.kernel) if told.kernel else None
     place = replace(workspace.place(path, caller.environ, name), tied=True)
     _own_kernel(place, told)
     workspace.replays.add(caller.left)

@@ -49,7 +49,7 @@ class _Binder(Names):
         self.visit(node)
         call = node.value if isinstance(node, ast.Await) else node
         discarded = call.func if isinstance(call, ast.Call) and not shown else None
-        if isinstance(discarded, ast.Attribute) and not names.SHOWS.match(discarded.attr):
+        if isinstance(discarded, ast.Attribute) and not discarded.attr.startswith(names.SHOWS):
             self.change(discarded.value)
 
     def visit(self, node: ast.AST | None) -> None:
@@ -247,13 +247,13 @@ class _Binder(Names):
             return
         self.all([*node.args, *node.keywords, function])
         called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if names.ON_FIRST.fullmatch(called) and node.args:
+        if called in names.ON_FIRST and node.args:
             self.change(node.args[0])
         if isinstance(function, ast.Attribute):
             inplace = any(
                 word.arg == "inplace" and getattr(word.value, "value", None) is True for word in node.keywords
             )
-            if inplace or names.CHANGES.fullmatch(called):
+            if inplace or called in names.CHANGES or called.startswith(names.CHANGING):
                 self.change(function.value)
         elif isinstance(function, ast.Name) and self.holder(called) is None and self.kept is None:
             arguments = tuple(root(part) for part in node.args)

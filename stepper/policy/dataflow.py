@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stepper.policy.changes import BY_PLACE, runnable, source_hash
 from stepper.policy.events import Ran
@@ -23,8 +24,7 @@ Reader = Callable[[str], Flow]
 Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """By which run (or cell, by its place) a name was bound, or changed in place, last."""
 
     by: int
@@ -33,7 +33,7 @@ class Bound:
     kept: Kept | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Order:
     """The notebook's names as cells follow each other, each a number."""
 
@@ -65,7 +65,7 @@ class Order:
                 continue
             same = told[name] == bound.version if name in told else known and isinstance(bound.version, str)
             if not same:
-                self.bound[name] = replace(bound, by=by, version=told.get(name) or by)
+                self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
         for name, kind in binds.items():
             if ended or name in told:
                 version = told.get(name) or flow.prints.get(name) or by
@@ -117,8 +117,7 @@ def told(flow: Flow, known: Namespace) -> dict[str, str]:
     return {name: prints.get(name, "") for name in [*some][:MOST]}
 
 
-@dataclass(frozen=True)
-class Past:
+class Past(NamedTuple):
     """A cell's run: what it read of which other runs, and what it gave."""
 
     run: int
@@ -136,7 +135,7 @@ def key(cell_id: str, source: str) -> str:
     return source if BY_PLACE.fullmatch(cell_id) else cell_id
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class History:
     """The runs of a notebook's cells in their order, taken in as they come."""
 
@@ -167,8 +166,7 @@ class History:
             self.last[cell] = self.by[run.run] = past
 
 
-@dataclass(frozen=True)
-class Because:
+class Because(NamedTuple):
     """Why a cell is marked: a name, and the cell that provides it; of hidden state `where` that is."""
 
     name: str
@@ -177,15 +175,14 @@ class Because:
     where: str = ""  # GONE, BELOW or UNBOUND
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(NamedTuple):
     """A cell that is stale, or holds hidden state."""
 
     cell: Cell
     because: Sequence[Because]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Follows:
     """What of a notebook no longer follows, from the top."""
 
@@ -239,8 +236,7 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
     return Follows(stale, hidden, providers)
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """A cell reads a name that no cell above it binds: one `below` does, or one that is `gone` did (their numbers)."""
 
     cell: Cell

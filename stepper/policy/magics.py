@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RUNS = ("time", "timeit", "prun", "lprun", "memit", "mprun", "capture")  # whose code is Python in these names
 ASKS = ("pinfo", "pinfo2", "psource", "pdoc", "pfile")
-OPTIONS = re.compile(r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?")
-EXPANDED = re.compile(r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)")
+OPTIONS = r"(?:-\w+(?:\s*\d+)?\s+)*(?:--\s+)?"
+EXPANDED = r"(?<!\$)\$\{?([A-Za-z_]\w*)|\{([A-Za-z_]\w*)"
 
 
-@dataclass(frozen=True)
-class Magic:
+class Magic(NamedTuple):
     """What one does: `code` in Python, whose names stay unless it is `apart`; `any` name may be bound."""
 
     code: Sequence[str] = ()
@@ -34,7 +33,7 @@ def magic(how: str, told: Sequence[object]) -> Magic:
     if name == "capture":
         return Magic([cell], binds=[word for word in line.split() if word.isidentifier()])
     if name in RUNS:
-        return Magic([OPTIONS.sub("", line, count=1), cell], apart=name == "timeit")
+        return Magic([re.sub(OPTIONS, "", line, count=1), cell], apart=name == "timeit")
     if name == "store" and "-r" in line.split():
         return Magic(binds=[word for word in line.split() if word.isidentifier()], any=line.strip() == "-r")
     if name in ASKS:
@@ -45,4 +44,4 @@ def magic(how: str, told: Sequence[object]) -> Magic:
 
 
 def _expanded(line: str) -> list[str]:
-    return [first or second for first, second in EXPANDED.findall(line)]
+    return [first or second for first, second in re.findall(EXPANDED, line)]

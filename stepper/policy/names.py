@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,20 +13,79 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
 FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
 VALUE, IMPORT, DEFINED = "value", "import", "defined"
-# Methods that change what they are called on, also where their result is used.
-CHANGES = re.compile(
-    r"(?:append(?:left)?|extend(?:left)?|insert|pop(?:item|left)?|remove|discard|update|add|sort|reverse|clear|rotate"
-    r"|setdefault|fit|fit_\w+|partial_fit|train|fill|resize|setflags|shuffle|seed|next|send|step|backward|zero_grad"
-    r"|load_state_dict|write|writelines|writerows?|read|readlines?|seek|put|set_\w+|add_\w+|__setitem__)"
-)
-# Methods that only show, write elsewhere or look, although their result is thrown away.
-SHOWS = re.compile(
-    r"(?:to_|plot|hist|box|scatter|pie|bar|info|describe|head|tail|show|save|print|pprint|display|summar|report|render|view"
-    r"|visuali|check|assert|export|dump|count|value_counts|items|keys|values|get|is|has|score|predict|transform|sum|mean"
-    r"|draw|debug|warning|error|log|join|wait|close|flush|eval|forward|copy|equals|validate|explain)"
+# Methods that change what they are called on, also where their result is used; the second, by how they begin.
+CHANGES = {
+    *(
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "discard",
+        "update",
+    ),
+    *("add", "sort", "reverse", "clear", "rotate", "setdefault", "fit", "partial_fit", "train", "fill", "resize"),
+    *("setflags", "shuffle", "seed", "next", "send", "step", "backward", "zero_grad", "load_state_dict", "write"),
+    *("writelines", "writerow", "writerows", "read", "readline", "readlines", "seek", "put", "__setitem__"),
+}
+CHANGING = ("fit_", "set_", "add_")
+# Methods, by how they begin, that only show, write elsewhere or look, although their result is thrown away.
+SHOWS = (
+    *(
+        "to_",
+        "plot",
+        "hist",
+        "box",
+        "scatter",
+        "pie",
+        "bar",
+        "info",
+        "describe",
+        "head",
+        "tail",
+        "show",
+        "save",
+        "print",
+    ),
+    *(
+        "pprint",
+        "display",
+        "summar",
+        "report",
+        "render",
+        "view",
+        "visuali",
+        "check",
+        "assert",
+        "export",
+        "dump",
+        "count",
+    ),
+    *("value_counts", "items", "keys", "values", "get", "is", "has", "score", "predict", "transform", "sum", "mean"),
+    *(
+        "draw",
+        "debug",
+        "warning",
+        "error",
+        "log",
+        "join",
+        "wait",
+        "close",
+        "flush",
+        "eval",
+        "forward",
+        "copy",
+        "equals",
+    ),
+    *("validate", "explain"),
 )
 # Functions that change their first argument.
-ON_FIRST = re.compile(r"shuffle|heap\w+|insort\w*|setattr|delattr|next|fill_diagonal|copyto|put|place|putmask")
+ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
+ON_FIRST |= {"heappush", "heappop", "heapify", "heapreplace", "heappushpop", "insort", "insort_left", "insort_right"}
 
 
 class Mention(NamedTuple):
@@ -41,7 +99,7 @@ class Mention(NamedTuple):
     starts: int = 0  # and line
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Kept:
     """What a function, or a class's methods, do to the names of the notebook where they are called."""
 
@@ -53,7 +111,7 @@ class Kept:
     made: bool = False  # it is a class: what it makes carries its methods
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Flow:
     """What a cell does to names."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from stepper.policy.names import BIND, CHANGE, CLASS, DEFINED, DELETE, GLOBAL, IMPORT, VALUE, Flow, Kept, Mention, root
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Scope:
     """A function, class or comprehension that is being read; `kept` of the outermost function around."""
 

@@ -125,8 +125,10 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
-    stale: Sequence[Mark] = ()  # cells whose provider above them ran later
-    hidden: Sequence[Mark] = ()  # cells that read a value from below, or from a cell that is gone
+    stale: Sequence[Mark] = field(default_factory=list)  # cells whose provider above them ran later
+    hidden: Sequence[Mark] = field(
+        default_factory=list
+    )  # cells that read a value from below, or from a cell that is gone
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None

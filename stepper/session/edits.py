@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.ground.text import one_line
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
 from stepper.session import follows, handing
@@ -108,7 +109,7 @@ def _left_behind(session: Session) -> Report | None:
     """Return what no longer follows after an edit by which nothing ran; None where all does."""
     with contextlib.suppress(NotebookError):
         if told := follows.news(session, session.read().cells):
-            return Report(f"stepper: nothing ran. {told}", f"! {told}")
+            return Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from stepper.policy import changes, dataflow
 from stepper.policy.dataflow import Follows, Marked
@@ -41,7 +40,7 @@ def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> s
             keys = [(*key, run) for key, run in zip(mine, last, strict=True)]
             told.update(keys)
             new = [because for because, key in zip(each.because, keys, strict=True) if key not in session.stale_told]
-            some += [replace(each, because=new)] if new else []
+            some += [each._replace(because=new)] if new else []
         return some
 
     lines = [words.stale(fresh(found.stale)), words.hidden(fresh(found.hidden))]
@@ -62,9 +61,12 @@ def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cel
     found, state = look(session, cells), session.state
     changed = {cell.id for cell in changes.changed(cells, state.ran_ever)} & state.ran_ever.keys()
     wanted = {each.cell.id for each in found.stale} | changed
+    here = state.ran.keys() | (
+        {*state.counts.values()} if state.ran else ()
+    )  # in the present kernel, however they ended
     todo = [*wanted]
     while todo:
-        above = found.providers.get(todo.pop(), set()) - wanted - state.ran.keys()
+        above = found.providers.get(todo.pop(), set()) - wanted - here
         wanted |= above
         todo += above
     return [cell for cell in cells if cell.id in wanted and cell.index > below]

@@ -23,7 +23,10 @@ from stepper.policy.names import Flow
 
 Edge = tuple[int, int, str]  # provider, reader, name
 # Whose source distributions hold notebooks that need neither a network nor minutes.
-PACKAGES = ("control==0.10.2", "emcee==3.1.6", "giddy==2.3.8", "inequality==1.1.2", "mapclassify==2.10.0")
+PACKAGES = (
+    "control==0.10.2", "emcee==3.1.6", "giddy==2.3.8", "inequality==1.1.2", "lmfit==1.3.4", "mapclassify==2.10.0",
+    "mesa==3.3.1", "pointpats==2.5.5", "seaborn==0.13.2", "spreg==1.9.0",
+)  # fmt: skip
 NEEDED = (
     *PACKAGES,
     "ipython",
@@ -33,7 +36,6 @@ NEEDED = (
     "libpysal",
     "matplotlib",
     "pandas>=2.2,<4",
-    "seaborn",
     "splot",
 )
 
@@ -104,7 +106,7 @@ def unpacked(python: str, folder: Path) -> list[Path]:
     for archive in folder.glob("*.tar.gz"):
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-    return sorted(folder.rglob("*.ipynb"))
+    return sorted(path for path in folder.rglob("*.ipynb") if path.parent.name != "_docstrings")
 
 
 def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
