@@ -36,6 +36,7 @@ from stepper.session.verify import Way, verify
 
 if TYPE_CHECKING:
     from stepper.daemon.workspace import Workspace
+    from stepper.policy.kernels import Place
 
 RECORD, COPY = "kernel.json", "notebook.ipynb"
 SCRATCH_BYTES = 1 << 30  # of a folder that is copied
@@ -63,17 +64,17 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     # What is no notebook, or of another language, is said before anything is made; a kernel that is named may run any.
     document = session.file.read() if told.kernel else session.read()
     name = told.kernel or session.state.plan.kernel
+    limits = workspace.config.limits()
+    _own_kernel(limits.kernels.get(name or limits.kernel), told)
     metadata = await places.metadata(request, told.kernel) if told.kernel else None
     place = replace(workspace.place(path, caller.environ, name), tied=True)
-    _own_kernel(place, told)
     workspace.replays.add(caller.left)
     try:
         async with _turn(workspace, request):
             folder = os.path.join(workspace.paths.verify, f"{os.getpid()}-{next(numbers)}")
             try:
                 cwd = await asyncio.to_thread(_prepared, workspace.paths, path, folder, place.cwd, told.scratch)
-                limits = _limits(workspace.config.limits(), path)
-                room = Room(folder, place, cwd, limits, told.kernel or "", metadata)
+                room = Room(folder, place, cwd, _limits(limits, path), told.kernel or "", metadata)
                 written = await asyncio.to_thread(Written, cwd, path)
                 way = _way(request, session, room, told)
                 if place.at is not None and not place.at.is_local:
@@ -101,8 +102,8 @@ async def unasked(workspace: Workspace, session: Session) -> None:
         workspace.mark()
 
 
-def _own_kernel(place: KernelPlace, told: commands.Verify) -> None:
-    at = place.at
+def _own_kernel(at: Place | None, told: commands.Verify) -> None:
+    """Raise StepperError where no kernel of a replay's own can be had in a place, or not as it is asked for."""
     if at is not None and isinstance(at.where, kernels.Jupyter) and at.where.kernel_id:
         why = f"`kernels.{at.name}` is one kernel that is there: a replay needs one of its own"
         raise KernelError(why, "stepper verify NOTEBOOK --kernel NAME  # stepper kernels shows them")
