@@ -240,6 +240,7 @@ def main() -> int:
                 player.play("code", step.code, replace=bool(step.forgotten))
             check(player.notebook, json.loads(output(stepper, "status", "--json", cwd=target))["state"])
             say(f"\nThe notebook: {player.notebook}\n\n$ stepper status\n{output(stepper, 'status', cwd=target)}")
+            say(f"$ stepper verify\n{output(stepper, 'verify', cwd=target)}")  # it ends with 1 where it does not hold
         finally:
             say("$ stepper shutdown\n" + output(stepper, "shutdown", cwd=target))
     except (StepperError, CalledProcessError, OSError, ValueError, LookupError) as error:

@@ -28,8 +28,7 @@ from stepper.hook import client
 from stepper.notebook import plainjson
 from stepper.notebook.file import IpynbFile
 from stepper.policy import arrange
-from stepper.policy.changes import source_hash
-from stepper.policy.model import Cell, Outcome, Run, Verdict
+from stepper.policy.model import Cell
 from stepper.session import answers
 from stepper.session.cellanswers import Gpu, Load
 from stepper.session.ports import Target
@@ -121,26 +120,6 @@ def test_an_edit_needs_the_old_text_exactly_once() -> None:
     ]:
         with pytest.raises(arrange.NamingError, match=told.replace("(", r"\(").replace(")", r"\)")):
             arrange.edited(CELLS, name, old, "")
-
-
-def test_which_cells_are_stale() -> None:
-    def ran(number: int, cell: Cell) -> Run:
-        return Run(run=number, cell_id=cell.id, index=cell.index, step=None, source_hash=source_hash(cell.source), key="",
-                   started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=Outcome.OK, verdict=Verdict.FINE)  # fmt: skip
-
-    def stale(*order: int, here: str = "b3c", changed: str = "") -> str:
-        runs = [ran(number, CELLS[place]) for number, place in enumerate(order, 1)]
-        hashes = {
-            cell.id: "other" if cell.id in changed else source_hash(cell.source) for cell in CELLS if cell.id in here
-        }
-        return "".join(cell.id for cell in arrange.stale(CELLS, runs, hashes, {CELLS[place].id for place in order}))
-
-    assert stale(1, 2, 3) == ""
-    assert stale(1, 2, 3, 1) == "3c"  # the first ran again
-    assert stale(1, 2, 3, 2) == "c"
-    assert stale(1, 2, 3, changed="3") == "3c"
-    assert stale(1, 2, 3, here="") == "b3c"  # another kernel
-    assert stale(1, 3, changed="b") == "bc"  # what never ran is pending, not stale
 
 
 # --- the bytes ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -12,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from stepper.policy import binder, dataflow
+from stepper.policy.changes import source_hash
+from stepper.policy.events import Ran
+from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.policy.names import Flow
 from tests.conftest import ROOT, STATE, Project, bare_env, code
 
 Counts = dict[str, int]
@@ -177,3 +183,32 @@ def test_the_hook_script_starts_nothing_but_python(project: Project) -> None:
             assert (done.stdout == b"started\n") == recorded, event
     text = script.read_text()
     assert "$(" not in text and "`" not in text.replace("\\`", "")  # nor a shell of its own
+
+
+@pytest.mark.parametrize("cells", [100, 200])
+def test_who_is_stale(cells: int) -> None:
+    """A source is read once, whatever runs after it; whoever asks goes over each cell once."""
+    sources = {f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(cells)}
+    read, asked = list[str](), list[str]()
+
+    @functools.cache
+    def flow(source: str) -> Flow:
+        read.append(source)
+        return binder.flow(source)
+
+    def counted(source: str) -> Flow:
+        asked.append(source)
+        return flow(source)
+
+    past, runs = dataflow.History(counted), list[Ran]()
+    notebook = [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(sources.items())]
+    known = {source_hash(source): source for source in sources.values()}
+    for cell in (*notebook, notebook[0]):
+        how = {"outcome": Outcome.OK, "verdict": Verdict.FINE, "started_at": "2026-01-01T00:00:00Z", "duration_s": 0.0}
+        runs.append(Ran(run=len(runs) + 1, cell_id=cell.id, number=cell.number, index=cell.index, step=None, key=cell.id,
+                        source_hash=source_hash(cell.source), **how))  # fmt: skip
+        past.catch_up(runs, known)
+    assert len(asked) == cells + 1 and len(read) == cells
+    asked.clear()
+    assert len(dataflow.look(notebook, past).stale) == cells - 1
+    assert len(asked) == cells and len(read) == cells

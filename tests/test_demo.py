@@ -76,6 +76,8 @@ def test_the_demo_ends_well_and_tells_what_happened(played: Played) -> None:
     assert sum("insert markdown cell" in line for line in lines) == 7
     assert 'return days["precipitation"] >= WET_DAY_MM' in played.out  # the line of the earlier cell's function
     assert "complete, 7 of 7 steps done" in played.out
+    assert "REPRODUCES · 7 of 7 cells as recorded · " in played.out and "1 fresh kernel;" in played.out
+    assert f"  · file {demo.RESULT}: written again, same bytes" in lines
     assert str(played.notebook) in played.out
     assert "/new-notebook" in lines[-1]
 

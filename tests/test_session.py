@@ -90,6 +90,11 @@ class Here(Daemon):
         session.keeper.provider = FakeKernels(self.left, name)
         return session
 
+    def _replay(self, *given: Any) -> Session:
+        session = super()._replay(*given)
+        session.keeper.provider = FakeKernels(self.left, given[2])
+        return session
+
     async def _listen(self) -> None:
         self.paths.make_runtime()
         with contextlib.suppress(FileNotFoundError):

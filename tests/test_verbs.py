@@ -18,12 +18,13 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
-    "status": "notebook state steps running kernel daemon cells stop lost unheard ended context resources",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers mend",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results",
+    "verify": "notebook reproduces cells files duration_s kernels packages where text",
     "restore": "notebook ok ran cells skipped report results gone",
     "history": "notebook run cell_id step started_at duration_s outcome by",
     "report": "run cell_id step outcome fault text",
@@ -87,7 +88,7 @@ def test_whose_commands_they_are() -> None:
     """Literally, because a row that loses its word would let an agent lift its own stop."""
     persons = {name for name, row in COMMANDS.items() if row.persons}
     assert persons == {"continue", "fix", "skip", "restart", "restore", "trust"}
-    assert {name for name, row in COMMANDS.items() if row.runs_code} == {"run", "eval", "restart", "restore"}
+    assert {name for name, row in COMMANDS.items() if row.runs_code} == {"run", "verify", "eval", "restart", "restore"}
     for name, row in COMMANDS.items():
         assert gate.asks_person(f"stepper {name} x") == (name if row.persons else None)
         assert gate.runs_code(f"stepper {name} x") == (name if row.runs_code else None)

@@ -16,13 +16,12 @@ from datetime import datetime
 from typing import Any
 
 from stepper.cli.terminal import coloured, say, write
-from stepper.ground.text import CONTROLS, clean, counted, one_line
+from stepper.ground.text import CONTROLS, age, clean, counted, one_line
 
 MARKS = {
     **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
     **{"interrupted": "■", "changed": "≠"},
 }
-AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 CLEARED = "\r\x1b[K"  # the line of a terminal
 
 
@@ -78,8 +77,11 @@ def _status(found: dict[str, Any]) -> str:
     if now:
         how_far = now["seconds"], now["timeout"], one_line(now["line"]), now["left_seconds"]
         head += "\n" + running(now["name"], *how_far)
-    lines = [_step(step, _stands(step)) for step in steps]
-    lines += [_cell(cell) for cell in found["cells"]]
+    marked = {mark["cell_id"]: mark["why"] for mark in (*found["hidden"], *found["stale"])}
+    lines = [_step(step, _stands(step) + _taken(marked, step["cell_id"])) for step in steps]
+    lines += [_cell(cell, _taken(marked, cell["cell_id"])) for cell in found["cells"]]
+    lines += [f"  ~ cell {mark['cell']} (id {one_line(mark['cell_id'], 100)}): {mark['why']}"
+              for mark in (*found["stale"], *found["hidden"]) if mark["cell_id"] in marked]  # fmt: skip
     lines += [found["stop"]["text"]] if found["stop"] else []
     told = f"kernel: {kernel['state']}"
     if kernel["pid"]:
@@ -87,6 +89,7 @@ def _status(found: dict[str, Any]) -> str:
     if kernel["where"] or kernel["trouble"]:
         told += f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
+    lines += [found["verified"]["text"]] if found["verified"] else []
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 
@@ -96,8 +99,14 @@ def _stands(step: dict[str, Any]) -> list[str]:
     return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
 
 
-def _cell(cell: dict[str, Any]) -> str:
-    return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}"
+def _taken(marked: dict[str, str], cell_id: str | None) -> list[str]:
+    why = marked.pop(cell_id or "", "")
+    return [one_line(why)] if why else []
+
+
+def _cell(cell: dict[str, Any], more: list[str]) -> str:
+    told = f"  ({'; '.join(more)})" if more else ""
+    return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}{told}"
 
 
 def _memory(kernel: dict[str, Any]) -> str:
@@ -113,12 +122,8 @@ def _list(notebooks: list[dict[str, Any]]) -> str:
         far = f"{progress['done']} of {progress['of']} {progress['what']}" if progress["of"] else "–"
         memory = _memory(kernel) if kernel["pid"] else "–"
         mark, name = "*" * each["current"], one_line(each["notebook"], 200)
-        rows.append((mark, name, each["state"], far, kernel["state"], memory, _age(each["age_s"])))
+        rows.append((mark, name, each["state"], far, kernel["state"], memory, age(each["age_s"])))
     return _table(rows)
-
-
-def _age(seconds: float) -> str:
-    return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -230,6 +235,10 @@ def _ran(nothing: str) -> Rendering:
     return Rendering(text, well=lambda ended: bool(ended["ok"]))
 
 
+def _without_text(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: told for name, told in found.items() if name != "text"}
+
+
 def _output(page: dict[str, Any]) -> str:
     if page["ended"]:
         return str(page["ended"])
@@ -269,6 +278,7 @@ PRESENT = {
     "status": Rendering(_status),
     "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
     "restore": _ran("nothing to restore; no cell of it had ended well"),
+    "verify": Rendering(document=_without_text, well=lambda found: bool(found["reproduces"])),
     "list": Rendering(_list),
     "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
     "kernels": Rendering(_kernels),
@@ -328,7 +338,7 @@ class RunProgress(contextlib.ExitStack):
             self.bar.add_task("", total=told.of)
         (task,) = self.bar.task_ids
         if isinstance(told, CellBegins):
-            self.bar.update(task, description=f"cell {told.cell}")
+            self.bar.update(task, description=f"cell {told.cell}", completed=told.position - 1, total=told.of)
         else:
             from rich.text import Text
 

@@ -70,6 +70,8 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "preflight": FLAG,
     "record_timing": FLAG,
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
+    "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
+    "verify_seconds": NUMBER,
     "kernel": ("the name of one of `kernels:`, or `local`", _name),
     "kernels": ("a mapping of names to places", lambda value: isinstance(value, dict)),
     "hide_env": ("a list of names, such as `AWS_*`", lambda value: isinstance(value, list) and all(map(_name, value))),

@@ -262,7 +262,8 @@ async def _status(session: Session, _: str) -> str:
     stands = brief.kernel(now.kernel.state, now.kernel.where, now.kernel.left_seconds, now.kernel.trouble)
     head = f"stepper: {one_line(session.name)}: {now.state}; kernel {stands}."
     cells = [f"  {brief.MARKS[StepStatus(cell.status)]} cell {cell.cell}: {cell.title}" for cell in now.cells]
-    stop = [now.stop.text] if now.stop else []
+    cells += [f"  cell {mark.cell}: {mark.why}" for mark in (*now.stale, *now.hidden)]
+    stop = [told.text for told in (now.verified, now.stop) if told]
     return "\n".join([head, *brief.plan_lines(session.state), *cells, *stop, brief.next_line(session.state)])
 
 

@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import psutil
 
@@ -38,8 +39,10 @@ from stepper.kernel import providers
 from stepper.kernel.late import Late
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
+from stepper.policy.model import Limits
 from stepper.session import answers, calls, standing, steering
 from stepper.session.callers import Caller
+from stepper.session.ports import Journal, KernelPlace
 from stepper.session.recovery import settle
 from stepper.session.session import Session
 
@@ -61,9 +64,10 @@ class Daemon:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.workspace = Workspace(paths, self._open)
+        self.workspace = Workspace(paths, self._open, self._replay)
         self.about = {"pid": os.getpid(), "version": __version__, "socket": paths.socket}
         self.ending = asyncio.Event()
+        self.replays = set[asyncio.Task[None]]()  # that nobody asked for
         self.working, self.wakers = 0, set[asyncio.Task[tuple[bytes, bytes]]]()
         self.began = time.monotonic()
         self.memory = Footprint()
@@ -74,23 +78,26 @@ class Daemon:
     def _open(self, name: str, path: str) -> Session:
         workspace = self.workspace
         store = workspace.places.store(path)
-        file, figures = IpynbFile(path), Figures(os.path.join(self.paths.figures, store))
-        return Session(
-            name,
-            file,
-            Late(file),
-            JsonLines(os.path.join(self.paths.journals, store + ".jsonl")),
-            providers.AnyPlace(
-                os.path.join(self.paths.kernels, store + ".json"),
-                self.paths.runtime,
-                diagnosis.PARTS,
-                lambda: workspace.environ,
-            ),
-            workspace.config.limits,
-            lambda environ, kernel: workspace.place(path, environ, kernel),
-            Adviser(path, Surroundings(self.paths.project), figures, ipython.transformer()),
-            settle,
-        )
+        journal = JsonLines(os.path.join(self.paths.journals, store + ".jsonl"))
+        record, figures = os.path.join(self.paths.kernels, store + ".json"), os.path.join(self.paths.figures, store)
+        place = partial(workspace.place, path)
+        return self._session(name, path, journal, record, figures, workspace.config.limits, place)
+
+    def _replay(self, name: str, copy: str, record: str, place: KernelPlace, limits: Limits) -> Session:
+        """Return a session on a copy of a notebook that keeps nothing."""
+        from stepper.session.replay import Nowhere
+
+        figures = os.path.join(os.path.dirname(copy), "figures")
+        return self._session(name, copy, Nowhere(), record, figures, lambda: limits, lambda environ, kernel: place)
+
+    def _session(
+        self, name: str, path: str, journal: Journal, record: str, figures: str, limits: Callable[[], Limits],
+        place: Callable[[Mapping[str, str], str], KernelPlace],
+    ) -> Session:  # fmt: skip
+        file = IpynbFile(path)
+        kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ)
+        adviser = Adviser(path, Surroundings(self.paths.project), Figures(figures), ipython.transformer())
+        return Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
 
     async def serve(self) -> None:
         """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
@@ -106,13 +113,17 @@ class Daemon:
         private.replace(self.paths.daemon_json, json.dumps(self.about).encode())
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
-        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile())]
+        left = private.names(self.paths.verify)  # by a daemon that was killed
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(left))]
         await self.ending.wait()
+        for replay in self.workspace.replays:
+            replay.set()
         for task in tasks:
             task.cancel()
         server.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket)
+        await asyncio.gather(*self.replays)
         while self.working > len(self.wakers):  # answers on their way; no new ones come
             await asyncio.sleep(0.02)
         # What was handed on is the next daemon's: those who wait to wake an agent ask that.
@@ -132,8 +143,12 @@ class Daemon:
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
-    async def _reconcile(self) -> None:
-        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+    async def _reconcile(self, replays: list[str]) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more, and its replays."""
+        if replays:
+            from stepper.daemon import verify
+
+            await verify.clear(self.paths, replays)
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
@@ -148,10 +163,23 @@ class Daemon:
         while True:
             for session in list(self.workspace.sessions.values()):
                 calls.look(session, self.began)
+                if session.replays:
+                    session.replays = False
+                    self.replays.add(replay := asyncio.create_task(self._verify(session)))
+                    replay.add_done_callback(self.replays.discard)
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _verify(self, session: Session) -> None:
+        """Replay a notebook that is complete now; what came of it comes with the next prompt."""
+        from stepper.daemon import verify
+
+        try:
+            await verify.unasked(self.workspace, session)
+        except Exception:
+            log.exception("replaying %s failed", session.name)
 
     def _show(self, lines: list[str]) -> None:
         """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other.

@@ -166,6 +166,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return _system(told, await standing.context(session))
         case commands.Restore() | commands.Run():
             return await _run(request, session, told)
+        case commands.Verify():
+            from stepper.daemon import verify
+
+            return await verify.asked(request, session, told)
         case commands.History():
             return standing.history(session)
         case commands.Report():
@@ -216,7 +220,9 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
 async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:
     which, wait = "restore", None
     if isinstance(told, commands.Run):
-        which, wait = "all" if told.all else told.which, told.wait_seconds
+        if told.all and told.stale:
+            raise UsageError("--all and --stale exclude each other")
+        which, wait = "all" if told.all else "stale" if told.stale else told.which, told.wait_seconds
     if which == "restore" and request.caller.by == "mcp" and (why := gate.stopped(session.state)):
         raise StepperError(f"nothing ran: {why}")  # it would lift the stop
     if wait is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -36,13 +37,19 @@ SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
 class Workspace:
     """The notebooks of one project, each with its session."""
 
-    def __init__(self, paths: Paths, open_session: Callable[[str, str], Session]) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        open_session: Callable[[str, str], Session],
+        replay: Callable[[str, str, str, KernelPlace, Limits], Session],
+    ) -> None:
         self.paths, self.config = paths, Config(paths)
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
         self.environ: Mapping[str, str] = {}  # of who asked last
-        self._open = open_session
+        self._open, self.replay = open_session, replay
+        self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()  # one at a time; what ends each
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()

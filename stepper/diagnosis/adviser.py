@@ -67,6 +67,10 @@ class Adviser:
         """Return the diagnosis of cells in a language: but Python's are only looked at, for their pictures."""
         return self if language in PYTHON else Onlooker(self)
 
+    def python(self, cell: str) -> str:
+        """Return a cell's source as Python, by IPython's reading of it."""
+        return self.transform(cell)
+
     @harmless(lambda cell, namespace: None)
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, as far as its source and the last facts tell."""
@@ -158,6 +162,11 @@ class Adviser:
             log.warning("the look into the kernel went wrong: %s", str(execution.told["swallowed"])[:400])
         saved, facts = self.pictures.save(execution.pictures, run), execution.told.get("figures") or []
         return [*pictures.lines(saved, facts), *pictures.rich(execution.outputs, facts)]
+
+    @harmless(lambda execution: {})
+    def facts(self, execution: Execution) -> dict[str, str]:
+        """Return what is known of the figures that a run showed, by the keys of their pictures."""
+        return pictures.facts(told) if (told := execution.told.get("figures")) else {}
 
     @harmless(lambda run: [])
     def saved(self, run: int) -> list[str]:

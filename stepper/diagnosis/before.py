@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from stepper.policy import binder
 from stepper.policy.model import Fault
+from stepper.policy.names import CHANGE
 from stepper.policy.namespace import Namespace
 
 MAGIC = "get_ipython"  # what IPython makes of `%x`, `!x` and `x?`
@@ -156,8 +158,9 @@ def _is_quiet(statement: ast.stmt) -> bool:
 
 def _values(tree: ast.Module, code: str, known: Namespace) -> Iterator[Found]:
     """Yield the first name that is not there, where no magic may bring it, or the first call of `input()`."""
-    bound = {*_bound(tree)}
-    if not known.names or ANYTHING.search(code) or "*" in bound:
+    flow = binder.of_tree(tree)
+    bound = {mention.name for mention in flow.mentions if mention.how != CHANGE}
+    if not flow.python or not known.names or ANYTHING.search(code) or "*" in bound:
         return
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     defined = {*known.names, *bound, *vars(builtins)}
@@ -197,16 +200,3 @@ def _loaded(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 return
             if step.opname == "LOAD_NAME":
                 yield statement, step.argval
-
-
-def _bound(tree: ast.AST) -> Iterator[str]:
-    """Yield each name that something in the cell, in whatever scope, binds or deletes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.alias):
-            yield (node.asname or node.name).split(".")[0]
-        elif isinstance(node, ast.Name):
-            yield "" if isinstance(node.ctx, ast.Load) else node.id
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            yield from node.names
-        elif not isinstance(node, ast.keyword):  # def, class, type parameters; arguments; `case {**rest}`
-            yield from (getattr(node, field, None) or "" for field in ("name", "arg", "rest"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import difflib
 import os
@@ -20,18 +19,18 @@ from stepper.diagnosis.likeness import LONGEST
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.text import one_line
 from stepper.ground.walk import ENTRIES, entries
+from stepper.policy import binder
 from stepper.policy.changes import runnable
 from stepper.policy.model import Cell, Fault
+from stepper.policy.names import BIND, CAUGHT, DELETE, FUNCTION
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
 from stepper.words import brief
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')"}
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 BOUND, DELETED = "bound by", "deleted by"
-CAUGHT = "the error of an `except … as`, unbound at that clause's end:"
+WAYS = {BIND: BOUND, DELETE: DELETED, CAUGHT: "the error of an `except … as`, unbound at that clause's end:"}
 
 
 @dataclass(frozen=True)
@@ -59,42 +58,18 @@ class Notebook:
     def hidden(self, name: str) -> list[str]:
         """Return in which function's own scope a name is, if there is one: nothing outside sees it there."""
         for cell in runnable(self.cells):
-            for scope in functions(self.transform(cell.source)):
-                args, nodes = scope.args, [node for part in scope.body for node in ast.walk(part)]
-                own = {argument.arg for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
-                own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-                if name in own and not any(isinstance(node, ast.Global) and name in node.names for node in nodes):
-                    return [f"`{name}` is local to `{scope.name}` (line {scope.lineno} of {cell.label})"]
-        return []
-
-
-def functions(source: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the functions that a source defines, wherever."""
-    try:
-        return [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
-    except (SyntaxError, ValueError, RecursionError):
+            for found in binder.flow(self.transform(cell.source)).mentions:
+                if (found.name, found.how, found.scope) == (name, BIND, FUNCTION):
+                    return [f"`{name}` is local to `{found.inside}` (line {found.starts} of {cell.label})"]
         return []
 
 
 def changes(source: str, name: str) -> list[tuple[int, str]]:
     """Return the lines of a source that bind or unbind a name at its top level, in order, and how."""
-    try:
-        todo: list[ast.AST] = list(ast.parse(source).body)
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    found = []
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
-            found.append((node.lineno, BOUND if isinstance(node.ctx, ast.Store) else DELETED))
-        elif isinstance(node, ast.ExceptHandler) and node.name == name:
-            found.append((node.lineno, CAUGHT))
-        elif isinstance(node, (*SCOPES, ast.alias)):
-            called = getattr(node, "asname", None) or getattr(node, "name", None) or ""
-            found += [(node.lineno, BOUND)] if called.split(".")[0] == name else []
-        if not isinstance(node, SCOPES):
-            todo += ast.iter_child_nodes(node)
-    return sorted(found)
+    mentions = binder.flow(source).mentions
+    return sorted(
+        (each.line, WAYS[each.how]) for each in mentions if each.name == name and not each.scope and each.how in WAYS
+    )
 
 
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:

@@ -110,6 +110,11 @@ def rich(outputs: Iterable[Mapping[str, Any]], facts: Any = ()) -> list[str]:
     return names[:NAMED] + ([f"… and {len(names) - NAMED:,} more"] if len(names) > NAMED else [])
 
 
+def facts(told: list[Any]) -> dict[str, str]:
+    """Return what figures hold in a few words, by the keys of their pictures."""
+    return {str(figure.key): "; ".join(_held(figure))[:FIGURE_LIMIT] for figure in read_all(Figure, told)}
+
+
 def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: int) -> str:
     if not picture.path:
         return f"Figure {number}: not saved: {one_line(picture.why, 120)}."

@@ -97,6 +97,7 @@ class Paths(Meeting):
         self.journals = os.path.join(self.home, "journal")
         self.kernels = os.path.join(self.home, "kernels")
         self.figures = os.path.join(self.home, "figures")
+        self.verify = os.path.join(self.home, "verify")  # a folder for each replay that is under way
         # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
         self.handed = os.path.join(self.home, "handed")  # there while something handed on is to be told

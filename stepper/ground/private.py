@@ -110,6 +110,13 @@ def remove(path: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def names(folder: str) -> list[str]:
+    """Return the names in a folder of stepper's own, none where it is not there or not stepper's."""
+    with contextlib.suppress(OSError):
+        return [name for name, _ in files(folder)]
+    return []
+
+
 def files(folder: str) -> list[tuple[str, os.stat_result]]:
     """Return the names in a folder of stepper's own, with what is known of each; raise OSError."""
     with _own(os.path.join(folder, ".")) as (handle, _):

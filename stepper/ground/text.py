@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 MESSAGE_LIMIT = 600
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Terminal escapes, each in its line: one without an end must not swallow what follows.
 ESCAPES = re.compile(r"(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 # Controls, what ends a line or turns the direction of writing, what nobody sees, bytes that are no text.
@@ -29,6 +30,11 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def counted(number: int, noun: str) -> str:
     """Return so many of something in words."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def age(seconds: float) -> str:
+    """Return how old something is, in its largest unit."""
+    return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")
 
 
 def last_state(line: str) -> str:

@@ -83,6 +83,10 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
         for cell in told["cells"]
     ]
     parts += [*cut(steps, "steps"), *cut(cells, "cells")]
+    marked = [*told.get("stale", ()), *told.get("hidden", ())]
+    parts += cut(
+        [f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}" for each in marked], "cells"
+    )
     parts += [stop["text"]] if stop else []
     parts += [f"its kernel's state is lost: {one_line(told['lost'])}"] if told["lost"] else []
     parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]

@@ -270,8 +270,8 @@ TOOLS = {
                     "enum": ["pending", "all", "stale", "restore"],
                     "default": "pending",
                     "description": "pending: those that have not run here yet; all: every cell, in a fresh kernel; "
-                    "stale: "
-                    "changed ones and those below them; restore: those that had ended well, in a fresh kernel.",
+                    "stale: those that read what a cell above bound anew since; "
+                    "restore: those that had ended well, in a fresh kernel.",
                 },
                 "notebook": NOTEBOOK,
                 "wait_seconds": WAITS,

@@ -60,6 +60,12 @@ class Document:
         count = raw.get("execution_count") if raw.get("outputs") else None
         return count if isinstance(count, int) else None
 
+    def recorded(self, cell: Cell) -> list[dict[str, Any]] | None:
+        """Return a code cell's outputs; None where no run of it is recorded."""
+        raw = self.raw["cells"][cell.index]
+        outputs = [_object(output) for output in raw.get("outputs") or ()]
+        return outputs if outputs or isinstance(raw.get("execution_count"), int) else None
+
     def find(self, target: Target) -> int | None:
         """Return the index of the cell with that id and source; without ids, of the only code cell with that source."""
         for cell in self.cells:

@@ -7,11 +7,10 @@ whose index is NEW.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from stepper.policy.changes import runnable, source_hash
-from stepper.policy.model import Cell, Run
+from stepper.policy.model import Cell
 from stepper.policy.plan import find_cell
 
 NEW = -1
@@ -114,21 +113,3 @@ def edited(cells: Sequence[Cell], name: str | int | None, old: str, new: str) ->
         raise NamingError(f"`old_string` stands {found}: it must be there exactly once")
     (index,) = counts
     return cells[index], cells[index].source.replace(old, new)
-
-
-def stale(cells: Sequence[Cell], runs: Sequence[Run], ran: Mapping[str, str], ever: Collection[str]) -> list[Cell]:
-    """Return the cells that ran and would not come to the same now, from the top.
-
-    They were changed since, are not known in the present kernel (`ran`: cell id → source), or a cell above them ran
-    after they did or is stale itself.
-    """
-    last = {run.cell_id: run.run for run in runs}
-    found, newest = list[Cell](), 0
-    for cell in runnable(cells):
-        if cell.id not in ever:
-            continue
-        at = last.get(cell.id, 0)
-        if found or at < newest or ran.get(cell.id) != source_hash(cell.source):
-            found.append(cell)
-        newest = max(newest, at)
-    return found

@@ -60,21 +60,37 @@ class Use(Arguments, name="use", examples=("use analysis", "use analysis --kerne
     kernel: str | None = option("Where its next kernel runs: a name in `kernels:` of .stepper/config.yaml, or `local`.")
 
 
-class Run(Arguments, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json")):
+class Run(
+    OfNotebook, name="run", runs_code=True, examples=("run analysis", "run analysis --all --json", "run --stale")
+):
     """Run the cells of NOTEBOOK that have not run here yet; exit 1 at the first that fails.
 
     Ctrl-C interrupts the cell that runs, and says what became of it.
     """
 
-    notebook: str = word()
     all: bool = option("Every cell from the top, in a fresh kernel.", default=False)
+    stale: bool = option("The cells that read what a cell above them has bound anew since, in order.", default=False)
     which: str = unshown(
-        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that ran, but were"
-        " changed since, or stand below one that was or that ran later; `restore`: as the command of that name.",
+        "`pending`: those that have not run here; `all`: each, in a fresh kernel; `stale`: those that read"
+        " what a cell above has bound anew since, or were changed since; `restore`: as the command of that name.",
         default="pending",
         choice=("pending", "all", "stale", "restore"),
     )
     wait_seconds: float | None = unshown("How long the answer waits for the cells.")
+
+
+class Verify(
+    OfNotebook, name="verify", runs_code=True, examples=("verify", "verify analysis --json", "verify --scratch")
+):  # fmt: skip
+    """Replay NOTEBOOK from the top in a fresh kernel of its own; exit 1 where it is not as recorded.
+
+    The living kernel and the file are not touched. What differs runs a second time, with another hash seed: what two
+    fresh runs do not agree on either is unstable.
+    """
+
+    once: bool = option("No second run: what is unstable counts as changed.", default=False)
+    scratch: bool = option("In a copy of the folder in which its cells run (1 GB at most).", default=False)
+    kernel: str | None = option("Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`.")
 
 
 class History(OfNotebook, name="history"):

@@ -101,7 +101,7 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet")):
+class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet", "figures", "packages", "bound")):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -110,6 +110,9 @@ class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet
     left_out: LeftOut = NOTHING
     request: str = ""
     unmet: str = ""  # in what its step's criterion is false, so that the step is not done
+    figures: dict[str, str] = field(default_factory=dict)  # the key of a picture → what is known of the figure
+    packages: dict[str, str] = field(default_factory=dict)  # → version, where no earlier run had that one
+    bound: dict[str, str] = field(default_factory=dict)  # names that it bound → prints of their values (`dataflow`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +284,16 @@ class Confirmed(Event, kind="confirm"):
     at: Moment = ""
     key: Key
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Event, kind="verified"):
+    """A replay came to its end: `sources` is the fingerprint of what it replayed, `text` how many were as recorded."""
+
+    at: Moment
+    reproduces: bool
+    sources: str
+    text: str
 
 
 def read(line: Mapping[str, Any]) -> Event | None:

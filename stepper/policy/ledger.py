@@ -65,6 +65,8 @@ def apply(event: Event, state: State) -> None:
             _kernel(event, state)
         case events.Stopped():
             state.stop = event if event.error else replace(event, error=_named_in(event.block))
+        case events.Verified():
+            state.verified = event
         case events.Continued() | events.Restored():
             state.stop, state.unchanged = None, False
         case events.Fixed():
@@ -108,6 +110,8 @@ def _held(event: events.Held, state: State) -> None:
 def _ran(event: events.Ran, state: State) -> None:
     cell_id, source, verdict, progress = event.cell_id, event.source_hash, event.verdict, state.of(event.key)
     state.seconds += event.duration_s
+    if state.running is not None and state.running.cell_id == cell_id:
+        state.sources[source] = state.running.source
     state.running = None
     state.runs.append(event)
     if cell_id in state.unwritten and state.unwritten[cell_id].run != event.run:
@@ -122,6 +126,7 @@ def _ran(event: events.Ran, state: State) -> None:
     as_confirmed = progress.status is StepStatus.DONE and state.ran_ever.get(cell_id) == source
     state.ran_ever[cell_id] = source
     state.changed.discard(cell_id)
+    state.packages |= event.packages
     if event.request:
         state.requests[event.request] = cell_id, source
     state.shown[cell_id] = Shown(source, event.displays, event.left_out)

@@ -248,6 +248,8 @@ class Limits:
     record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()
+    verify: str = "asked"
+    verify_seconds: float = 60
     kernel: str = "local"  # the name of a place, or this: the project's interpreter on this machine
     kernels: Mapping[str, Place] = field(default_factory=dict)
 

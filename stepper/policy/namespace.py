@@ -13,6 +13,7 @@ class Variable:
     len: int | None = None
     bytes: int = 0
     shape: tuple[int | str, ...] | None = None
+    print: str = ""  # of a small value: equal ones have the same
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Lasting:
     magics: tuple[str, ...] | None  # callable without `%`; None where any name may be
     builtins: tuple[str, ...]
     python: tuple[int, int]
+    versions: dict[str, str] = field(default_factory=dict)  # of the packages that cells imported, and of Python
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Namespace:
     names: tuple[str, ...] = ()  # all that a cell can load, builtins too; none where that is not known
     own_input: bool = False  # the user has bound `input`
     cwd: str = ""
+    rebound: tuple[str, ...] = ()  # what the last cell bound, or changed in a way that is seen
     lasting: Lasting | None = None
 
     def __bool__(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import Handed, Ran, Started, Stopped, Unheard, Unwritten
+from stepper.policy.events import Handed, Ran, Started, Stopped, Unheard, Unwritten, Verified
 from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
 
 OVER = (StepStatus.DONE, StepStatus.SKIPPED)
@@ -59,6 +59,7 @@ class State:
     progress: dict[Key, Progress] = field(default_factory=dict)
     stop: Stopped | None = None  # no further cell runs until the person says so
     runs: list[Ran] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)  # of what ran here: hash →
     next_run: int = 1
     running: Started | None = None
     lost: str = ""  # why the last kernel's state is gone; told once, with the next run
@@ -77,6 +78,8 @@ class State:
     handed: dict[str, Handed] = field(default_factory=dict)  # by call: how they end is owed to somebody
     unheard: list[Unheard] = field(default_factory=list)  # what became of edits whose report nobody could read
     unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
+    packages: dict[str, str] = field(default_factory=dict)  # → the version that the last run which used it had
+    verified: Verified | None = None  # the last replay's verdict
     unread: int = 0  # events that could not be understood
     unchanged: bool = False  # nothing of stepper's happened since the last run that could change how it ends
 

@@ -14,6 +14,7 @@ from stepper.ground.text import one_line
 from stepper.policy import changes, classify, firstline, gate, plan, progress
 from stepper.policy.events import Held, Ran, Started
 from stepper.policy.model import Cell, Checked, Consent, Death, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict
+from stepper.policy.namespace import Namespace
 from stepper.policy.state import Progress, State
 
 KEPT, LOST = "the kernel's state is kept", ": all variables are lost"
@@ -131,6 +132,18 @@ def unmet(state: State, begun: Started, criterion: str, checked: Checked | None)
         return ""
     values = ", ".join(f"{one_line(written, 80)} is {one_line(value, 80)}" for written, value in checked.values[:3])
     return f"`{one_line(criterion, 200)}` is false" + (f": {values}" if values else "")
+
+
+def new_packages(state: State, known: Namespace) -> dict[str, str]:
+    """Return the versions of packages that no earlier run had."""
+    versions = known.lasting.versions if known.lasting else {}
+    return {name: version for name, version in versions.items() if state.packages.get(name) != version}
+
+
+def replays(state: State, limits: Limits) -> bool:
+    """Whether a notebook that is complete now is replayed unasked: its cells' last runs took no longer than allowed."""
+    last = {run.cell_id: run.duration_s for run in state.runs}
+    return limits.verify == "auto" and sum(last.values()) < limits.verify_seconds
 
 
 class Act(Enum):

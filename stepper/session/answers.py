@@ -14,6 +14,7 @@ from stepper.policy.model import Fault
 
 if TYPE_CHECKING:
     from stepper.session.cellanswers import CellRan, Resources
+    from stepper.words.follows import Mark
 
 
 def to_json(answer: object) -> bytes:
@@ -101,6 +102,16 @@ class Running:
 
 
 @dataclass(frozen=True)
+class LastVerdict:
+    """What the last replay came to, and whether that `holds`: no source was changed since."""
+
+    reproduces: bool
+    at: str
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Status:
     """Where a notebook stands; `notebook` is None where none was made yet, `lost` why its kernel's state is gone."""
 
@@ -114,9 +125,14 @@ class Status:
     stop: Stop | None = None
     lost: str = ""
     unheard: str = ""  # what became of edits whose report nobody could read
+    stale: Sequence[Mark] = field(default_factory=list)  # cells whose provider above them ran later
+    hidden: Sequence[Mark] = field(
+        default_factory=list
+    )  # cells that read a value from below, or from a cell that is gone
     ended: CellRan | None = None  # what this caller had running, where it ended while it was waited for
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
+    verified: LastVerdict | None = None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import KernelError, StepperError
+from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.ground.text import one_line
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
-from stepper.session import handing
+from stepper.session import follows, handing
 from stepper.session.callers import Caller
 from stepper.session.ports import Execution, Notebook
 from stepper.session.run import run_cell, summed, work_on
@@ -25,7 +27,7 @@ async def edited(session: Session, edit: CellEdit, caller: Caller, again: bool =
     With `again` the daemon that was asked first has ended: what became of that very call is told.
     """
     if edit.mode == "delete" or edit.cell_type not in (None, "code"):
-        return None
+        return _left_behind(session)
     caller.call, waits = edit.tool_use_id, session.lock.locked()
     async with session.turn(caller if again else None, None if again else caller):
         if session.seen(edit.tool_use_id):
@@ -97,7 +99,18 @@ async def attempt(
         ended.append(found)
         if found.run.verdict is not Verdict.FINE:
             break
-    return session.kept(report.of_runs(ended, len(to_run)), ended[-1]) if ended else None, ended
+    if not ended:
+        return _left_behind(session), ended
+    ended[-1] = replace(ended[-1], follows=follows.news(session, cells, [each.cell for each in ended]))
+    return session.kept(report.of_runs(ended, len(to_run)), ended[-1]), ended
+
+
+def _left_behind(session: Session) -> Report | None:
+    """Return what no longer follows after an edit by which nothing ran; None where all does."""
+    with contextlib.suppress(NotebookError):
+        if told := follows.news(session, session.read().cells):
+            return Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
+    return None
 
 
 async def _attempt(

@@ -126,6 +126,7 @@ class FakeKernel:
         self.kept: list[dict[str, Any]] = []  # … while no daemon was there
         own = {"print": self._print, "display": self._display, "update_display": self._update,
                "exit": lambda: _die(EXIT), "die": _die, "late": self._late}  # fmt: skip
+        self.seen: dict[str, tuple[int, str]] = {}
         self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": {**vars(builtins), **own}}
 
     def _print(self, *values: object, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
@@ -211,8 +212,14 @@ class FakeKernel:
             elif isinstance(value, type):
                 classes.append(name)
             else:
-                variables[name] = Variable(type(value).__name__, len(value) if hasattr(value, "__len__") else None)
-        return Namespace(modules, functions, tuple(classes), variables, (*own, *self.names["__builtins__"]))
+                small = repr(value) if isinstance(value, int | str | list) else ""
+                length = len(value) if hasattr(value, "__len__") else None
+                variables[name] = Variable(type(value).__name__, length, print=small)
+        seen = {name: (id(value), variables[name].print if name in variables else "") for name, value in own.items()}
+        fresh = tuple(name for name in seen if self.seen.get(name) != seen[name])
+        self.seen = seen
+        names = (*own, *self.names["__builtins__"])
+        return Namespace(modules, functions, tuple(classes), variables, names, rebound=fresh)
 
     async def interrupt(self, reason: str) -> None:
         if self.busy:

@@ -77,6 +77,7 @@ class KernelPlace:
     environ: Mapping[str, str]
     copy: str = ""  # with `3.12` behind it: the folder of stepper's own ipykernel, for an interpreter that has none
     at: Place | None = None  # where that is besides `python` on this machine
+    tied: bool = False  # it is to end with the daemon, as far as its place can have it so
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,9 @@ class Notebook(Protocol):
     def outputs_count(self, cell: Cell) -> int | None:
         """Return the execution count of a cell with outputs; None where it has none."""
 
+    def recorded(self, cell: Cell) -> list[dict[str, Any]] | None:
+        """Return a code cell's outputs; None where no run of it is recorded."""
+
 
 class NotebookFile(Protocol):
     """A notebook on disk."""
@@ -332,6 +336,10 @@ class Diagnosis(Protocol):
         """Return the diagnosis of cells that are in a language."""
         return self
 
+    def python(self, cell: str) -> str:
+        """Return a cell's source as Python, by IPython's reading of it."""
+        return cell
+
     def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
         """Return the fault that a cell would end with for certain, None where it may run."""
         return None
@@ -368,6 +376,10 @@ class Diagnosis(Protocol):
     def seen(self, execution: Execution, run: int) -> list[str]:
         """Save what there is to see of a run; return the lines on it."""
         return []
+
+    def facts(self, execution: Execution) -> dict[str, str]:
+        """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
+        return {}
 
     def saved(self, run: int) -> list[str]:
         """Return the paths of the pictures that were saved of a run, in order."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError
 from stepper.ground.text import one_line
-from stepper.policy import changes, events, turn
+from stepper.policy import changes, dataflow, events, turn
 from stepper.policy.model import Cell, Fault, Key, Limits, Outcome, Run, StepStatus, Verdict, instant
 from stepper.session.callers import Caller
+from stepper.session.follows import order
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import LANGUAGES, Session
@@ -123,7 +124,10 @@ async def conclude(
         displays=execution.displays,
         left_out=execution.left_out,
         request=begun.request,
+        figures=session.adviser.facts(execution),
+        packages=turn.new_packages(state, execution.namespace),
         unmet=turn.unmet(state, begun, work.criterion, execution.checked) if verdict is Verdict.FINE else "",
+        bound=dataflow.told(session.flow(begun.source), session.namespace) if session.speaks_python else {},
     )
     follows = turn.after(state, run, work.limits)
     if follows.act is not turn.Act.AGAIN:
@@ -159,8 +163,10 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
-            figures = session.file.read().figures
-            tail = brief.completion(session.name, session.state, figures)
+            document = session.file.read()
+            stands = order(session, document.cells)
+            session.replays = turn.replays(session.state, work.limits)
+            tail = brief.completion(session.name, session.state, document.figures, stands, session.replays)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended
 

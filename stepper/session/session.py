@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -11,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
-from stepper.policy import events, firstline, ledger, plan
+from stepper.policy import binder, dataflow, events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
+from stepper.policy.names import Flow
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.callers import Call, Caller
 from stepper.session.keeper import Keeper, now
@@ -34,6 +36,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+FLOWS = 5000  # sources of which it is kept what they do to names
 LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
 
@@ -66,10 +69,14 @@ class Session:
         self.pause = asyncio.Event()
         self.began_at = 0.0
         self.estimate = Estimate()  # of when what runs is over
+        self.replays = False  # it is to be replayed unasked
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
         self.failed: Execution | None = None  # the last run, where it failed
+        self.flow = functools.lru_cache(FLOWS)(self._flow)
+        self.past = dataflow.History(self.flow)
+        self.stale_told: set[tuple[str, str, str, int]] = set()  # what no longer follows, and was told
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
         self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run
@@ -273,6 +280,12 @@ class Session:
         if caller is self.waits_for or caller is self.asking.get(call):
             self.pause.set()
             await self.keeper.interrupt("client gone")
+
+    def _flow(self, source: str) -> Flow:
+        """Return what a cell does to names; in which lines is not kept."""
+        found = binder.flow(source, self.adviser.python)
+        found.mentions.clear()
+        return found
 
     # --- the journal ------------------------------------------------------------------------------------------
 

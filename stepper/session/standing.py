@@ -11,11 +11,12 @@ from stepper.ground.text import clean, counted, one_line
 from stepper.policy import arrange, changes, ledger, plan
 from stepper.policy.model import Cell, Limits, Step, StepStatus, instant
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.session import answers, unseen
+from stepper.session import answers, follows, unseen
 from stepper.session.ports import Target
-from stepper.session.session import SHOWN_SECONDS, Session
+from stepper.session.session import LANGUAGES, SHOWN_SECONDS, Session
 from stepper.words import brief
 from stepper.words import report as reports
+from stepper.words.follows import Mark
 from stepper.words.handed import in_queue
 from stepper.words.quotes import elsewhere, paged
 from stepper.words.quotes import running as told_of
@@ -28,8 +29,11 @@ async def status(session: Session) -> answers.Status:
     """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
+    stale, hidden = list[Mark](), list[Mark]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
+        document = session.file.glance()
+        stale, hidden = follows.marks(session, document.cells) if document.language in LANGUAGES else (stale, hidden)
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
@@ -44,7 +48,27 @@ async def status(session: Session) -> answers.Status:
         stop=told,
         lost=state.lost,
         unheard=missed,
+        verified=last_verdict(session),
+        stale=stale,
+        hidden=hidden,
     )
+
+
+def last_verdict(session: Session) -> answers.LastVerdict | None:
+    """Return what the last replay came to; None where there was none, or the notebook can't be read."""
+    last = session.state.verified
+    if last is None:
+        return None
+    from stepper.policy import verified
+    from stepper.words import verify
+
+    try:
+        holds = verified.mark(session.file.glance().cells) == last.sources
+    except NotebookError:
+        return None
+    seconds = max(0.0, (datetime.now(timezone.utc) - instant(last.at)).total_seconds())
+    text = verify.standing(last.reproduces, last.text, seconds, holds)
+    return answers.LastVerdict(last.reproduces, last.at, holds, text)
 
 
 def _hindered(session: Session) -> str:

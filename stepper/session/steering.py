@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError, UsageError
-from stepper.policy import arrange, changes, events, firstline, gate, plan
+from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
-from stepper.session import answers, standing
+from stepper.session import answers, follows, standing
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata
@@ -49,9 +50,10 @@ async def run(
         if which == "all":
             await _fresh(session, caller, "it was restarted for a run of all cells")
         cells = changes.not_run_yet(notebook, {} if which == "all" else state.ran)
+        again = None
         if which == "stale":
-            cells = arrange.stale(notebook, state.runs, state.ran, state.ran_ever)
-        return await _run(session, notebook, cells, caller, progress, all_ended)
+            cells, again = follows.to_run(session, notebook), functools.partial(follows.to_run, session, notebook)
+        return await _run(session, notebook, cells, caller, progress, all_ended, again=again)
 
 
 async def restore(
@@ -105,9 +107,13 @@ async def _run(
     progress: answers.Progress,
     all_ended: Runs,
     before: Mapping[str, Run] | None = None,
+    again: Callable[[int], Sequence[Cell]] | None = None,
 ) -> answers.Ran:
-    """Run cells to the first failure, or to the first that ends otherwise than `before`."""
-    done, failed, results = 0, None, list[answers.CellResult]()
+    """Run cells to the first failure, or to the first that ends otherwise than `before`.
+
+    `again` tells after each (by its index) which are to run below it: more may be, or fewer.
+    """
+    done, failed, results, cells = 0, None, list[answers.CellResult](), [*cells]
     for position, cell in enumerate(cells, 1):
         progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
@@ -120,6 +126,7 @@ async def _run(
             failed = found
             break
         done += 1
+        cells[position:] = again(cell.index) if again else cells[position:]
         if before is not None and before[cell.id].outcome is not ended.run.outcome:
             told = f"It ended otherwise than before ({before[cell.id].outcome.value})."
             failed = replace(found, text=f"{found.text}\n{told}")

@@ -286,15 +286,26 @@ def _what(state: State, key: Key) -> str:
     return step_name(state.plan, step) if step else f"cell {one_line(str(key), 100)}"
 
 
-def completion(name: str, state: State, figures: int) -> list[str]:
-    """Return the lines that follow the report which completed the notebook."""
+def completion(name: str, state: State, figures: int, order: str = "", verifies: bool = False) -> list[str]:
+    """Return the lines that follow the report which completed the notebook.
+
+    `order` says whether the order of its cells could reproduce; `verifies`: it is replayed unasked.
+    """
+    here = one_line(name)
+    replays = f"`stepper verify {here}` replays it in a fresh kernel and says whether others get the same."
+    if verifies:
+        replays = (
+            "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
+        )
     statuses = [state.of(step.id).status for step in state.plan.steps]
     attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
     return [
         f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
         f" {counted(attempts, 'attempt')} at fixes, {seconds(state.seconds)} in all; {counted(figures, 'figure')}.",
-        f"It is {one_line(name)}.",
+        f"It is {here}.",
+        *filter(None, [order]),
+        replays,
     ]
 
 

@@ -59,6 +59,7 @@ class Ended:
     met: bool = False  # the step's criterion was looked at, and holds
     unmet: str = ""  # in what it is false
     where: str = ""  # its kernel is, where that is elsewhere
+    follows: str = ""  # what no longer follows after it: lines
     comment: str = "#"  # what begins one in the notebook's language
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
@@ -219,6 +220,7 @@ def of_run(ended: Ended) -> Report:
     parts += list(ended.seen)
     parts += [f"Jupyter would make a cell below it, which stepper does not:\n{quote(source, NEXT_LIMIT)}"
               for source in ended.next_inputs[:2]]  # fmt: skip
+    parts += [ended.follows] if ended.follows else []
     if run.verdict is Verdict.FINE and ended.next_step is not None and not ended.unmet:
         parts.append(f"Next: {step_name(ended.plan, ended.next_step)}.")
     parts += ended.tail

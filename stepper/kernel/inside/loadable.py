@@ -19,6 +19,8 @@ ALL = 60_000  # characters of all names that are told
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 # Finders of modules that bring none which a listing of sys.path does not show.
 FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
+FIRST = set(sys.modules)  # what no cell imported
+PYTHON = {"Python": sys.version.split()[0]}
 last: dict[str, Any] = {"seen": None, "mark": "", "told": {}}
 
 
@@ -73,9 +75,22 @@ def lasting(known: Any) -> dict[str, Any]:
             "magics": called,
             "builtins": [short(name) for name in built_in],
             "python": list(sys.version_info[:2]),
+            "versions": {name: version for name in modules - FIRST if (version := guarded(version_of, name))} | PYTHON,
         }
         last.update(seen=seen, mark=str(clock()), told=told)
     return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}
+
+
+def version_of(name: str) -> str | None:
+    """What a package says of itself, without asking it: a lazy one is loaded by any attribute."""
+    if "." in name or name[:1] == "_" or name in getattr(sys, "stdlib_module_names", ()):
+        return None
+    for module, said in ((name, "__version__"), (f"{name}._version", "version")):
+        if isinstance(sys.modules.get(module), types.ModuleType):
+            version = object.__getattribute__(sys.modules[module], "__dict__").get(said)
+            if type(version) is str and version:
+                return str(short(version, 40))
+    return None
 
 
 def magics() -> list[str] | None:

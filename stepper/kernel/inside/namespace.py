@@ -24,6 +24,7 @@ from stepper.kernel.inside.base import (
     top_module,
 )
 from stepper.kernel.inside.loadable import loadable
+from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
@@ -50,7 +51,10 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
         else:
             variables[name] = {"type": class_name(kind)}
             guarded(measure, value, kind, variables[name])
+            if told := print_of(value, deadline):
+                variables[name]["print"] = told
     found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
+    found["rebound"] = rebound(bound(), {name: fact.get("print", "") for name, fact in variables.items()})[:NAMES]
     return {**found, **(guarded(loadable, known) or {})}
 
 

@@ -33,7 +33,8 @@ START = (
 WITH_COPY = "sys.path.append({!r} + '%d.%d' % sys.version_info[:2]); "
 # What says of another Python where it lies, of another kernel whose end is its own, of tests in which ipykernel would
 # not read what children write.
-NOT_ITS_OWN = ("PYTHONEXECUTABLE", "JPY_PARENT_PID", "PYTEST_CURRENT_TEST")
+TIED = "JPY_PARENT_PID"  # the process whose end ends an ipykernel
+NOT_ITS_OWN = ("PYTHONEXECUTABLE", TIED, "PYTEST_CURRENT_TEST")
 # No history file: on network homes its lock hangs kernels, and an agent's cells are no person's history.
 ARGUMENTS = ("--HistoryManager.hist_file=:memory:", "-f")
 
@@ -88,7 +89,7 @@ def launch(
         stdout=stderr,
         stderr=stderr,
         cwd=place.cwd,
-        env={**environ, MARKER: kernel},
+        env={**environ, MARKER: kernel, **({TIED: str(os.getpid())} if place.tied else {})},
         start_new_session=True,
     )
     memory.first_to_go(child.pid)

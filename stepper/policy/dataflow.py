@@ -1,0 +1,270 @@
+"""Which cell reads what of which other one, in the order of their runs and of their places: what is stale, what hidden.
+
+**Stale** is a cell whose provider above it ran later and gave another value. **Hidden state**: it read a value from
+below, or from a cell that is gone. Pure.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stepper.policy.changes import BY_PLACE, runnable, source_hash
+from stepper.policy.events import Ran
+from stepper.policy.model import Cell, Verdict
+from stepper.policy.names import DEFINED, VALUE, Flow, Kept, changed_by
+from stepper.policy.namespace import Namespace
+
+BUILTIN = frozenset(vars(builtins))
+GONE, BELOW, UNBOUND = "gone", "below", "unbound"  # a provider of hidden state; the last no longer binds the name
+MOST = 100  # names of which a run's journal line tells what they hold
+Reader = Callable[[str], Flow]
+Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
+
+
+class Bound(NamedTuple):
+    """By which run (or cell, by its place) a name was bound, or changed in place, last."""
+
+    by: int
+    kind: str
+    version: Version
+    kept: Kept | None = None
+
+
+@dataclass(eq=False, repr=False)
+class Order:
+    """The notebook's names as cells follow each other, each a number."""
+
+    bound: dict[str, Bound] = field(default_factory=dict)
+    star: int | None = None  # who may have bound any other
+
+    def follow(
+        self,
+        by: int,
+        flow: Flow,
+        told: Mapping[str, str] | None = None,
+        ended: bool = True,
+        gave: Collection[str] | None = None,
+    ) -> dict[str, Bound]:
+        """Take in one more; return by whom the names were bound that it reads.
+
+        `told` by its kernel are names that it bound or changed, with the prints of those that are small; of a cell
+        that failed these alone count. `gave` are those that it is known to have bound or changed when it ran.
+        """
+        told, known = told or {}, bool(told)
+        reads, changes, binds = self.called(flow)
+        if gave is not None:
+            changes &= {*gave}
+            told = dict.fromkeys({*gave} - binds.keys() - changes, "")
+        found = {name: bound for name in reads if (bound := self._provider(name))}
+        for name in changes - binds.keys():
+            bound = self.bound.get(name)
+            if bound is None or bound.kind != VALUE or not (ended or name in told):
+                continue
+            same = told[name] == bound.version if name in told else known and isinstance(bound.version, str)
+            if not same:
+                self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
+        for name, kind in binds.items():
+            if ended or name in told:
+                version = told.get(name) or flow.prints.get(name) or by
+                self.bound[name] = Bound(by, kind, version, self._carried(name, kind, flow))
+        for name in told.keys() - binds.keys() - changes:
+            self.bound[name] = Bound(by, VALUE, told[name] or by)
+        for name in flow.deletes:
+            self.bound.pop(name, None)
+        self.star = by if flow.star else self.star
+        return found
+
+    def _provider(self, name: str) -> Bound | None:
+        bound = self.bound.get(name)
+        if bound is None and self.star is not None and name not in BUILTIN:
+            return Bound(self.star, VALUE, self.star)
+        return bound
+
+    def _carried(self, name: str, kind: str, flow: Flow) -> Kept | None:
+        """Return what a name brings with it that is read where it is used: a function's names, a class's."""
+        if kind == DEFINED:
+            return flow.kept.get(name)
+        made = flow.made.get(name, "")
+        of = flow.kept.get(made) or (self.bound[made].kept if made in self.bound else None)
+        return of if of is not None and of.made else None
+
+    def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
+        """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""
+        reads, changes, binds, todo = set(flow.reads), set(flow.changes), dict(flow.binds), [*flow.reads]
+        for function, arguments in flow.calls:
+            kept = self.bound[function].kept if function in self.bound else None
+            changes |= {*changed_by(kept, arguments)} if kept else set()
+        while todo:
+            bound = self.bound.get(todo.pop())
+            if bound is None or bound.kept is None:
+                continue
+            fresh = bound.kept.reads - reads - flow.binds.keys()
+            reads |= fresh
+            todo += fresh
+            changes |= bound.kept.changes
+            binds |= dict.fromkeys(bound.kept.binds, VALUE)
+        return reads, changes, binds
+
+
+def told(flow: Flow, known: Namespace) -> dict[str, str]:
+    """Return what a kernel tells of the names that a cell bound: name → print of its value, '' of a large one."""
+    prints = {name: variable.print for name, variable in known.variables.items()}
+    static = [name for name in (*flow.binds, *flow.changes) if prints.get(name)]
+    some = dict.fromkeys((*static, *(name for name in known.rebound if not name.startswith("_"))))
+    return {name: prints.get(name, "") for name in [*some][:MOST]}
+
+
+class Past(NamedTuple):
+    """A cell's run: what it read of which other runs, and what it gave."""
+
+    run: int
+    key: str
+    cell_id: str
+    number: int
+    source_hash: str
+    reads: Mapping[str, Bound]
+    gave: Mapping[str, Version]
+    ended: bool  # well
+
+
+def key(cell_id: str, source: str) -> str:
+    """Return what a cell is known by: its id, or its source where it has none of its own."""
+    return source if BY_PLACE.fullmatch(cell_id) else cell_id
+
+
+@dataclass(eq=False, repr=False)
+class History:
+    """The runs of a notebook's cells in their order, taken in as they come."""
+
+    flow: Reader
+    taken: int = 0
+    kernel: str = ""
+    order: Order = field(default_factory=Order)
+    last: dict[str, Past] = field(default_factory=dict)  # a cell's key → its last run
+    by: dict[int, Past] = field(default_factory=dict)  # runs
+    runs: Sequence[Ran] = ()
+
+    def catch_up(self, runs: Sequence[Ran], sources: Mapping[str, str]) -> None:
+        """Take in the runs that came since; another notebook's of that name begin anew."""
+        if runs is not self.runs:
+            self.__dict__.update(History(self.flow, runs=runs).__dict__)
+        for run in runs[self.taken :]:
+            self.taken += 1
+            source = sources.get(run.source_hash)
+            if source is None:
+                continue
+            if run.kernel != self.kernel:
+                self.kernel, self.order = run.kernel, Order()
+            ended = run.verdict is Verdict.FINE
+            reads = self.order.follow(run.run, self.flow(source), run.bound, ended)
+            gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
+            cell = key(run.cell_id, run.source_hash)
+            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended)
+            self.last[cell] = self.by[run.run] = past
+
+
+class Because(NamedTuple):
+    """Why a cell is marked: a name, and the cell that provides it; of hidden state `where` that is."""
+
+    name: str
+    provider: str  # its id
+    number: int
+    where: str = ""  # GONE, BELOW or UNBOUND
+
+
+class Marked(NamedTuple):
+    """A cell that is stale, or holds hidden state."""
+
+    cell: Cell
+    because: Sequence[Because]
+
+
+@dataclass(eq=False, repr=False)
+class Follows:
+    """What of a notebook no longer follows, from the top."""
+
+    stale: Sequence[Marked] = ()
+    hidden: Sequence[Marked] = ()
+    providers: Mapping[str, set[str]] = field(default_factory=dict)  # a cell's id → those above that it reads of
+
+
+def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> bool:
+    """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
+    keys = {key(cell.id, source_hash(cell.source)): cell.index for cell in cells if cell.is_code}
+    if past.last.keys() - keys.keys():
+        return False
+    first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
+    return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
+
+
+def look(cells: Sequence[Cell], past: History) -> Follows:
+    """Return which cells are stale and which hold hidden state; one that was changed since it ran is neither."""
+    some, order = runnable(cells), Order()
+    keys = [key(cell.id, source_hash(cell.source)) for cell in some]
+    places = {name: place for place, name in enumerate(keys)}
+    stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
+    for place, cell in enumerate(some):
+        mine = past.last.get(keys[place])
+        same = mine is not None and mine.source_hash == source_hash(cell.source)
+        gave = mine.gave.keys() if mine and same and mine.ended else None
+        above = order.follow(place, past.flow(cell.source), gave=gave)
+        providers[cell.id] = {some[bound.by].id for bound in above.values()}
+        if mine is None or not same:
+            continue
+        later, odd = list[Because](), list[Because]()
+        for name in sorted(above.keys() | mine.reads.keys()):
+            read, provider = mine.reads.get(name), above.get(name)
+            its = past.last.get(keys[provider.by]) if provider else None
+            gives = its.gave.get(name) if its else None
+            if read and gives == read.version:
+                continue
+            if provider and its and its.run > mine.run and gives is not None:
+                later.append(Because(name, some[provider.by].id, some[provider.by].number))
+            elif read and (from_ := past.by.get(read.by)) and from_.key != keys[place]:
+                at = places.get(from_.key)
+                if at is None:
+                    odd.append(Because(name, from_.cell_id, from_.number, GONE))
+                elif at > place:
+                    odd.append(Because(name, some[at].id, some[at].number, BELOW))
+                elif provider is None:
+                    odd.append(Because(name, some[at].id, some[at].number, UNBOUND))
+        stale += [Marked(cell, later)] if later else []
+        hidden += [Marked(cell, odd)] if odd else []
+    return Follows(stale, hidden, providers)
+
+
+class Gap(NamedTuple):
+    """A cell reads a name that no cell above it binds: one `below` does, or one that is `gone` did (their numbers)."""
+
+    cell: Cell
+    name: str
+    below: int = 0
+    gone: int = 0
+
+
+def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
+    """Return for which names the order of the cells can't reproduce, whatever ran here in which order."""
+    some, order = runnable(cells), Order()
+    flows, found = [past.flow(cell.source) for cell in some], list[Gap]()
+    there = {key(cell.id, source_hash(cell.source)) for cell in some}
+    gone = {name: each.number for each in past.by.values() if each.key not in there for name in each.gave}
+    for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
+        reads = order.called(flow)[0]
+        for name in sorted(reads - order.follow(place, flow).keys() - BUILTIN):
+            below = next((other.number for other, its in zip(some, flows, strict=True) if name in its.binds), 0)
+            if below > cell.number:
+                found.append(Gap(cell, name, below=below))
+            elif not below and name in gone:
+                found.append(Gap(cell, name, gone=gone[name]))
+    return found
+
+
+def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
+    """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
+    gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
+    if gap is None:
+        return ""
+    return f"cell {gap.below}, below it, binds it" if gap.below else f"cell {gap.gone}, which was deleted, had bound it"

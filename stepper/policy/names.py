@@ -1,0 +1,187 @@
+"""What a source does to names, as values, and the small questions that its tree answers. Pure."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
+FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
+VALUE, IMPORT, DEFINED = "value", "import", "defined"
+# Methods that change what they are called on, also where their result is used; the second, by how they begin.
+CHANGES = {
+    *(
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "discard",
+        "update",
+    ),
+    *("add", "sort", "reverse", "clear", "rotate", "setdefault", "fit", "partial_fit", "train", "fill", "resize"),
+    *("setflags", "shuffle", "seed", "next", "send", "step", "backward", "zero_grad", "load_state_dict", "write"),
+    *("writelines", "writerow", "writerows", "read", "readline", "readlines", "seek", "put", "__setitem__"),
+}
+CHANGING = ("fit_", "set_", "add_")
+# Methods, by how they begin, that only show, write elsewhere or look, although their result is thrown away.
+SHOWS = (
+    *(
+        "to_",
+        "plot",
+        "hist",
+        "box",
+        "scatter",
+        "pie",
+        "bar",
+        "info",
+        "describe",
+        "head",
+        "tail",
+        "show",
+        "save",
+        "print",
+    ),
+    *(
+        "pprint",
+        "display",
+        "summar",
+        "report",
+        "render",
+        "view",
+        "visuali",
+        "check",
+        "assert",
+        "export",
+        "dump",
+        "count",
+    ),
+    *("value_counts", "items", "keys", "values", "get", "is", "has", "score", "predict", "transform", "sum", "mean"),
+    *(
+        "draw",
+        "debug",
+        "warning",
+        "error",
+        "log",
+        "join",
+        "wait",
+        "close",
+        "flush",
+        "eval",
+        "forward",
+        "copy",
+        "equals",
+    ),
+    *("validate", "explain"),
+)
+# Functions that change their first argument.
+ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
+ON_FIRST |= {"heappush", "heappop", "heapify", "heapreplace", "heappushpop", "insort", "insort_left", "insort_right"}
+
+
+class Mention(NamedTuple):
+    """A name that a source binds or the like: how, in which line, in a scope of which kind ('': the notebook's)."""
+
+    name: str
+    how: str
+    line: int
+    scope: str = ""
+    inside: str = ""  # that scope's name
+    starts: int = 0  # and line
+
+
+@dataclass(eq=False, repr=False)
+class Kept:
+    """What a function, or a class's methods, do to the names of the notebook where they are called."""
+
+    reads: set[str] = field(default_factory=set)
+    changes: set[str] = field(default_factory=set)
+    binds: set[str] = field(default_factory=set)
+    parameters: tuple[str, ...] = ()
+    changed: set[str] = field(default_factory=set)  # of its parameters
+    made: bool = False  # it is a class: what it makes carries its methods
+
+
+@dataclass(eq=False, repr=False)
+class Flow:
+    """What a cell does to names."""
+
+    reads: set[str] = field(default_factory=set)  # before it has bound them itself
+    binds: dict[str, str] = field(default_factory=dict)  # name → VALUE, IMPORT or DEFINED
+    changes: set[str] = field(default_factory=set)  # in place
+    deletes: set[str] = field(default_factory=set)
+    kept: dict[str, Kept] = field(default_factory=dict)
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # of functions of other cells; arguments
+    made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
+    prints: dict[str, str] = field(default_factory=dict)  # of what is imported or defined: the same where that is
+    star: bool = False  # it binds names that can't be told
+    mentions: list[Mention] = field(default_factory=list)
+    python: bool = True  # it could be read
+
+
+def parsed(source: str, transform: Callable[[str], str] | None = None) -> ast.Module | None:
+    """Return a source's tree, that of a cell by IPython's reading of it; None where it can't be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for way in (None, transform) if transform else (None,):
+            try:
+                return ast.parse(way(source) if way else source)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            except Exception:  # noqa: BLE001  # the transformer's own
+                return None
+    return None
+
+
+def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return the names that a scope's statements bind, and those that they declare to be another's."""
+    own, outer, todo = set[str](), set[str](), [*body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name):
+            own |= {node.id} if not isinstance(node.ctx, ast.Load) else set()
+        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            own.add(node.name)
+            todo += node.decorator_list
+        elif isinstance(node, ast.alias):
+            own.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            outer |= {*node.names}
+        elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
+            own |= {name for name in (getattr(node, part, None) for part in ("name", "rest")) if isinstance(name, str)}
+            todo += ast.iter_child_nodes(node)
+    return own - outer, outer
+
+
+def arguments(args: ast.arguments) -> list[ast.arg]:
+    """Return a function's parameters, in order."""
+    given = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg)
+    return [each for each in given if each is not None]
+
+
+def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
+    """Yield which of the names that a function is given it changes in place."""
+    for parameter, argument in zip(kept.parameters, arguments, strict=False):
+        if argument and parameter in kept.changed:
+            yield argument
+
+
+def root(node: ast.AST | None) -> str:
+    """Return the name that an expression of attributes and items begins with; '' for none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_ipython(node: ast.AST) -> bool:
+    """Whether an expression is `get_ipython()`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "get_ipython"

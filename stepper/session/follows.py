@@ -1,0 +1,78 @@
+"""What of a notebook no longer follows, by data flow: found by `policy/dataflow`, told once, run again when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.policy import changes, dataflow
+from stepper.policy.dataflow import Follows, Marked
+from stepper.policy.model import Cell
+from stepper.session.session import Session
+from stepper.words import follows as words
+
+
+def look(session: Session, cells: Sequence[Cell]) -> Follows:
+    """Return which cells are stale and which hold hidden state; of another language nothing is known."""
+    if not session.speaks_python:
+        return Follows()
+    session.past.catch_up(session.state.runs, session.state.sources)
+    return dataflow.look(cells, session.past)
+
+
+def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> str:
+    """Return what no longer follows and was not told yet, in a line each; '' for nothing. It is told now.
+
+    Where what `ran` stands below all that ran before and none of that is gone, nothing need be looked at.
+    """
+    if not session.speaks_python:
+        return ""
+    session.past.catch_up(session.state.runs, session.state.sources)
+    if ran and dataflow.at_the_end(cells, ran, session.past):
+        return ""
+    found, runs = look(session, cells), session.past.last
+    told = set[tuple[str, str, str, int]]()
+
+    def fresh(marked: Sequence[Marked]) -> list[Marked]:
+        some = []
+        for each in marked:
+            mine = [(each.cell.id, because.name, because.provider) for because in each.because]
+            last = [runs[name].run if name in runs else 0 for _, _, name in mine]
+            keys = [(*key, run) for key, run in zip(mine, last, strict=True)]
+            told.update(keys)
+            new = [because for because, key in zip(each.because, keys, strict=True) if key not in session.stale_told]
+            some += [each._replace(because=new)] if new else []
+        return some
+
+    lines = [words.stale(fresh(found.stale)), words.hidden(fresh(found.hidden))]
+    session.stale_told = told
+    return "\n".join(filter(None, lines))
+
+
+def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[words.Mark], list[words.Mark]]:
+    """Return the stale cells and those with hidden state, as a status has them."""
+    found = look(session, cells)
+    return words.marks(found.stale, "stale"), words.marks(found.hidden, "hidden state")
+
+
+def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cell]:
+    """Return what `run --stale` has to run below a cell (its index), as things stand: the stale cells, those that were
+    changed since they ran, and what these read of and the present kernel does not hold.
+    """
+    found, state = look(session, cells), session.state
+    changed = {cell.id for cell in changes.changed(cells, state.ran_ever)} & state.ran_ever.keys()
+    wanted = {each.cell.id for each in found.stale} | changed
+    here = state.ran.keys() | (
+        {*state.counts.values()} if state.ran else ()
+    )  # in the present kernel, however they ended
+    todo = [*wanted]
+    while todo:
+        above = found.providers.get(todo.pop(), set()) - wanted - here
+        wanted |= above
+        todo += above
+    return [cell for cell in cells if cell.id in wanted and cell.index > below]
+
+
+def order(session: Session, cells: Sequence[Cell]) -> str:
+    """Return whether the order of the cells could reproduce what they gave; '' where that is not known."""
+    stale = len(look(session, cells).stale)
+    return words.order(dataflow.gaps(cells, session.past), stale) if session.speaks_python else ""

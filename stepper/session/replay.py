@@ -1,0 +1,126 @@
+"""A notebook replayed: all its cells from the top, in a session of its own on a copy of the notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepper.ground.errors import KernelError, StepperError
+from stepper.policy import changes
+from stepper.policy.compare import Shown
+from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.session import answers
+from stepper.session.callers import Caller
+from stepper.session.ports import Target
+from stepper.session.run import run_cell
+from stepper.session.session import Session
+from stepper.words.report import Ended
+
+LATE_SECONDS = 0.3  # for what threads say after the last cell's end
+UNWRITTEN = "what the replay showed could not be kept"
+Outputs = Sequence[dict[str, Any]]
+
+
+class Nowhere:
+    """A journal that keeps nothing: what a replay's runs are counted under ends with it."""
+
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return that nothing ran."""
+        return [], ""
+
+    def append(self, event: dict[str, Any], sync: bool | None = True, keep: bool = True) -> None:
+        """Keep nothing."""
+
+
+@dataclass
+class Replayed:
+    """What a replay showed, cell by cell (by index), how the one that failed ended, the versions of packages."""
+
+    shown: dict[int, Shown] = field(default_factory=dict)
+    failed: Ended | None = None
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+async def replay(
+    fresh: Session, recorded: Mapping[int, Outputs | None], last: int, caller: Caller,
+    progress: Callable[[Cell], None],
+) -> Replayed:  # fmt: skip
+    """Replay the cells up to the one at the index `last`, to the first that fails otherwise than recorded.
+
+    Raise StepperError where it was interrupted, or no kernel could be started.
+    """
+    found, ran = Replayed(), list[Cell]()
+    facts = dict[str, str]()
+    async with _ended_with(fresh, caller), fresh.turn(caller=caller):
+        try:
+            cells = fresh.mended().cells
+            fresh.file.clear([cell for cell in cells if cell.is_code])
+            for cell in changes.runnable(cells):
+                if cell.index > last:
+                    break
+                progress(cell)
+                ended = await run_cell(fresh, cells, cell, caller, keep_time=False)
+                _told(ended)
+                ran.append(cell)
+                facts.update(fresh.state.runs[-1].figures)
+                if ended.run.verdict is not Verdict.FINE and not _as_recorded(ended, recorded.get(cell.index)):
+                    found.failed = ended
+                    break
+            if (kernel := fresh.keeper.kernel) is not None and await kernel.death() is None:
+                await asyncio.sleep(LATE_SECONDS)
+                kernel.listen()
+            fresh.put_late()
+            if fresh.state.unwritten:
+                why = fresh.troubles and "; ".join(fresh.troubles.values())
+                raise StepperError(f"{UNWRITTEN}: {why}", "df -h .stepper")
+            for cell in ran:
+                found.shown[cell.index] = Shown(fresh.file.outputs_of(Target.of(cell)), facts)
+            found.packages = dict(fresh.state.packages)
+        finally:
+            await asyncio.shield(fresh.keeper.end("it was a replay's"))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _ended_with(fresh: Session, caller: Caller) -> AsyncIterator[None]:
+    """Interrupt what runs when whoever asked went away."""
+
+    async def watch() -> None:
+        await caller.left.wait()
+        await fresh.abandon(caller)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+def _told(ended: Ended) -> None:
+    run = ended.run
+    if run.verdict is Verdict.CANCELLED:
+        raise StepperError("interrupted: the replay was given up, and nothing is known of the notebook by it")
+    if not run.run and run.fault is not None:
+        raise KernelError(run.fault.evalue)
+
+
+def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
+    """Whether a cell failed as it had when it was recorded: then whoever ran it had gone on below it."""
+    if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
+        return False
+    errors = [output for output in recorded or () if output.get("output_type") == "error"]
+    fault = ended.run.fault
+    return any((error.get("ename"), error.get("evalue")) == (fault.ename, fault.evalue) for error in errors)
+
+
+def begins(progress: answers.Progress, at: list[int], of: int) -> Callable[[Cell], None]:
+    """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
+
+    def told(cell: Cell) -> None:
+        at[0] += 1
+        progress(answers.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0])))
+
+    return told

@@ -1,0 +1,140 @@
+"""`stepper verify`: is the notebook what a colleague gets who runs it tomorrow? Replayed, compared, told.
+
+The session on which it is asked lends its notebook and its journal's knowledge; all that runs, runs in sessions of the
+replay's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stepper.policy import changes, dataflow, events, verified
+from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
+from stepper.policy.model import Cell, Outcome
+from stepper.policy.verified import CellVerdict, FileChange, Verified
+from stepper.session import answers, follows
+from stepper.session.callers import Caller
+from stepper.session.keeper import now
+from stepper.session.ports import Notebook
+from stepper.session.replay import Replayed, begins, replay
+from stepper.session.session import Session
+from stepper.words import verify as words
+from stepper.words.report import Ended, seconds
+
+DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
+MISSING = re.compile(r"name '(\w+)' is not defined")
+SEEDS = 4294967296  # how many PYTHONHASHSEED takes
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a notebook is replayed: `fresh` gives a session for a hash seed, for as long as it is needed."""
+
+    fresh: Callable[[int], AbstractAsyncContextManager[Session]]
+    pixels: Pixels
+    once: bool = False
+    where: str = ""  # the kernels run, where that is not as usual
+    seed: int = 0
+
+
+@dataclass
+class Found:
+    """What the notebook was when the replay began, and what the replays came to."""
+
+    document: Notebook
+    cells: list[Cell] = field(default_factory=list)
+    recorded: dict[int, Any] = field(default_factory=dict)  # index → outputs, None where nothing is recorded
+    first: Replayed = field(default_factory=Replayed)
+
+
+async def verify(
+    session: Session, document: Notebook, way: Way, caller: Caller, progress: answers.Progress,
+    files: Callable[[], list[FileChange]],
+) -> Verified:  # fmt: skip
+    """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
+    began = time.monotonic()
+    cells = changes.runnable(document.cells)
+    found = Found(document, cells, {cell.index: document.recorded(cell) for cell in cells})
+    at = [0]
+    last = cells[-1].index if cells else -1
+    kernels = 0
+    if cells:
+        async with way.fresh(way.seed) as fresh:
+            told = begins(progress, at, len(cells))
+            found.first, kernels = await replay(fresh, found.recorded, last, caller, told), 1
+    differences = await asyncio.to_thread(_compared, session, found, way)
+    differing = [cell for cell in cells if (known := differences.get(cell.index)) and not known.verdict.reproduces]
+    if differing and not way.once:
+        last = differing[-1].index
+        many = len(cells) + sum(cell.index <= last for cell in cells)
+        async with way.fresh((way.seed + 1) % SEEDS) as fresh:
+            again = await replay(fresh, found.recorded, last, caller, begins(progress, at, many))
+        kernels = 2
+        differences |= await asyncio.to_thread(_compared, session, found, way, again, differing)
+    verdicts = [_verdict(session, found, cell, differences.get(cell.index)) for cell in cells]
+    made = Verified(
+        session.name,
+        all(each.verdict.reproduces for each in verdicts),
+        verdicts,
+        await asyncio.to_thread(files),
+        round(time.monotonic() - began, 3),
+        kernels,
+        verified.packages(session.state.packages, found.first.packages),
+        way.where,
+    )
+    made = replace(made, text=words.told(made))
+    sources, counts = verified.mark(document.cells), words.recorded(made)
+    session.log(events.Verified(at=now(), reproduces=made.reproduces, sources=sources, text=counts), sync=None)
+    return made
+
+
+def _compared(
+    session: Session, found: Found, way: Way, again: Replayed | None = None, cells: list[Cell] | None = None
+) -> dict[int, Difference]:
+    """Return how what was replayed differs from what was recorded, by the cells' indexes."""
+    packages = {each.name for each in verified.packages(session.state.packages, found.first.packages)}
+    redrawn, facts = bool(packages.intersection(DRAWS)), _facts(session)
+    failed = found.first.failed
+    differences = dict[int, Difference]()
+    for cell in cells or found.cells:
+        outputs, shown = found.recorded[cell.index], found.first.shown.get(cell.index)
+        if outputs is None or shown is None or (failed is not None and failed.cell.index == cell.index):
+            continue
+        second = None if again is None else again.shown.get(cell.index, Shown([]))
+        differences[cell.index] = compare(Shown(outputs, facts), shown, second, way.pixels, redrawn)
+    return differences
+
+
+def _facts(session: Session) -> Mapping[str, str]:
+    """Return what is known of the figures that the journal's runs showed."""
+    return {key: text for run in session.state.runs for key, text in run.figures.items()}
+
+
+def _verdict(session: Session, found: Found, cell: Cell, difference: Difference | None) -> CellVerdict:
+    failed = found.first.failed
+    if failed is not None and failed.cell.index == cell.index:
+        return CellVerdict(cell.id, cell.number, Sameness.FAILED, _failure(session, found.document, failed))
+    if cell.index not in found.first.shown:
+        return CellVerdict(cell.id, cell.number, Sameness.NOT_RUN)
+    if difference is None:
+        return CellVerdict(cell.id, cell.number, Sameness.NOT_RECORDED)
+    return CellVerdict(cell.id, cell.number, difference.verdict, difference.text, difference.lines)
+
+
+def _failure(session: Session, document: Notebook, ended: Ended) -> str:
+    """Return how a cell failed, and what is known of why."""
+    run = ended.run
+    if run.outcome is Outcome.TIMEOUT:
+        return f"no end within its deadline of {seconds(ended.timeout)}"
+    missing = MISSING.search(run.fault.evalue) if run.fault and run.fault.ename == "NameError" else None
+    bound = ""
+    if missing and session.speaks_python:
+        follows.look(session, document.cells)
+        bound = dataflow.had_bound(missing[1], ended.cell.id, document.cells, session.past)
+    return run.error + (f" ({bound})" if bound else "")

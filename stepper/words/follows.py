@@ -1,0 +1,111 @@
+"""What no longer follows, in words: stale cells, hidden state, whether the order of the cells could reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepper.ground.text import counted, one_line
+from stepper.policy.dataflow import BELOW, GONE, UNBOUND, Because, Gap, Marked
+
+GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
+WHERE = {GONE: "was deleted", BELOW: "stands below", UNBOUND: "no longer binds it"}
+
+
+@dataclass(frozen=True)
+class Provided:
+    """A name that a cell read, and the cell that provides it."""
+
+    name: str
+    provider_cell_id: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A cell that is stale, or holds hidden state; `why` is `because` in words."""
+
+    cell_id: str
+    because: Sequence[Provided]
+    cell: int
+    why: str
+
+
+def joined(parts: Sequence[str], most: int) -> str:
+    """Return parts as an enumeration: a, b and c."""
+    some = [*parts] if len(parts) <= most else [*parts[: most - 1], f"{len(parts) - most + 1} more"]
+    return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
+
+
+def cells(numbers: Sequence[int]) -> str:
+    """Return cells by their numbers."""
+    return f"{'cell' if len(numbers) == 1 else 'cells'} {joined([*map(str, numbers)], CELLS)}"
+
+
+def stale(marked: Sequence[Marked]) -> str:
+    """Return the line on stale cells, '' for none."""
+    told = [
+        f"{cells(numbers)} read {names}, which cell {number} rebound after {'it' if len(numbers) == 1 else 'they'} ran"
+        for numbers, names, (number, _) in _groups(marked)
+    ]
+    runs = f"`stepper run --stale` runs {'it' if len(marked) == 1 else 'them in order'}."
+    return f"Stale: {_some(told)}. {runs}" if told else ""
+
+
+def hidden(marked: Sequence[Marked]) -> str:
+    """Return the line on cells that hold hidden state, '' for none."""
+    told = [
+        f"{cells(numbers)} read {names} from cell {number}, which {where}"
+        for numbers, names, (number, where) in _groups(marked)
+    ]
+    return f"Hidden state: {_some(told)}." if told else ""
+
+
+def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
+    """Return marked cells as a status has them; `what` they are."""
+    return [
+        Mark(each.cell.id, [Provided(one.name, one.provider) for one in each.because], each.cell.number,
+             f"{what}: {_why(each.because)}")
+        for each in marked
+    ]  # fmt: skip
+
+
+def _why(because: Sequence[Because]) -> str:
+    return _some([
+        f"read {names}{f' from cell {number}, which {where}' if where else f', which cell {number} rebound since'}"
+        for names, (number, where) in _by(because)
+    ])  # fmt: skip
+
+
+def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
+    """Return which names a cell read of which other one: names, (its number, where it is)."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for each in because:
+        found.setdefault((each.number, WHERE.get(each.where, "")), []).append(f"`{one_line(each.name, 60)}`")
+    return [(joined(names, NAMES), provider) for provider, names in found.items()]
+
+
+def _groups(marked: Sequence[Marked]) -> list[tuple[list[int], str, tuple[int, str]]]:
+    """Return which cells read the same names of the same one: their numbers, and as `_by`."""
+    found: dict[tuple[str, tuple[int, str]], list[int]] = {}
+    for each in marked:
+        for group in _by(each.because):
+            found.setdefault(group, []).append(each.cell.number)
+    return [(numbers, *group) for group, numbers in found.items()]
+
+
+def _some(told: Sequence[str]) -> str:
+    more = f"; and {len(told) - GROUPS} more" if len(told) > GROUPS else ""
+    return "; ".join(told[:GROUPS]) + more
+
+
+def order(gaps: Sequence[Gap], left: int) -> str:
+    """Return whether the order of the cells could reproduce what they gave; `left` cells are stale as it is."""
+    odd = f" {counted(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`." if left else ""
+    if not gaps:
+        return f"The order of its cells could reproduce it.{odd}"
+    told = [
+        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which "
+        + (f"only cell {gap.below}, below it, binds" if gap.below else f"cell {gap.gone} bound, which was deleted")
+        for gap in gaps
+    ]
+    return f"The order of its cells can NOT reproduce it: {_some(told)}.{odd}"

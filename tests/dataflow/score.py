@@ -1,0 +1,146 @@
+"""How many of the true edges of notebooks `policy/dataflow` finds.
+
+`python -m tests.dataflow.score FOLDER [look|held|all] [-v]` tells it of the traces in a folder (`tracer.py` makes one a
+notebook); `-v` names the edges that are wrong, for those that are for looking at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepper.diagnosis import ipython
+from stepper.policy import binder
+from stepper.policy.dataflow import Order
+from stepper.policy.names import Flow
+
+Edge = tuple[int, int, str]  # provider, reader, name
+# Whose source distributions hold notebooks that need neither a network nor minutes.
+PACKAGES = (
+    "control==0.10.2", "emcee==3.1.6", "giddy==2.3.8", "inequality==1.1.2", "lmfit==1.3.4", "mapclassify==2.10.0",
+    "mesa==3.3.1", "pointpats==2.5.5", "seaborn==0.13.2", "spreg==1.9.0",
+)  # fmt: skip
+NEEDED = (
+    *PACKAGES,
+    "ipython",
+    "cloudpickle",
+    "corner",
+    "geopandas",
+    "libpysal",
+    "matplotlib",
+    "pandas>=2.2,<4",
+    "splot",
+)
+
+
+@dataclass
+class Score:
+    """Edges that are true and found, found in vain, and missed."""
+
+    good: int = 0
+    vain: int = 0
+    missed: int = 0
+    cells: int = 0
+    notebooks: int = 0
+
+    @property
+    def precision(self) -> float:
+        """The share of those found that are true."""
+        return self.good / max(1, self.good + self.vain)
+
+    @property
+    def recall(self) -> float:
+        """The share of the true ones that are found."""
+        return self.good / max(1, self.good + self.missed)
+
+    def __str__(self) -> str:
+        of = f"{self.notebooks} notebooks, {self.cells} cells, {self.good + self.missed} true edges"
+        return f"{of}: precision {self.precision:.3f}, recall {self.recall:.3f}"
+
+
+def part(notebook: str) -> str:
+    """Return which part a notebook belongs to: a third is for looking at, the rest is held out."""
+    name = "/".join(Path(notebook).parts[-2:])
+    return "look" if int(hashlib.md5(name.encode()).hexdigest(), 16) % 3 == 0 else "held"
+
+
+def edges(flows: Iterable[Flow]) -> set[Edge]:
+    """Return who reads what of whom, when the cells run from the top."""
+    order = Order()
+    return {(bound.by, at, name) for at, flow in enumerate(flows) for name, bound in order.follow(at, flow).items()}
+
+
+def compared(traced: dict[str, Any]) -> tuple[set[Edge], set[Edge]]:
+    """Return the true edges and those found, of readers that ended well."""
+    flows, ok = [binder.flow(source, ipython.transformer()) for source in traced["sources"]], traced["ok"]
+    true = {(provider, reader, name) for provider, reader, name in traced["edges"] if ok[reader]}
+    return true, {edge for edge in edges(flows) if ok[edge[1]] and not edge[2].startswith("_")}
+
+
+def scored(traces: Iterable[dict[str, Any]]) -> tuple[Score, Score]:
+    """Return the scores of traced notebooks: from cell to cell, and by name."""
+    cells, names = Score(), Score()
+    for traced in traces:
+        true, found = compared(traced)
+        pairs = ({edge[:2] for edge in true}, {edge[:2] for edge in found})
+        for score, (right, told) in ((cells, pairs), (names, (true, found))):
+            score.good += len(right & told)
+            score.vain += len(told - right)
+            score.missed += len(right - told)
+            score.cells += sum(traced["ok"])
+            score.notebooks += 1
+    return cells, names
+
+
+def unpacked(python: str, folder: Path) -> list[Path]:
+    """Return the notebooks that the packages' source distributions hold."""
+    command = [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder), *PACKAGES]
+    subprocess.run(command, check=True)
+    for archive in folder.glob("*.tar.gz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    return sorted(path for path in folder.rglob("*.ipynb") if path.parent.name != "_docstrings")
+
+
+def trace(python: str, notebook: Path, seconds: float) -> dict[str, Any] | None:
+    """Return a notebook's trace, None where it takes longer or can't be run."""
+    command = [python, str(Path(__file__).with_name("tracer.py")), str(notebook)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        return json.loads(done.stdout) if done.stdout else None
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
+
+
+def read(folder: Path, which: str) -> Iterator[dict[str, Any]]:
+    """Yield the traces in a folder that are of a part."""
+    origins = json.loads((folder / "origin.json").read_text())
+    for file in sorted(folder.glob("????????????.json")):
+        text = file.read_text()
+        traced = json.loads(text) if text else {"ok": ()}
+        if any(traced["ok"]) and which in ("all", part(origins[file.stem])):
+            yield traced
+
+
+def main() -> None:
+    """Tell the figures of traces."""
+    folder, which = Path(sys.argv[1]), (sys.argv[2:3] or ["look"])[0]
+    traces = [*read(folder, which)]
+    for traced in traces if "-v" in sys.argv and which == "look" else ():
+        true, found = compared(traced)
+        for title, some in (("vain", found - true), ("missed", true - found)):
+            for provider, reader, name in sorted(some):
+                sys.stdout.write(f"{title} {provider}→{reader} {name}  {traced['path']}\n")
+    cells, names = scored(traces)
+    sys.stdout.write(f"{which}, cell to cell: {cells}\n{which}, by name: {names}\n")
+
+
+if __name__ == "__main__":
+    main()

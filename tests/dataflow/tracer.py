@@ -1,0 +1,142 @@
+"""Runs a notebook's cells in IPython, in a namespace that notes which cell reads what another one had bound.
+
+`python tracer.py NOTEBOOK` prints JSON: the code cells' sources, which of them ended well, and the true edges
+[provider, reader, name]: the reader loaded the name, also in a function that it called, and the provider was the last
+other cell that had bound it or had changed what it holds (seen by a fingerprint after each cell). It runs in an
+environment of its own, not in stepper's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+import types
+import warnings
+
+os.environ["MPLBACKEND"] = "Agg"
+CELL_SECONDS, LARGEST = 40, 30_000_000
+
+
+class Names(dict):  # of a module's globals: where that is no plain dict, CPython asks it for each global
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.cell, self.own, self.provider, self.edges, self.bound_now = None, set(), {}, set(), set()
+
+    def __getitem__(self, name):
+        value = super().__getitem__(name)
+        if self.cell is not None and name not in self.own and name in self.provider:
+            self.edges.add((self.provider[name], self.cell, name))
+        return value
+
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        if self.cell is not None:
+            self.own.add(name)
+            self.bound_now.add(name)
+
+    def __delitem__(self, name):
+        super().__delitem__(name)
+        self.own.discard(name)
+        self.provider.pop(name, None)
+
+
+def fingerprint(value):
+    """What an object holds, as a hash; None where that can't be told.
+
+    What libraries' objects keep in private attributes is left out: caches, which looking fills.
+    """
+    import cloudpickle
+
+    class Pickler(cloudpickle.CloudPickler):
+        def reducer_override(self, thing):
+            kind = type(thing)
+            own = kind.__module__.split(".")[0] in ("__main__", "builtins", "numpy", "pandas", "collections")
+            if not own and kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+                state = getattr(thing, "__dict__", None)
+                if type(state) is dict and not hasattr(kind, "__getstate__" if sys.version_info < (3, 11) else "_"):
+                    shown = {name: each for name, each in state.items() if not name.startswith("_")}
+                    return copyreg.__newobj__, (kind,), shown
+            return super().reducer_override(thing)
+
+    if isinstance(value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return None
+    try:
+        if any(base.__module__.split(".")[0] == "pandas" for base in type(value).__mro__):  # geopandas' too
+            import pandas
+
+            parts = [type(value).__name__, repr(getattr(value, "columns", None)), repr(getattr(value, "index", None))]
+            shown = value if type(value).__module__.startswith("pandas") else pandas.DataFrame(value).astype(str)
+            parts.append(pandas.util.hash_pandas_object(shown).values.tobytes().hex())
+            return hashlib.md5("".join(parts).encode()).hexdigest()
+        if isinstance(value, (int, float, str, bytes, bool, type(None))):
+            return repr(value)
+        stream = io.BytesIO()
+        Pickler(stream).dump(value)
+        data = stream.getvalue()
+        return hashlib.md5(data).hexdigest() if len(data) < LARGEST else None
+    except BaseException:  # noqa: BLE001  # whatever an object does
+        return None
+
+
+def trace(path):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    with open(path, encoding="utf-8") as stream:
+        notebook = json.load(stream)
+    sources = ["".join(cell["source"]) for cell in notebook.get("cells", []) if cell["cell_type"] == "code"]
+    sources = [source for source in sources if source.strip()]
+    names = Names()
+    shell = InteractiveShell.instance(user_ns=names)
+    assert shell.user_global_ns is names and shell.user_ns is names
+    os.chdir(os.path.dirname(path))
+    ok, before, shown = [], {}, []
+    shell._showtraceback = lambda *told: shown.append(told)  # `%%time` and `%%capture` fail without a word
+
+    def late(*_):
+        raise TimeoutError("too long")
+
+    signal.signal(signal.SIGALRM, late)
+    for number, source in enumerate(sources):
+        names.cell, names.own, names.bound_now = number, set(), set()
+        signal.alarm(CELL_SECONDS)
+        shown.clear()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                done = shell.run_cell(source, store_history=False)
+            well = done.success and not shown
+        except BaseException:  # noqa: BLE001  # whatever a cell raises
+            well = False
+        finally:
+            signal.alarm(0)
+        names.cell = None
+        ok.append(bool(well))
+        for name in names.bound_now & set(names):
+            names.provider[name] = number
+        after = {
+            name: fingerprint(value)
+            for name, value in list(names.items())
+            if not name.startswith("_") and name in names.provider
+        }
+        for name, mark in after.items():
+            if name not in names.bound_now and mark is not None and before.get(name) not in (None, mark):
+                names.provider[name] = number
+        before = after
+    edges = sorted([p, r, n] for p, r, n in names.edges if not n.startswith("_"))
+    return {"path": path, "sources": sources, "ok": ok, "edges": edges}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    found = trace(os.path.abspath(sys.argv[1]))
+    json.dump(found, out)
+    out.flush()
+    os._exit(0)

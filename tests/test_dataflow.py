@@ -1,0 +1,296 @@
+"""Which names a source reads, binds and changes, which cells are stale, which hold hidden state: all of it pure."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from stepper.diagnosis import ipython
+from stepper.policy import binder, dataflow
+from stepper.policy.changes import source_hash
+from stepper.policy.dataflow import History, Order
+from stepper.policy.events import Ran
+from stepper.policy.model import Cell, Outcome, Verdict
+from stepper.words import follows as words
+
+FLOWS = [  # source; what it reads, binds, changes in place
+    ("x = 1", "", "x", ""),
+    ("y = x + 1", "x", "y", ""),
+    ("x = 1\ny = x", "", "x y", ""),
+    ("x += 1", "x", "x", "x"),
+    ("x: int = y", "int y", "x", ""),
+    ("x: int", "int", "", ""),
+    ("a = b = c", "c", "a b", ""),
+    ("a, (b, *c) = d", "d", "a b c", ""),
+    ("(n := len(x))", "len x", "n", ""),
+    ("df['a'] = 1", "df", "", "df"),
+    ("df.columns = names", "df names", "", "df"),
+    ("df.loc[i, 'a'] += 1", "df i", "", "df"),
+    ("del df['a']", "df", "", "df"),
+    ("del df", "df", "", ""),
+    ("df.drop('a', inplace=True)", "df", "", "df"),
+    ("df = df.drop('a')", "df", "df", ""),
+    ("df.head()", "df", "", ""),
+    ("df.head()\nx = 1", "df", "x", ""),
+    ("xs.append(1)", "xs", "", "xs"),
+    ("y = xs.pop()", "xs", "y", "xs"),
+    ("model.fit(X, y)", "model X y", "", "model"),
+    ("model.compile()\nx = 1", "model", "x", "model"),
+    ("random.shuffle(xs)", "random xs", "", "random xs"),
+    ("np.sum(a, out=c)", "np a c", "", "c"),
+    ("a = b\na.append(1)", "b", "a", "a b"),
+    ("for row in rows:\n    row.append(1)", "rows", "row", "row rows"),
+    ("for i in range(3):\n    total = i\ntotal", "range", "i total", ""),
+    ("if ok:\n    x = 1\nx", "ok x", "x", ""),
+    ("if ok:\n    x = 1\nelse:\n    x = 2\nx", "ok", "x", ""),
+    ("with open(p) as f:\n    data = f.read()", "open p", "f data", "f"),
+    ("try:\n    import a\nexcept ImportError as e:\n    a = None", "ImportError", "a", ""),
+    ("import a.b, c as d\nfrom e import f as g", "", "a d g", ""),
+    ("[x for x in xs if x > n]", "xs n", "", ""),
+    ("{k: v for k, v in d.items()}", "d", "", ""),
+    ("[y for x in xs for y in x]", "xs", "", ""),
+    ("def f(a, b=c):\n    return a + g", "c", "f", ""),
+    ("def f(a):\n    return a + g\nf(1)", "g", "f", ""),
+    ("def f():\n    global n\n    n = 1", "", "f", ""),
+    ("def f():\n    xs.append(1)\nf()", "xs", "f", "xs"),
+    ("def f(a):\n    a.append(1)\nf(xs)", "xs", "f", "xs"),
+    ("f = lambda a: a + g", "", "f", ""),
+    ("df.apply(lambda row: row + g)", "df g", "", ""),
+    ("class A(B):\n    n = m\n    k = n\n    def f(self):\n        return g", "B m", "A", ""),
+    ("@deco\ndef f():\n    return g", "deco g", "f", ""),
+    ("match x:\n    case [a, *rest]:\n        a\n    case {'k': v, **more}:\n        v", "x", "a rest v more", ""),
+    ("%matplotlib inline\nx = 1", "", "x", ""),
+    ("%time y = f(x)", "f x", "y", ""),
+    ("%timeit -n 3 y = f(x)", "f x", "", ""),
+    ("%%time\ny = f(x)", "f x", "y", ""),
+    ("%%capture out\ny = x", "x", "y out", ""),
+    ("%%bash\necho $x", "", "", ""),
+    ("files = !ls {folder}", "folder", "files", ""),
+    ("x?", "x", "", ""),
+    ("df.plot();", "df", "", ""),
+    ("x = (", "", "", ""),
+    ("print(f'{x!r:>{w}}')", "print x w", "", ""),
+    ("async def f():\n    return x\nawait f()", "x", "f", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "reads", "binds", "changes"), FLOWS, ids=[source for source, *_ in FLOWS])
+def test_what_a_source_does_to_names(source: str, reads: str, binds: str, changes: str) -> None:
+    found = binder.flow(source, ipython.transformer())
+    ignored = {"get_ipython"}
+    assert (found.reads - ignored, {*found.binds}, found.changes) == (
+        {*reads.split()},
+        {*binds.split()},
+        {*changes.split()},
+    )
+
+
+def test_a_star_import_may_bind_any_name() -> None:
+    assert binder.flow("from math import *").star
+    assert binder.flow("%pylab inline", ipython.transformer()).star
+    assert not binder.flow("import math").star
+
+
+def edges(*sources: str) -> str:
+    """Return who reads what of whom, from the top: `name:provider>reader`, cells counted from 1."""
+    order, found = Order(), []
+    for number, source in enumerate(sources, 1):
+        reads = order.follow(number, binder.flow(source, ipython.transformer()))
+        found += [f"{name}:{bound.by}>{number}" for name, bound in sorted(reads.items())]
+    return " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [
+        (("x = 1", "y = x", "x = 2", "x"), "x:1>2 x:3>4"),
+        (("df = load()", "df['a'] = 1", "df"), "df:1>2 df:2>3"),
+        (("import numpy as np", "np.random.seed(0)\nx = 1", "np.ones(3)"), "np:1>2 np:1>3"),  # a module is not changed
+        (("g = 1", "def f():\n    return g", "g = 2", "f()"), "f:2>4 g:3>4"),  # read where it is called
+        (("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"), "f:2>4 h:1>4 n:3>4"),
+        (("def add(xs):\n    xs.append(1)", "xs = []", "add(xs)", "xs"), "add:1>3 xs:2>3 xs:3>4"),
+        (("class A:\n    def f(self):\n        return g", "g = 1", "a = A()", "a.f()"), "A:1>3 g:2>3 a:3>4 g:2>4"),
+        (("def f():\n    global n\n    n = 1", "f()", "n"), "f:1>2 n:2>3"),
+        (("from math import *", "sin(1)", "len([])"), "sin:1>2"),
+        (("x = 1", "del x", "x"), "x:1>2"),
+        (("x = 1", "%timeit x = 2", "x"), "x:1>3"),
+        (("x = 1", "print(x", "x"), "x:1>3"),  # one that can't be read does nothing
+    ],
+)
+def test_who_reads_what_of_whom(sources: tuple[str, ...], told: str) -> None:
+    assert edges(*sources) == told
+
+
+class Played:
+    """Runs of a notebook's cells, as a journal has them; cells are letters."""
+
+    def __init__(self, **sources: str) -> None:
+        self.sources, self.runs, self.hashes = dict(sources), list[Ran](), dict[str, str]()
+        self.past = History(binder.flow)
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(self.sources.items())]
+
+    def run(self, *names: str, ok: bool = True, kernel: str = "k", **bound: str) -> Played:
+        for name in names:
+            cell = next(cell for cell in self.cells if cell.id == name)
+            mark = source_hash(cell.source)
+            self.hashes[mark] = cell.source
+            how = (Outcome.OK, Verdict.FINE) if ok else (Outcome.ERROR, Verdict.RECOVERABLE)
+            self.runs.append(
+                Ran(run=len(self.runs) + 1, cell_id=name, number=cell.number, index=cell.index, step=None, key=name,
+                    source_hash=mark, started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=how[0], verdict=how[1],
+                    kernel=kernel, bound=bound)
+            )  # fmt: skip
+        return self
+
+    def told(self) -> str:
+        """Return `cell<name<provider` of the stale cells, and with `?` of those with hidden state."""
+        self.past.catch_up(self.runs, self.hashes)
+        found = dataflow.look(self.cells, self.past)
+        return " ".join(
+            f"{each.cell.id}{mark}{because.name}<{because.provider}"
+            for marked, mark in ((found.stale, "<"), (found.hidden, "?"))
+            for each in marked
+            for because in each.because
+        )
+
+
+def test_a_cell_is_stale_when_its_provider_above_ran_later() -> None:
+    book = Played(a="x = load()", b="y = x", c="z = y", d="w = x").run("a", "b", "c", "d")
+    assert book.told() == ""
+    assert book.run("a").told() == "b<x<a d<x<a"  # c is, once b ran
+    assert book.run("b").told() == "c<y<b d<x<a"
+    assert book.run("c", "d").told() == ""
+
+
+def test_what_is_bound_to_an_equal_small_value_makes_nothing_stale() -> None:
+    book = Played(a="x = 1", b="y = x")
+    book.run("a", x="one").run("b").run("a", x="one")
+    assert book.told() == ""
+    assert book.run("a", x="two").told() == "b<x<a"
+    assert book.run("a", x="one").told() == ""  # back again
+    changed = Played(a="xs = []", b="xs.look()\n0", c="xs").run("a", xs="e").run("b", xs="e").run("c").run("b", xs="e")
+    assert changed.told() == ""  # it was not changed in place after all
+
+
+def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
+    book = Played(a="import numpy as np\ndef f():\n    return 1", b="np.ones(f())").run("a", "b", "a")
+    assert book.told() == ""
+    book.sources["a"] = "import numpy as np\nimport os\ndef f():\n    return 1"
+    assert book.run("a").told() == ""
+    book.sources["a"] = "import numpy as np\ndef f():\n    return 2"
+    assert book.run("a").told() == "b<f<a"
+
+
+def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:
+    book = Played(a="x = load()", b="y = x", c="x = other()").run("a", "b", "c", "b")
+    assert book.told() == "b?x<c"
+    gone = Played(a="x = load()", b="y = x").run("a", "b")
+    del gone.sources["a"]
+    assert gone.told() == "b?x<a"
+    assert gone.past.by[1].number == 1
+    gone.sources = {"n": "x = load()", **gone.sources}
+    assert gone.run("n").told() == "b<x<n"  # another one provides it now
+
+
+def test_a_provider_that_no_longer_binds_the_name() -> None:
+    book = Played(a="x = load()\nn = 1", b="y = x", c="n").run("a", "b", "c")
+    book.sources["a"] = "z = load()\nn = 1"
+    assert book.run("a", n="1").told() == "c<n<a b?x<a"
+    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
+        "unbound"
+    ]
+
+
+def test_a_cell_moved_below_its_reader() -> None:
+    book = Played(a="x = load()", b="y = x").run("a", "b")
+    book.sources = {"b": "y = x", "a": "x = load()"}
+    assert book.told() == "b?x<a"
+
+
+def test_a_changed_or_a_failed_cell() -> None:
+    book = Played(a="x = load()", b="y = x").run("a", "b").run("a", ok=False)
+    assert book.told() == ""  # it failed before it bound anything
+    assert book.run("a", ok=False, x="").told() == "b<x<a"
+    book.sources["b"] = "y = x + 1"
+    assert book.told() == ""  # changed since it ran: its status says that
+
+
+def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
+    book = Played(a="x = load()", b="y = x", c="x = 5").run("a", "b", "c").run("b", kernel="other")
+    assert book.told() == "b<x<a" or book.told() == ""  # it found no x there
+    assert book.run("a", kernel="other").told() == "b<x<a"
+
+
+def test_what_only_the_kernel_saw_is_bound() -> None:
+    book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
+    book.past.catch_up(book.runs, book.hashes)
+    assert book.past.last["b"].reads["x"].by == 1
+
+
+def test_whether_the_order_could_reproduce() -> None:
+    book = Played(a="import os", b="x + y", c="x = 1", d="y = 2").run("c", "d", "b")
+    book.past.catch_up(book.runs, book.hashes)
+    assert words.order(dataflow.gaps(book.cells, book.past), 0) == (
+        "The order of its cells can NOT reproduce it: cell 2 reads `x`, which only cell 3, below it, binds;"
+        " cell 2 reads `y`, which only cell 4, below it, binds."
+    )
+    del book.sources["d"]
+    told = words.order(dataflow.gaps(book.cells, book.past), 1)
+    assert told.endswith("cell 2 reads `y`, which cell 4 bound, which was deleted. 1 cell of it is stale:"
+                         " `stepper run --stale`.")  # fmt: skip
+    assert dataflow.had_bound("y", "b", book.cells, book.past) == "cell 4, which was deleted, had bound it"
+    assert dataflow.had_bound("x", "b", book.cells, book.past) == "cell 3, below it, binds it"
+    assert dataflow.had_bound("nothing", "b", book.cells, book.past) == ""
+    book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
+    assert words.order(dataflow.gaps(book.cells, book.past), 0) == "The order of its cells could reproduce it."
+
+
+def test_a_cell_that_is_appended_leaves_all_as_it_was() -> None:
+    book = Played(a="x = 1", b="x", c="x = 2").run("a", "b")
+    book.told()
+    assert not dataflow.at_the_end(book.cells, book.cells[:1], book.past)
+    assert dataflow.at_the_end(book.cells, book.cells[1:2], book.past)
+    book.run("c").told()
+    assert dataflow.at_the_end(book.cells, book.cells[2:], book.past)
+    assert not dataflow.at_the_end(book.cells[1:], book.cells[2:], book.past)  # one is gone
+
+
+def test_the_line_of_the_report() -> None:
+    def line(book: Played) -> str:
+        book.past.catch_up(book.runs, book.hashes)
+        found = dataflow.look(book.cells, book.past)
+        return "\n".join(filter(None, [words.stale(found.stale), words.hidden(found.hidden)]))
+
+    book = Played(a="import pandas", b="df = load()", c="n = 1", d="df.head()", e="n", f="df.tail()")
+    book.run(*"abcdef", "b")
+    assert line(book) == (
+        "Stale: cells 4 and 6 read `df`, which cell 2 rebound after they ran. `stepper run --stale` runs them in order."
+    )
+    assert line(book.run("d")) == (
+        "Stale: cell 6 read `df`, which cell 2 rebound after it ran. `stepper run --stale` runs it."
+    )
+    del book.sources["c"]
+    assert line(book.run("f")) == "Hidden state: cell 4 read `n` from cell 3, which was deleted."
+    many = Played(a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)})
+    many.run(*many.sources, "a")
+    assert line(many).startswith(
+        "Stale: cells 2, 3, 4, 5, 6, 7, 8 and 5 more read `v`, `w`, `x` and 2 more, which cell 1 rebound after they ran."
+    )
+
+
+def test_it_is_not_quadratic() -> None:
+    def seconds(count: int) -> float:
+        book = Played(c0="x0 = load()", **{f"c{n}": f"x{n} = f(x{n - 1}, x0)" for n in range(1, count)})
+        book.run(*book.sources, "c0")
+        book.told()
+        began = time.perf_counter()
+        book.told()
+        return time.perf_counter() - began
+
+    assert seconds(800) < 40 * seconds(
+        100
+    )  # a bound of hangs: eight times as many cells, not sixty-four times the time

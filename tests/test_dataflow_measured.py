@@ -1,0 +1,25 @@
+"""The data flow of notebooks that nobody looked at while its rules were written, beside what a tracer saw there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dataflow.score import NEEDED, part, scored, trace, unpacked
+from tests.environments import environment
+
+NOTEBOOKS, SECONDS = 60, 100.0  # at least so many of them run
+
+
+@pytest.mark.nightly
+def test_the_edges_that_a_tracer_saw(tmp_path: Path) -> None:
+    python = environment(sys.executable, *NEEDED)
+    held = [path for path in unpacked(sys.executable, tmp_path) if part(str(path)) == "held"]
+    traces = [traced for path in held if (traced := trace(python, path, SECONDS)) and any(traced["ok"])]
+    cells, names = scored(traces)
+    assert cells.notebooks >= NOTEBOOKS, "too few notebooks run here"
+    sys.stdout.write(f"cell to cell: {cells}\nby name: {names}\n")
+    assert cells.precision >= 0.95, cells
+    assert cells.recall >= 0.95, cells

@@ -1,0 +1,53 @@
+"""What a real kernel tells of the names that a cell bound, by which equal small values make nothing stale."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.conftest import Project, code
+from tests.environments import environment
+
+SMALL = """
+import numpy as np, pandas as pd
+n, text, both = 1, 'a', {'k': [1, (2.5, None)], 's': {1, 2}}
+small = np.arange(5)
+frame = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})
+large = list(range(100_000))
+def f(): return 1
+"""
+READ = [("n", "n"), ("text", "text"), ("both", "both"), ("small", "small"), ("frame", "frame"), ("large", "large")]
+
+
+def test_equal_small_values_make_nothing_stale(lasting: Project) -> None:
+    packages = Path(environment(sys.executable, "numpy", "pandas>=2.2,<4")).parent.parent.glob("lib/*/site-packages")
+    there = code(f"import sys; sys.path.append({str(next(packages))!r})", "there")
+    cells = [there, code(SMALL, "a"), *(code(f"{name}; f()", cell_id) for cell_id, name in READ)]
+    notebook = lasting.notebook("small.ipynb", cells)
+    assert lasting.json("run", "small")["ok"]
+
+    def stale() -> list[str]:
+        return [each["cell_id"] for each in lasting.json("status", "small")["stale"]]
+
+    assert "ran ok" in notebook.replace("a", SMALL + "\nmore = 1").text
+    assert stale() == ["large"]
+    assert lasting.json("run", "small", "--stale")["ran"] == 1
+    assert stale() == []
+    notebook.replace("a", SMALL.replace("2.5", "2.6").replace("arange(5)", "arange(5) + 1").replace("'x'", "'y'"))
+    assert stale() == ["both", "small", "frame", "large"]
+
+
+def test_what_only_the_kernel_sees(lasting: Project) -> None:
+    cells = [
+        code("exec('x = [1]')", "a"),
+        code("x", "b"),
+        code("class Own(list): pass\nown = Own()", "c"),
+        code("own", "d"),
+    ]
+    notebook = lasting.notebook("seen.ipynb", cells)
+    assert lasting.json("run", "seen")["ok"]
+    notebook.replace("a", "exec('x = [2]')")
+    found = lasting.json("status", "seen")["stale"]
+    assert [(each["cell_id"], each["because"]) for each in found] == [("b", [{"name": "x", "provider_cell_id": "a"}])]
+    deleted = notebook.delete("c").text
+    assert "Hidden state: cell 3 read `own` from cell 3, which was deleted." in deleted

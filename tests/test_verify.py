@@ -1,0 +1,514 @@
+"""`stepper verify`: on kernels without processes by day, and what only processes show at the end and by night."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from examples import demo
+from stepper.cli.present import RunProgress
+from stepper.daemon import verify as replays
+from stepper.daemon.written import Written
+from stepper.ground import private
+from stepper.kernel.local.process import MARKER
+from stepper.session import answers
+from stepper.setup import trust
+from tests.conftest import Notebook, Project, code, reused, scratch
+from tests.environments import environment
+from tests.test_main_path import wait_until
+from tests.test_session import UNCLOSED, Quick
+from tests.test_session import project as project  # noqa: PLC0414  (a fixture: without processes)
+
+pytestmark = UNCLOSED
+
+
+@pytest.fixture
+def real(lasting: Project) -> Iterator[Project]:
+    yield from reused(lasting)
+
+
+def ran(project: Project, *sources: str, name: str = "a.ipynb", **metadata: Any) -> Notebook:
+    """A notebook whose cells have run; their ids are a, b, c …"""
+    cells = [code(source, chr(97 + place)) for place, source in enumerate(sources)]
+    notebook = project.notebook(name, cells, **metadata)
+    project.stepper("run", name, check=None)
+    return notebook
+
+
+def verified(project: Project, *more: str, name: str = "a", check: int | None = None) -> Any:
+    return project.json("verify", name, *more, check=check)
+
+
+def words(found: Any) -> str:
+    return " ".join(f"{cell['cell_id']}:{cell['verdict']}" for cell in found["cells"])
+
+
+def change(notebook: Notebook, change: Any) -> None:
+    raw = notebook.raw
+    change(raw["cells"])
+    notebook.path.write_text(json.dumps(raw, indent=1))
+
+
+def test_what_reproduces(project: Quick) -> None:
+    notebook = ran(project, "x = 1", "print(x)", "x + 1")
+    before, journal = notebook.path.read_bytes(), project.json("history")
+    found = verified(project, check=0)
+    assert found["reproduces"] and words(found) == "a:same b:same c:same" and found["kernels"] == 1
+    assert [*found] == ["notebook", "reproduces", "cells", "files", "duration_s", "kernels", "packages", "where"]
+    assert [*found["cells"][0]] == ["cell_id", "number", "verdict", "difference", "lines"]
+    assert notebook.path.read_bytes() == before and project.json("history") == journal
+    text = project.stepper("verify", "a").stdout
+    assert text.startswith("notebooks/a.ipynb: REPRODUCES · 3 of 3 cells as recorded · ")
+    assert text.strip().endswith(" s in 1 fresh kernel; the living kernel was not touched")
+    assert [name for name in project.left if "verify" in name] == [], "the fresh kernels are ended"
+    assert not os.listdir(project.paths.verify)
+
+
+def test_what_does_not(project: Quick) -> None:
+    notebook = ran(project, "import random", "print(random.random())", "df = 3", "print('a')", "print(df)", "1 + 1")
+    change(notebook, lambda cells: cells[3]["outputs"][0].update(text="b\nc\n"))
+    change(notebook, lambda cells: cells.pop(2))
+    found = verified(project, check=1)
+    assert words(found) == "a:same b:unstable d:changed e:failed f:not_run"
+    assert not found["reproduces"] and found["kernels"] == 2
+    said = [cell["difference"] for cell in found["cells"]]
+    assert said[1:3] == ["two fresh runs differ as well (no seed?)", "-2 +1"]
+    assert said[3] == "NameError: name 'df' is not defined (cell 3, which was deleted, had bound it)"
+    text = project.stepper("verify", "a", check=1).stdout
+    assert "DOES NOT REPRODUCE · 1 of 5 cells as recorded" in text and " in 2 fresh kernels" in text
+    assert "  ✗ cell 3 (id d) changed: -2 +1\n      | - b\n      | - c\n      | + a\n" in text
+    assert "  · cell 5 not run: a cell above failed" in text
+    once = verified(project, "--once", check=1)
+    assert words(once) == "a:same b:changed d:changed e:failed f:not_run" and once["kernels"] == 1
+
+
+def test_the_living_kernel_its_counts_and_the_current_notebook_stay(project: Quick) -> None:
+    other = ran(project, "y = 1", name="other.ipynb")
+    notebook = ran(project, "x = 1\nprint(x)", "x += 1")
+    project.stepper("use", "other")
+    project.stepper("eval", "x = 7", "--notebook", "a")
+    journal = Path(project.paths.journals, "a.jsonl")
+    lines = journal.read_text().count('"event":"run"') if journal.exists() else -1
+    about = notebook.path.stat()
+    assert words(verified(project)) == "a:same b:same"
+    assert project.json("eval", "x", "--notebook", "a")["output"].strip() == "7"
+    assert (
+        project.json("status")["notebook"] == project.folder.joinpath(other.path).relative_to(project.folder).as_posix()
+    )
+    assert (notebook.path.stat().st_mtime_ns, notebook.path.stat().st_ino) == (about.st_mtime_ns, about.st_ino)
+    assert lines < 0 or journal.read_text().count('"event":"run"') == lines
+
+
+def test_a_notebook_that_never_ran(project: Quick) -> None:
+    project.notebook("a.ipynb", [code("print(1)", "a"), code("print(2)", "b")])
+    found = verified(project, check=1)
+    assert words(found) == "a:not_recorded b:not_recorded" and found["kernels"] == 1
+    text = project.stepper("verify", "a", check=1).stdout
+    assert "  ✗ cells 1, 2 not recorded: nothing is recorded" in text and "`stepper run notebooks/a.ipynb`" in text
+    project.notebook("empty.ipynb", [])
+    assert verified(project, name="empty", check=0)["kernels"] == 0
+
+
+def test_a_cell_that_was_changed_and_not_run(project: Quick) -> None:
+    notebook = ran(project, "x = 1", "print(x)")
+    change(notebook, lambda cells: cells[1].update(source="print(x + 1)", outputs=[], execution_count=None))
+    assert words(verified(project, check=1)) == "a:same b:not_recorded"
+
+
+def test_failing_cells(project: Quick) -> None:
+    """One that fails as it had when it was recorded holds up nothing; nor does one that may fail."""
+    notebook = project.notebook("a.ipynb", [
+        code("print('before')\n1 / 0", "a"), code("print(1)", "b"), code("int('x')", "c", tags=["raises-exception"]),
+        code("print(3)", "d", tags=["skip-execution"]), code("print(2)", "e"),
+    ])  # fmt: skip
+    project.stepper("run", "a", check=1)
+    for _ in range(2):
+        project.stepper("continue", check=None)
+        change(notebook, lambda cells: cells[0]["metadata"].update(tags=["raises-exception"]))
+        project.stepper("run", "a", check=None)
+    change(notebook, lambda cells: cells[0]["metadata"].pop("tags"))
+    assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
+    change(notebook, lambda cells: cells[0]["outputs"][-1].update(evalue="another"))
+    assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
+
+
+def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
+    notebook = ran(project, "print(1)", "pass", "print(2)")
+    change(notebook, lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"))
+    found = verified(project, check=1)
+    assert words(found) == "a:same b:failed c:not_run" and found["cells"][1]["difference"].endswith(
+        "deadline of 1.00 s"
+    )
+    change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
+    found = verified(project, check=1)
+    assert words(found) == "a:same b:failed c:not_run"
+    assert found["cells"][1]["difference"].startswith("KernelDied: kernel died (SIGSEGV)")
+
+
+def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
+    shown = "display({'text/plain': 'one'}, raw=True, display_id='d')"
+    ran(
+        project, "late('later')\nprint('now')", shown, "update_display({'text/plain': 'two'}, raw=True, display_id='d')"
+    )
+    wait_until(lambda: "later" in json.dumps(project.json("output", "1", "--notebook", "a")))
+    assert words(verified(project, check=0)) == "a:same b:same c:same"
+
+
+def test_files_that_cells_write_are_told(project: Quick) -> None:
+    folder = project.folder / "notebooks"
+    (folder / "gone.csv").write_text("1")
+    there = f"import os\nos.chdir({str(folder)!r})\n"
+    write = there + "for name, text in (('same.csv', 'a'), ('other.csv', 'b')): open(name, 'w').write(text)"
+    notebook = ran(project, write)
+    (folder / "other.csv").write_text("before")
+    (folder / "kept.csv").write_text("kept")
+    more = "\nif os.path.exists('gone.csv'): os.remove('gone.csv')\nopen('new.csv', 'w').write('x') and None"
+    change(notebook, lambda cells: cells[0].update(source=write + more))
+    files = verified(project, "--once")["files"]
+    assert {each["name"]: each["change"] for each in files} == {
+        "same.csv": "same", "other.csv": "changed", "gone.csv": "deleted", "new.csv": "new",
+    }  # fmt: skip
+    assert "  · file same.csv: written again, same bytes" in project.stepper("verify", "a", check=None).stdout
+
+
+def test_files_too_large_to_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepper.daemon.written.LARGEST", 10)
+    (tmp_path / "large").write_text("x" * 20)
+    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    time.sleep(0.02)
+    (tmp_path / "large").write_text("y" * 20)
+    (tmp_path / "a.ipynb").write_text("{}")
+    assert [(each.name, each.change) for each in written.changes()] == [("large", "written")]
+
+
+def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(project: Quick) -> None:
+    notebook = ran(project, "print(1)", "print(2)")
+    assert project.json("status", "a")["verified"] is None
+    verified(project, check=0)
+    last = project.json("status", "a")["verified"]
+    assert last["reproduces"] and last["holds"] and last["text"].endswith("reproduces (2 of 2 cells as recorded)")
+    project.kill_daemon()
+    change(notebook, lambda cells: cells[0].update(source="print(3)"))
+    assert "no longer holds: a source was changed since" in project.stepper("status", "a").stdout
+    assert verified(project, check=1) and not project.json("status", "a")["verified"]["reproduces"]
+
+
+def test_verify_auto_runs_it_when_a_notebook_becomes_complete(project: Quick) -> None:
+    project.config("verify: auto\n")
+    notebook = project.new("One", "Two")
+    assert "verify" not in notebook.insert("x = 1")[1].text
+    assert "It is replayed in a fresh kernel now (verify: auto)" in notebook.insert("print(x)")[1].text
+    wait_until(lambda: project.json("status")["verified"])
+    wait_until(lambda: project.json("status")["unheard"])
+    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="and what does it say?")
+    assert "REPRODUCES · 2 of 2 cells as recorded" in project.hook("UserPromptSubmit", prompt).text
+    assert project.hook("UserPromptSubmit", prompt).text == "", "once"
+
+
+@pytest.mark.parametrize("config", ["", "verify: auto\nverify_seconds: 0.0001\n"])
+def test_verify_is_named_where_it_does_not_run_by_itself(project: Quick, config: str) -> None:
+    project.config(config)
+    text = project.new("One").insert("x = 1")[1].text
+    assert "`stepper verify notebooks/" in text and "replays it in a fresh kernel" in text
+    time.sleep(1.5)
+    assert project.json("status")["verified"] is None
+
+
+def test_wrong_use_is_named(project: Quick) -> None:
+    ran(project, "print(1)")
+    assert "no kernel 'gpu'" in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
+    assert "there is no notebook" in project.stepper("verify", "nothing", check=2).stderr
+    project.notebook("r.ipynb", [code("1", "a")], kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    assert "language 'r'" in project.stepper("verify", "r", check=1).stderr
+    (project.folder / "notebooks" / "old.ipynb").write_text('{"nbformat": 3, "worksheets": []}')
+    assert "nbformat 3" in project.stepper("verify", "old", check=1).stderr
+
+
+@pytest.mark.parametrize("minor", range(5))
+def test_notebooks_without_cell_ids(project: Quick, minor: int) -> None:
+    notebook = project.notebook("a.ipynb", [code("print(1)"), code("print(2)")], minor)
+    project.stepper("run", "a")
+    before = notebook.path.read_bytes()
+    assert words(verified(project, check=0)) == "cell-0:same cell-1:same" and notebook.path.read_bytes() == before
+
+
+def test_two_at_once_wait_for_each_other(project: Quick) -> None:
+    ran(project, "import os, time\nassert not os.path.exists('busy')\nopen('busy', 'w').close()\ntime.sleep(1)\n"
+                 "os.remove('busy')\nprint(1)")  # fmt: skip
+    found = list[Any]()
+    both = [threading.Thread(target=lambda: found.append(ask(project))) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert [each["reproduces"] for each in found] == [True, True]
+
+
+def ask(project: Project) -> Any:
+    from stepper.hook import client
+
+    return json.loads(client.ask(project.paths, b"verify", b'{"notebook": "notebooks/a.ipynb"}') or b"null")
+
+
+def test_a_full_disk_is_said_and_nothing_of_the_notebook(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(project, "print(1)")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(replays.shutil, "copyfile", full)
+    done = project.stepper("verify", "a", check=1)
+    assert "can't be replayed: No space left on device" in done.stderr and "df -h" in done.stderr and done.stdout == ""
+    assert project.json("status", "a")["verified"] is None
+
+
+def test_outputs_that_can_not_be_kept_are_no_verdict(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(project, "print(1)")
+    from stepper.notebook.file import IpynbFile
+
+    put = IpynbFile.put
+
+    def full(file: IpynbFile, *given: Any) -> str:
+        if "verify" in file.path:
+            from stepper.ground.errors import NotebookError
+
+            raise NotebookError("it can't be written: No space left on device")
+        return put(file, *given)
+
+    monkeypatch.setattr(IpynbFile, "put", full)
+    assert "what the replay showed could not be kept" in project.stepper("verify", "a", check=1).stderr
+
+
+def test_a_copy_of_the_folder_has_a_limit(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(project, "print(1)")
+    monkeypatch.setattr(replays, "SCRATCH_BYTES", 10)
+    assert "holds more than 0.0 GB" in project.stepper("verify", "a", "--scratch", check=2).stderr
+
+
+PLACES = """kernels:
+  far: {ssh: {host: nowhere, python: /usr/bin/python3}}
+  there: {jupyter: {url: "http://127.0.0.1:1", kernel_id: 0a0b0c0d-1111-2222-3333-444455556666}}
+"""
+
+
+def test_a_place_elsewhere_is_said_before_it_waits(project: Quick) -> None:
+    ran(project, "print(1)")
+    project.config(PLACES)
+    assert "was not accepted by you" in project.stepper("verify", "a", "--kernel", "far", check=1).stderr
+    accepted = yaml.safe_load(PLACES)["kernels"]
+    trust.remember(project.paths, {"python": sys.executable, "kernels": [*accepted.values()]})
+    done = project.stepper("verify", "a", "--kernel", "far")
+    assert "the replay has a kernel of its own in far (" in done.stderr
+    assert " in 1 fresh kernel (in far); the living kernel was not touched" in done.stdout
+    assert project.json("status", "a")["kernel"]["where"] == "", "the notebook's own kernel stays where it is"
+    assert "--scratch" in project.stepper("verify", "a", "--kernel", "far", "--scratch", check=2).stderr
+    project.notebook("r.ipynb", [code("1 + 1", "a")], kernelspec={"name": "ir", "language": "R", "display_name": "R"})
+    assert words(verified(project, "--kernel", "far", name="r")) == "a:not_recorded"
+    refused = project.stepper("verify", "a", "--kernel", "there", check=1).stderr
+    assert "`kernels.there` is one kernel that is there: a replay needs one of its own" in refused
+
+
+def test_a_link_in_the_place_of_its_folder_leads_nowhere(project: Quick, tmp_path: Path) -> None:
+    ran(project, "print(1)")
+    others = tmp_path / "others"
+    (others / "kept").mkdir(parents=True)
+    os.symlink(others, project.paths.verify)
+    assert "can't be replayed" in project.stepper("verify", "a", check=1).stderr
+    project.kill_daemon()
+    assert private.names(project.paths.verify) == [], "nothing there is ours to remove"
+    assert os.listdir(others) == ["kept"]
+
+
+def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
+    private.replace(os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}")
+    private.replace(os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1")
+    asyncio.run(replays.clear(project.paths, private.names(project.paths.verify)))
+    assert os.listdir(project.paths.verify) == []
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with RunProgress(quiet=False) as progress:
+        for position, of in ((1, 3), (2, 3), (4, 6)):
+            progress(answers.to_json(answers.CellBegins(cell=position, position=position, of=of)))
+            (task,) = progress.bar.tasks
+            assert (task.completed, task.total, task.description) == (position - 1, of, f"cell {position}")
+
+
+# --- with kernels that are processes --------------------------------------------------------------------------------
+
+
+def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
+    (real.folder / "data.txt").write_text("42")
+    notebook = ran(
+        real, "import os\nprint(open('../data.txt').read())", "print({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
+        "open('out.csv', 'w').write('1')\nos.getpid() and None", "print(object())",
+    )  # fmt: skip
+    pid, before = real.json("status", "a")["kernel"]["pid"], notebook.path.read_bytes()
+    found = verified(real, check=1)
+    assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
+    assert found["files"] == [{"name": "out.csv", "change": "same", "text": "written again, same bytes"}]
+    os.remove(real.folder / "notebooks" / "out.csv")
+    assert verified(real, "--scratch")["files"] == [{"name": "out.csv", "change": "new", "text": "new"}]
+    assert not (real.folder / "notebooks" / "out.csv").exists() and (real.folder / "data.txt").read_text() == "42"
+    assert real.json("status", "a")["kernel"]["pid"] == pid and notebook.path.read_bytes() == before
+    assert len(kernels(real)) == 1, "the living one alone"
+
+
+def kernels(project: Project) -> list[int]:
+    """The processes of kernels whose cells run in the project."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if MARKER in process.environ() and process.cwd().startswith(str(project.folder)):
+                found.append(process.pid)
+    return found
+
+
+def begun(project: Project, name: str) -> subprocess.Popen[str]:
+    """A replay under way, in its first cell, which waits for ever."""
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "verify", name]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    (project.folder / "notebooks" / "waits").touch()
+    doing = subprocess.Popen(command, cwd=project.folder, **pipes)
+    wait_until((project.folder / "notebooks" / "begun").exists, 20)
+    return doing
+
+
+WAITS = "import os, time\nif os.path.exists('waits'):\n    open('begun', 'w').close()\n    time.sleep(25)\nprint(1)"
+
+
+def test_ctrl_c_ends_it(real: Project) -> None:
+    ran(real, WAITS, name="ctrlit2.ipynb")
+    doing = begun(real, "ctrlit2")
+    doing.send_signal(signal.SIGINT)
+    out, err = doing.communicate(timeout=20)
+    assert doing.returncode == 130 and "interrupted: the replay was given up" in err and out == ""
+    wait_until(lambda: len(kernels(real)) == 1)
+    assert real.json("status", "ctrlit2")["verified"] is None and not os.listdir(real.paths.verify)
+
+
+def test_the_readmes_notebook_reproduces(tmp_path: Path) -> None:
+    python = environment(sys.executable, *demo.PACKAGES)
+    found = json.loads(subprocess.run([python, "-c", demo.PROBE], capture_output=True, text=True, check=True).stdout)
+    for made in scratch(tmp_path / "repo"):
+        trust.remember(made.paths, {"python": python})
+        shutil.copyfile(found[1][0], made.folder / demo.DATA)
+        ran(made, *(step.code for step in demo.STEPS))
+        out = made.stepper("verify", "a").stdout
+        assert "REPRODUCES · 7 of 7 cells as recorded · " in out and " in 1 fresh kernel; " in out
+        assert f"  · file {demo.RESULT}: written again, same bytes" in out
+        change(Notebook(made, made.folder / "notebooks" / "a.ipynb"), lambda cells: cells.pop(3))
+        out = made.stepper("verify", "a", check=1).stdout
+        assert "NameError: name 'weather' is not defined (cell 4, which was deleted, had bound it)" in out
+
+
+@pytest.mark.nightly
+def test_a_client_that_is_killed_ends_it(real: Project) -> None:
+    ran(real, WAITS, name="ait4.ipynb")
+    doing = begun(real, "ait4")
+    doing.kill()
+    doing.communicate()
+    wait_until(lambda: len(kernels(real)) == 1 and not os.listdir(real.paths.verify), 20)
+
+
+def test_a_killed_daemon_leaves_nothing_behind(real: Project) -> None:
+    ran(real, WAITS, name="abeh5.ipynb")
+    doing = begun(real, "abeh5")
+    real.kill_daemon()
+    out, err = doing.communicate(timeout=20)
+    assert doing.returncode == 3 and "went away" in err and out == ""
+    wait_until(lambda: len(kernels(real)) == 1, 20)  # without any daemon
+    assert real.json("status", "abeh5")["verified"] is None
+    wait_until(lambda: not os.listdir(real.paths.verify), 20)
+
+
+@pytest.mark.nightly
+def test_shutdown_ends_it(real: Project) -> None:
+    ran(real, WAITS, name="shutdownit7.ipynb")
+    doing = begun(real, "shutdownit7")
+    real.stepper("shutdown")
+    assert doing.wait(20) in (1, 3)
+    assert kernels(real) == []
+
+
+@pytest.mark.nightly
+def test_cells_that_do_odd_things(real: Project) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serves = f"import socket\nheld = socket.socket()\nheld.bind(('127.0.0.1', {port}))\nprint('ok')"
+    for source, said in (
+        (serves, "OSError: [Errno 98] Address already in use"),
+        ("input('name? ')", "EOFError|StdinNotImplementedError"),
+        ("# stepper: timeout=1s\nwhile True: pass", "no end within its deadline"),
+        ("import os\nos.kill(os.getpid(), 9)", "KernelDied"),
+    ):
+        notebook = real.notebook("odd.ipynb", [code(source, "a"), code("print(2)", "b")])
+        real.stepper("run", "odd", check=None)
+        change(notebook, lambda cells: [cell.update(execution_count=1, outputs=[]) for cell in cells])
+        found = verified(real, name="odd", check=1)
+        assert words(found) == "a:failed b:not_run"
+        assert any(each in found["cells"][0]["difference"] for each in said.split("|")), found["cells"][0]
+        real.stepper("shutdown", "odd")
+
+
+@pytest.mark.nightly
+def test_an_output_of_50_megabytes(real: Project) -> None:
+    """Recorded by somebody else, whole; the replay takes as much as that."""
+    notebook = real.notebook(
+        "large.ipynb",
+        [code("print('\\n'.join(f'{n:08} ' + 'x' * 60 for n in range(700_000)))", "a"), code("print(2)", "b")],
+    )
+
+    def recorded(cells: Any) -> None:
+        text = "".join(f"{n:08} {'x' * 60}\n" for n in range(700_000))
+        cells[0].update(execution_count=1, outputs=[{"output_type": "stream", "name": "stdout", "text": text}])
+        cells[1].update(execution_count=2, outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}])
+
+    change(notebook, recorded)
+    assert words(verified(real, name="large", check=0)) == "a:same b:same"
+    change(
+        notebook,
+        lambda cells: cells[0]["outputs"][0].update(
+            text=cells[0]["outputs"][0]["text"].replace("7\n", "8\n").replace("00007 x", "00008 x")
+        ),
+    )
+    assert words(verified(real, name="large", check=1)) == "a:changed b:same"
+
+
+@pytest.mark.nightly
+def test_an_environment_that_changed_is_named(real: Project) -> None:
+    folder = real.folder / "notebooks" / "rainy"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("__version__ = '3.1.0'\n")
+    ran(real, "import rainy\nprint(1)", name="changed.ipynb")
+    (folder / "__init__.py").write_text("__version__ = '3.1.1'\n")
+    shutil.rmtree(folder / "__pycache__")  # of the same second and size, it would stand for the new one
+    assert verified(real, name="changed", check=0)["packages"] == [{"name": "rainy", "then": "3.1.0", "now": "3.1.1"}]
+    assert "  · rainy 3.1.0 then, 3.1.1 now" in real.stepper("verify", "changed").stdout
+
+
+@pytest.mark.nightly
+def test_another_kernel_of_this_machine(real: Project) -> None:
+    real.config("kernels:\n  bash: {kernelspec: bash}\n")
+    real.stepper("trust", check=None)
+    ran(real, "print(1)", name="another.ipynb")
+    found = verified(real, "--kernel", "local", name="another", check=0)
+    assert found["where"] == "" and found["reproduces"]
