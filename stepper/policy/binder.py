@@ -1,7 +1,8 @@
 """Goes over a source in the order of evaluation: the one binder of the project. Pure.
 
 What is inside a function counts where that is called: it is `kept` under its name. Where a source can't tell, what runs
-nearly always counts: a loop's body runs, a call whose result is thrown away changes what it is called on.
+nearly always counts: a loop's body runs, a call whose result is thrown away changes what it is called on. (A few lines
+over 300: a case for each kind of node.)
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Keeper:
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
+        self.elsewhere = False  # the last kernel is, or was: what its machine has for files and clock is not known here
         self.lives_in = ""  # the name of the place where the last one was started; a former daemon knew it of its own
 
     async def find(self) -> Kernel | None:
@@ -59,6 +60,7 @@ class Keeper:
                     self.found_dead = found
                 elif found is not None:
                     self.kernel, self.foreign, found.hears = found, True, self.hears
+                    self.elsewhere = bool(found.about().where)
         return self.kernel
 
     async def adopt(self) -> None:
@@ -98,6 +100,7 @@ class Keeper:
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
         about = kernel.about()
+        self.elsewhere = bool(about.where)
         if about.lacks and not self.lacked:
             self.lacked = True
             said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
