@@ -43,7 +43,7 @@ class Keeper:
         self.found_dead: Death | None = None  # how that kernel ended, until somebody has seen to it
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
-        self.unwanted = False  # the kernel that waits in a queue
+        self.unwanted = False  # the cell for which a kernel starts, or waits in a queue
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
@@ -106,6 +106,8 @@ class Keeper:
             self.told.add(about.without)
             self.news = ". ".join(filter(None, (self.news, about.without)))
         self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
+        if self.unwanted:
+            raise StepperError("interrupted while its kernel started: nothing ran")
         return kernel
 
     async def _reached(self, kernel: Kernel) -> None:
@@ -148,7 +150,7 @@ class Keeper:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
         if self.starting:
             self.unwanted = True  # also where it is about to queue
-            return bool(self.queued)
+            return True
         busy = self.kernel is not None and self.kernel.busy
         if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)

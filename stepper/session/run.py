@@ -158,7 +158,8 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     met = execution.checked is not None and execution.checked.holds
-    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left, met=met, unmet=run.unmet)
+    origins = _origins(session, work.cells) if run.fault else {}
+    ended = replace(ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet)
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
