@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,8 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("x = (", "", "", ""),
     ("print(f'{x!r:>{w}}')", "print x w", "", ""),
     ("async def f():\n    return x\nawait f()", "x", "f", ""),
+    ("def f():\n    n = 1\n    def g():\n        nonlocal n\n        n = x\n    g()\nf()", "x", "f", ""),
+    ("%%bash -s $x --out made\necho $1", "x", "made", ""),
 ]
 
 
@@ -133,12 +136,13 @@ class Played:
     def cells(self) -> list[Cell]:
         return [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(self.sources.items())]
 
-    def run(self, *names: str, ok: bool = True, kernel: str = "k", **bound: str) -> Played:
+    def run(self, *names: str, ok: bool = True, expected: bool = False, kernel: str = "k", **bound: str) -> Played:
         for name in names:
             cell = next(cell for cell in self.cells if cell.id == name)
             mark = source_hash(cell.source)
             self.hashes[mark] = cell.source
-            how = (Outcome.OK, Verdict.FINE) if ok else (Outcome.ERROR, Verdict.RECOVERABLE)
+            verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
+            how = (Outcome.OK if ok else Outcome.ERROR, verdict)
             self.runs.append(
                 Ran(run=len(self.runs) + 1, cell_id=name, number=cell.number, index=cell.index, step=None, key=name,
                     source_hash=mark, started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=how[0], verdict=how[1],
@@ -225,6 +229,39 @@ def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
     assert book.run("a", kernel="other").told() == "b<x<a"
 
 
+def test_a_provider_that_is_no_longer_run() -> None:
+    book = Played(a="x = load()", b="y = x").run("a", "b")
+    for changed in ({"tags": ("skip-execution",)}, {"type": "markdown", "number": 0}, {"source": " "}):
+        cells = [replace(book.cells[0], **changed), book.cells[1]]
+        book.told()
+        found = dataflow.look(cells, book.past)
+        assert words.hidden(found.hidden) == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
+        told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
+        assert words.order(dataflow.gaps(cells, book.past), 0).endswith(told)
+
+
+def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> None:
+    def stands(*numbers: int) -> Played:
+        sources = ["x = load()", "x.fit()", "y = x.score()", "x.fit()", "x.score()"]
+        book = Played(**{f"cell-{at}": source for at, source in enumerate(sources)})
+        return book.run(*(f"cell-{number}" for number in numbers))
+
+    assert stands(0, 1, 2, 3, 4).told() == ""
+    assert stands(0, 1, 2, 3, 4, 1).told() == ""  # the first or the second: nobody knows
+    assert stands(0, 1, 2, 3, 4, 0).told() == ""
+    book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run("cell-0", "cell-1", "cell-0")
+    assert book.told() == "cell-1<x<cell-0"
+    book.sources = {"cell-0": "n = 1", "cell-1": "x = load()", "cell-2": "x.score()"}  # each stands one further down
+    assert book.told() == "cell-2<x<cell-1"
+
+
+def test_what_an_expected_failure_had_bound_counts_alone() -> None:
+    book = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
+    book.run("a", ok=False, expected=True)
+    assert book.told() == "b?x<c"
+    assert book.run("a", ok=False, expected=True, x="").told() == "b<x<a"
+
+
 def test_what_only_the_kernel_saw_is_bound() -> None:
     book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
     book.past.catch_up(book.runs, book.hashes)
@@ -240,7 +277,7 @@ def test_whether_the_order_could_reproduce() -> None:
     )
     del book.sources["d"]
     told = words.order(dataflow.gaps(book.cells, book.past), 1)
-    assert told.endswith("cell 2 reads `y`, which cell 4 bound, which was deleted. 1 cell of it is stale:"
+    assert told.endswith("cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
                          " `stepper run --stale`.")  # fmt: skip
     assert dataflow.had_bound("y", "b", book.cells, book.past) == "cell 4, which was deleted, had bound it"
     assert dataflow.had_bound("x", "b", book.cells, book.past) == "cell 3, below it, binds it"

@@ -143,8 +143,8 @@ def parsed(source: str, transform: Callable[[str], str] | None = None) -> ast.Mo
 
 
 def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that a scope's statements bind, and those that they declare to be another's."""
-    own, outer, todo = set[str](), set[str](), [*body]
+    """Return the names that a scope's statements bind, and those that they declare to be the notebook's."""
+    own, outer, around, todo = set[str](), set[str](), set[str](), [*body]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Name):
@@ -155,11 +155,11 @@ def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.alias):
             own.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            outer |= {*node.names}
+            (outer if isinstance(node, ast.Global) else around).update(node.names)
         elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
             own |= {name for name in (getattr(node, part, None) for part in ("name", "rest")) if isinstance(name, str)}
             todo += ast.iter_child_nodes(node)
-    return own - outer, outer
+    return own - outer - around, outer
 
 
 def arguments(args: ast.arguments) -> list[ast.arg]:
