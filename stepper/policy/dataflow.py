@@ -250,7 +250,7 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
 
 
 class Gap(NamedTuple):
-    """A cell reads a name that no cell above it binds: the one of that number does, or did, which is BELOW, GONE or OFF."""
+    """A cell reads a name that no cell above it binds: that of a number does, or did, which is BELOW, GONE or OFF."""
 
     cell: Cell
     name: str

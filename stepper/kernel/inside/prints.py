@@ -14,7 +14,7 @@ held: dict[str, tuple[int, Any]] = {}  # name → (id, print) after the last cel
 
 
 def rebound(values: list[tuple[str, Any]], prints: dict[str, str]) -> list[str]:
-    """The names that hold something else than after the last cell; what was not looked at, as time was short, does not."""
+    """The names that hold something else than after the last cell; not those for whose print there was no time."""
     now = {name: (id(value), prints.get(name)) for name, value in values if len(name) <= LONGEST}
     found = []
     for name, (place, text) in now.items():
