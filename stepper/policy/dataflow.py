@@ -104,6 +104,9 @@ class Order:
         for function, arguments in flow.calls:
             kept = self.bound[function].kept if function in self.bound else None
             changes |= {*changed_by(kept, arguments)} if kept else set()
+        for name, method in flow.methods:
+            kept = self.bound[name].kept if name in self.bound else None
+            changes |= {name} if kept and method in kept.methods else set()
         while todo:
             bound = self.bound.get(todo.pop())
             if bound is None or bound.kept is None:

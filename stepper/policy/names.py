@@ -13,75 +13,21 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
 FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
 VALUE, IMPORT, DEFINED = "value", "import", "defined"
-# Methods that change what they are called on, also where their result is used; the second, by how they begin.
-CHANGES = {
-    *(
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "pop",
-        "popitem",
-        "popleft",
-        "remove",
-        "discard",
-        "update",
-    ),
-    *("add", "sort", "reverse", "clear", "rotate", "setdefault", "fit", "partial_fit", "train", "fill", "resize"),
-    *("setflags", "shuffle", "seed", "next", "send", "step", "backward", "zero_grad", "load_state_dict", "write"),
-    *("writelines", "writerow", "writerows", "read", "readline", "readlines", "seek", "put", "__setitem__"),
-}
-CHANGING = ("fit_", "set_", "add_")
-# Methods, by how they begin, that only show, write elsewhere or look, although their result is thrown away.
-SHOWS = (
-    *(
-        "to_",
-        "plot",
-        "hist",
-        "box",
-        "scatter",
-        "pie",
-        "bar",
-        "info",
-        "describe",
-        "head",
-        "tail",
-        "show",
-        "save",
-        "print",
-    ),
-    *(
-        "pprint",
-        "display",
-        "summar",
-        "report",
-        "render",
-        "view",
-        "visuali",
-        "check",
-        "assert",
-        "export",
-        "dump",
-        "count",
-    ),
-    *("value_counts", "items", "keys", "values", "get", "is", "has", "score", "predict", "transform", "sum", "mean"),
-    *(
-        "draw",
-        "debug",
-        "warning",
-        "error",
-        "log",
-        "join",
-        "wait",
-        "close",
-        "flush",
-        "eval",
-        "forward",
-        "copy",
-        "equals",
-    ),
-    *("validate", "explain"),
+# Methods that change what they are called on; by how they begin; and only where nobody takes what they return, which then
+# is None: `xs.append(x)` changes `xs`, `df = df.append(row)` doesn't.
+CHANGES = frozenset(
+    "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft setdefault next send shuffle"
+    " read readline readlines seek write writelines writerow writerows put __setitem__".split()
+)
+CHANGING = ("fit_", "add_")
+ALONE = frozenset(
+    "append appendleft extend extendleft insert remove discard update add sort reverse clear rotate fill resize"
+    " setflags seed set".split()
+)
+# pandas' that begin so and return another one.
+ANEW = frozenset(
+    "set_index set_axis set_crs set_geometry set_names set_levels set_codes set_categories set_properties set_caption"
+    " set_table_styles set_table_attributes add_prefix add_suffix add_categories".split()
 )
 # Functions that change their first argument.
 ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
@@ -109,6 +55,7 @@ class Kept:
     parameters: tuple[str, ...] = ()
     changed: set[str] = field(default_factory=set)  # of its parameters
     made: bool = False  # it is a class: what it makes carries its methods
+    methods: set[str] = field(default_factory=set)  # of a class, that change what they are called on
 
 
 @dataclass(eq=False, repr=False)
@@ -121,6 +68,7 @@ class Flow:
     deletes: set[str] = field(default_factory=set)
     kept: dict[str, Kept] = field(default_factory=dict)
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # of functions of other cells; arguments
+    methods: set[tuple[str, str]] = field(default_factory=set)  # that are called, and of which name
     made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
     prints: dict[str, str] = field(default_factory=dict)  # of what is imported or defined: the same where that is
     star: bool = False  # it binds names that can't be told
@@ -180,6 +128,15 @@ def root(node: ast.AST | None) -> str:
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def changes(method: str, alone: bool) -> bool:
+    """Whether a method changes what it is called on; `alone`: nobody takes what it returns."""
+    if method in ANEW:
+        return False
+    return (
+        method in CHANGES or method.startswith(CHANGING) or (alone and (method in ALONE or method.startswith("set_")))
+    )
 
 
 def is_ipython(node: ast.AST) -> bool:

@@ -31,6 +31,7 @@ class Names:
         self.scopes: list[Scope] = []
         self.alias: dict[str, set[str]] = {}
         self.used: set[str] = set()
+        self.alone: ast.expr | None = None  # whose value nobody takes
         self.kept: Kept | None = None  # of the outermost function around; None where the code runs now
 
     def noted(self, name: str, how: str, node: Any) -> None:
