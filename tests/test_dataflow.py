@@ -227,6 +227,16 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     ]
 
 
+def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
+    book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
+    assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
+    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
+        "below"
+    ] * 3
+    gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
+    assert gone.told() == ""  # the first binds it as ever
+
+
 def test_a_cell_moved_below_its_reader() -> None:
     book = Played(a="x = load()", b="y = x").run("a", "b")
     book.sources = {"b": "y = x", "a": "x = load()"}

@@ -221,6 +221,10 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
     places = {name: place for place, name in enumerate(keys)}
     twice = {name for name, count in Counter(keys).items() if count > 1}  # no id, the same source: which one ran?
     stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
+
+    def stands(run: Past, at: int) -> bool:
+        return run.source_hash == source_hash(some[at].source)
+
     for place, cell in enumerate(some):
         mine = past.last.get(keys[place]) if keys[place] not in twice else None
         same = mine is not None and mine.source_hash == source_hash(cell.source)
@@ -240,12 +244,17 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
                 later.append(Because(name, some[provider.by].id, some[provider.by].number))
             elif read and (from_ := past.by.get(read.by)) and from_.key not in {keys[place], *twice}:
                 at = places.get(from_.key)
+                while provider is None and at is not None and at < place and stands(from_, at):
+                    read = from_.reads.get(name)  # this one changed in place what the one before had bound
+                    if read is None or (before := past.by.get(read.by)) is None:
+                        break
+                    from_, at = before, places.get(before.key)
                 if at is None:
                     where = OFF if from_.key in there else GONE
                     odd.append(Because(name, from_.cell_id, from_.number, where))
                 elif at > place:
                     odd.append(Because(name, some[at].id, some[at].number, BELOW))
-                elif provider is None:
+                elif provider is None and not stands(from_, at):
                     odd.append(Because(name, some[at].id, some[at].number, UNBOUND))
         stale += [Marked(cell, later)] if later else []
         hidden += [Marked(cell, odd)] if odd else []

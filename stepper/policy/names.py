@@ -13,21 +13,27 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
 FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
 VALUE, IMPORT, DEFINED = "value", "import", "defined"
-# Methods that change what they are called on; by how they begin; and only where nobody takes what they return, which then
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Methods that change what they are called on; by how they begin; only where nobody takes what they return, which then
 # is None: `xs.append(x)` changes `xs`, `df = df.append(row)` doesn't.
-CHANGES = frozenset(
+CHANGES = _words(
     "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft setdefault next send shuffle"
-    " read readline readlines seek write writelines writerow writerows put __setitem__".split()
+    " read readline readlines seek write writelines writerow writerows put __setitem__"
 )
 CHANGING = ("fit_", "add_")
-ALONE = frozenset(
+ALONE = _words(
     "append appendleft extend extendleft insert remove discard update add sort reverse clear rotate fill resize"
-    " setflags seed set".split()
+    " setflags seed set"
 )
 # pandas' that begin so and return another one.
-ANEW = frozenset(
+ANEW = _words(
     "set_index set_axis set_crs set_geometry set_names set_levels set_codes set_categories set_properties set_caption"
-    " set_table_styles set_table_attributes add_prefix add_suffix add_categories".split()
+    " set_table_styles set_table_attributes add_prefix add_suffix add_categories"
 )
 # Functions that change their first argument.
 ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
