@@ -545,7 +545,8 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
-        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2
+        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2,
+        "follows": ""
     }  # fmt: skip
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
     assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
