@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stepper.diagnosis import ipython
+from stepper.kernel.inside import prints
 from stepper.policy import binder, dataflow
 from stepper.policy.changes import source_hash
 from stepper.policy.dataflow import History, Order
@@ -205,6 +206,22 @@ def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
     assert book.run("a").told() == ""
     book.sources["a"] = "import numpy as np\ndef f():\n    return 2"
     assert book.run("a").told() == "b<f<a"
+
+
+def test_what_a_class_is_made_of_is_part_of_it() -> None:
+    book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run("a", "b", "c", "a", "b")
+    assert book.told() == ""
+    book.sources["a"] = "class A:\n    n = 2"
+    assert book.run("a").told() == "b<A<a"
+    assert book.run("b").told() == "c<B<b"
+
+
+def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
+    some = [("a", []), ("b", [])]
+    assert prints.rebound(some, {"a": "1", "b": "1"}) == ["a", "b"]
+    assert prints.rebound(some, {"a": "1"}) == []
+    assert prints.rebound(some, {"a": "", "b": "2"}) == ["a"]  # it has grown
+    prints.held.clear()
 
 
 def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:

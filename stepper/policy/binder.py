@@ -166,14 +166,15 @@ class _Binder(Names):
     def function(self, node: Any, name: str = "") -> None:
         """A function: what is evaluated now, then its body, which counts where it is called."""
         args, every = node.args, names.arguments(node.args)
-        self.all([*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults])
+        given = [*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults]
+        self.all(given)
         self.all([*(each.annotation for each in every), getattr(node, "returns", None)])
         named = name or getattr(node, "name", "")
         statements = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
         own, outer = names.own_names(statements)
         parameters = tuple(each.arg for each in every)
         later = self.kept is None and bool(named)
-        kept = Kept(parameters=parameters) if later else None
+        kept = Kept(parameters=parameters, made_of=names.loaded(given)) if later else None
         if named:
             self.bind(named, node, names.DEFINED)
         kind = names.FUNCTION if named else names.COMPREHENSION
@@ -214,7 +215,7 @@ class _Binder(Names):
     def klass(self, node: ast.ClassDef) -> None:
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
-            self.flow.kept[node.name] = Kept(made=True)
+            self.flow.kept[node.name] = Kept(made=True, made_of=names.loaded([*node.decorator_list, *node.bases]))
         self.scopes.append(Scope(names.CLASS, names.own_names(node.body)[0], name=node.name))
         self.typed(node)
         self.all(node.body)

@@ -75,7 +75,7 @@ class Order:
                 self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
         for name, kind in binds.items():
             if ended or name in told:
-                version = told.get(name) or flow.prints.get(name) or by
+                version = told.get(name) or self._print(name, flow) or by
                 self.bound[name] = Bound(by, kind, version, self._carried(name, kind, flow))
         for name in told.keys() - binds.keys() - changes:
             self.bound[name] = Bound(by, VALUE, told[name] or by)
@@ -83,6 +83,12 @@ class Order:
             self.bound.pop(name, None)
         self.star = by if flow.star else self.star
         return found
+
+    def _print(self, name: str, flow: Flow) -> str:
+        """Return what tells what is imported or defined: the same where its lines are, and what it was made of."""
+        print_, kept = flow.prints.get(name, ""), flow.kept.get(name)
+        of = [f" {self.bound[each].version}" for each in sorted(kept.made_of) if each in self.bound] if kept else ()
+        return print_ + "".join(of) if print_ else ""
 
     def _provider(self, name: str) -> Bound | None:
         bound = self.bound.get(name)

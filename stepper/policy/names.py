@@ -60,6 +60,7 @@ class Kept:
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
     changed: set[str] = field(default_factory=set)  # of its parameters
+    made_of: set[str] = field(default_factory=set)  # what was read to define it: bases, decorators, defaults
     made: bool = False  # it is a class: what it makes carries its methods
     methods: set[str] = field(default_factory=set)  # of a class, that change what they are called on
 
@@ -120,6 +121,11 @@ def arguments(args: ast.arguments) -> list[ast.arg]:
     """Return a function's parameters, in order."""
     given = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg)
     return [each for each in given if each is not None]
+
+
+def loaded(nodes: Iterable[ast.AST | None]) -> set[str]:
+    """Return the names that expressions read."""
+    return {name.id for node in nodes if node for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
