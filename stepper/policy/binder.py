@@ -117,11 +117,7 @@ class _Binder(Names):
         self.visit(node.iter)
         self.visit(node.target)
         if self.kept is None:
-            parts = (
-                node.iter.args
-                if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name)
-                else [node.iter]
-            )
+            parts = node.iter.args if isinstance(node.iter, ast.Call) else [node.iter]
             over = {part.id for part in parts if isinstance(part, ast.Name)}
             for target in ast.walk(node.target):
                 if isinstance(target, ast.Name):
@@ -206,7 +202,7 @@ class _Binder(Names):
 
     def _method(self, kept: Kept, named: str) -> None:
         name = next(scope.name for scope in self.scopes if scope.kind == names.CLASS)
-        whole = self.flow.kept.setdefault(name, Kept(made=True))
+        whole = self.flow.kept.setdefault(name, Kept())
         whole.reads |= kept.reads
         whole.changes |= kept.changes
         whole.binds |= kept.binds
@@ -215,7 +211,7 @@ class _Binder(Names):
     def klass(self, node: ast.ClassDef) -> None:
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
-            self.flow.kept[node.name] = Kept(made=True, made_of=names.loaded([*node.decorator_list, *node.bases]))
+            self.flow.kept[node.name] = Kept(made_of=names.loaded([*node.decorator_list, *node.bases]))
         self.scopes.append(Scope(names.CLASS, names.own_names(node.body)[0], name=node.name))
         self.typed(node)
         self.all(node.body)
@@ -256,9 +252,6 @@ class _Binder(Names):
                     self.changes(name)
             elif any(arguments):
                 self.flow.calls.append((called, arguments))
-        for word in node.keywords:
-            if word.arg == "out":
-                self.change(word.value)
 
     def method(self, name: str, called: str) -> None:
         """A method, of which a class of the notebook's may say that it changes what it is called on."""

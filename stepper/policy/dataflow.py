@@ -97,12 +97,14 @@ class Order:
         return bound
 
     def _carried(self, name: str, kind: str, flow: Flow) -> Kept | None:
-        """Return what a name brings with it that is read where it is used: a function's names, a class's."""
+        """Return what a name brings with it: a function or class what is read where it is used, what a class made which
+        of its methods change it.
+        """
         if kind == DEFINED:
             return flow.kept.get(name)
         made = flow.made.get(name, "")
         of = flow.kept.get(made) or (self.bound[made].kept if made in self.bound else None)
-        return of if of is not None and of.made else None
+        return Kept(methods=of.methods) if of is not None and of.methods else None
 
     def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
         """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""

@@ -61,7 +61,6 @@ class Kept:
     parameters: tuple[str, ...] = ()
     changed: set[str] = field(default_factory=set)  # of its parameters
     made_of: set[str] = field(default_factory=set)  # what was read to define it: bases, decorators, defaults
-    made: bool = False  # it is a class: what it makes carries its methods
     methods: set[str] = field(default_factory=set)  # of a class, that change what they are called on
 
 
