@@ -98,6 +98,14 @@ def test_what_does_not(project: Quick) -> None:
     assert words(once) == "a:same b:changed d:changed e:failed f:not_run" and once["kernels"] == 1
 
 
+def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
+    notebook = ran(project, "df = 1", "pass", "print(df)")
+    change(notebook, lambda cells: cells[0].update(source="frame = 1"))
+    project.stepper("run", "a")
+    found = verified(project, check=1)["cells"][2]["difference"]
+    assert found == "NameError: name 'df' is not defined (cell 1 had bound it before it was changed)"
+
+
 def test_the_living_kernel_its_counts_and_the_current_notebook_stay(project: Quick) -> None:
     other = ran(project, "y = 1", name="other.ipynb")
     notebook = ran(project, "x = 1\nprint(x)", "x += 1")
@@ -144,6 +152,12 @@ def test_failing_cells(project: Quick) -> None:
         project.stepper("run", "a", check=None)
     change(notebook, lambda cells: cells[0]["metadata"].pop("tags"))
     assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
+    change(notebook, lambda cells: cells[1].update(source="raise ValueError(object())"))
+    project.stepper("run", "a", check=1)
+    text = "<object object at 0x7f0011223344>"  # of another process
+    change(notebook, lambda cells: cells[1]["outputs"][-1].update(evalue=text))
+    project.stepper("continue", check=None)
+    assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
     change(notebook, lambda cells: cells[0]["outputs"][-1].update(evalue="another"))
     assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
 
@@ -158,7 +172,7 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
     assert words(found) == "a:same b:failed c:not_run"
-    assert found["cells"][1]["difference"].startswith("KernelDied: kernel died (SIGSEGV)")
+    assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", "nothing of it is there to restore"
 
 
 def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
@@ -465,7 +479,10 @@ def test_cells_that_do_odd_things(real: Project) -> None:
         change(notebook, lambda cells: [cell.update(execution_count=1, outputs=[]) for cell in cells])
         found = verified(real, name="odd", check=1)
         assert words(found) == "a:failed b:not_run"
-        assert any(each in found["cells"][0]["difference"] for each in said.split("|")), found["cells"][0]
+        difference = found["cells"][0]["difference"]
+        assert any(each in difference for each in said.split("|")), found["cells"][0]
+        living = "(the living kernel may hold it: `stepper shutdown notebooks/odd.ipynb` ends that)"
+        assert difference.endswith(living) == (source is serves) and "restore" not in difference
         real.stepper("shutdown", "odd")
 
 

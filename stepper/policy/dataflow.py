@@ -266,5 +266,8 @@ def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> s
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
     gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
     if gap is None:
-        return ""
+        there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
+        gave = [(there[each.key], each) for each in past.by.values() if each.key in there and name in each.gave]
+        changed = [cell.number for cell, each in gave if each.source_hash != source_hash(cell.source)]
+        return f"cell {changed[-1]} had bound it before it was changed" if changed else ""
     return f"cell {gap.below}, below it, binds it" if gap.below else f"cell {gap.gone}, which was deleted, had bound it"
