@@ -244,6 +244,17 @@ def test_verify_is_named_where_it_does_not_run_by_itself(project: Quick, config:
     assert project.json("status")["verified"] is None
 
 
+def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
+    project.config("verify: auto\n")
+    notebook = project.new("One")
+    raw = notebook.raw
+    raw["cells"].insert(0, code("open('never', 'w').close()", "theirs"))
+    notebook.path.write_text(json.dumps(raw, indent=1))
+    assert "`stepper verify notebooks/" in notebook.insert("x = 1")[1].text
+    time.sleep(1)
+    assert project.json("status")["verified"] is None and not (notebook.path.parent / "never").exists()
+
+
 def test_wrong_use_is_named(project: Quick) -> None:
     ran(project, "print(1)")
     assert "no kernel 'gpu'" in project.stepper("verify", "a", "--kernel", "gpu", check=2).stderr
