@@ -17,7 +17,7 @@ from stepper.setup import install, refuse
 from tests.conftest import make_env
 
 from .conftest import ClaudeFactory
-from .model import Block, Message, ScriptedModel, shown_in, text, tool
+from .model import Block, Message, ScriptedModel, shown_in, text
 from .test_main_job import delete, insert, news, read, replace, stepper
 from .test_unseen import bash
 
