@@ -245,6 +245,8 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
+    follows: str  # what no longer follows after it: lines
+    which: str  # pending, all, stale, restore
 
 
 @dataclass(frozen=True)

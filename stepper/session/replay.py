@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes
-from stepper.policy.compare import Shown
+from stepper.policy.compare import Shown, compare
 from stepper.policy.model import Cell, Outcome, Verdict
 from stepper.session import answers
 from stepper.session.callers import Caller
@@ -112,8 +112,8 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False
     errors = [output for output in recorded or () if output.get("output_type") == "error"]
-    fault = ended.run.fault
-    return any((error.get("ename"), error.get("evalue")) == (fault.ename, fault.evalue) for error in errors)
+    failed = {"output_type": "error", "ename": ended.run.fault.ename, "evalue": ended.run.fault.evalue}
+    return any(compare(Shown([error]), Shown([failed])).verdict.reproduces for error in errors)
 
 
 def begins(progress: answers.Progress, at: list[int], of: int) -> Callable[[Cell], None]:

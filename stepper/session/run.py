@@ -166,7 +166,7 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
             stands = order(session, document.cells)
-            session.replays = turn.replays(session.state, work.limits)
+            session.replays = turn.replays(session.state, work.limits, document.cells)
             tail = brief.completion(session.name, session.state, document.figures, stands, session.replays)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended

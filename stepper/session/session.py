@@ -79,7 +79,7 @@ class Session:
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = dataflow.History(self.flow)
-        self.stale_told: set[tuple[str, str, str, int]] = set()  # what no longer follows, and was told
+        self.stale_told: set[tuple[object, ...]] = set()  # what no longer follows, and was told
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
         self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run

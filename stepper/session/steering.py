@@ -53,7 +53,7 @@ async def run(
         again = None
         if which == "stale":
             cells, again = follows.to_run(session, notebook), functools.partial(follows.to_run, session, notebook)
-        return await _run(session, notebook, cells, caller, progress, all_ended, again=again)
+        return await _run(session, which, notebook, cells, caller, progress, all_ended, again=again)
 
 
 async def restore(
@@ -74,7 +74,7 @@ async def restore(
         await _fresh(session, caller, "it was restarted to restore the notebook's state")
         session.log(events.Restored(at=now()))
         gone = len(well.keys() - {cell.id for cell in notebook})
-        ended = await _run(session, notebook, cells, caller, progress, all_ended, well)
+        ended = await _run(session, "restore", notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
@@ -101,6 +101,7 @@ async def _may_start(session: Session, caller: Caller) -> None:
 
 async def _run(
     session: Session,
+    which: str,
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
@@ -133,7 +134,10 @@ async def _run(
             break
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     text = failed.text if failed else ""
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results)
+    left = follows.news(session, notebook, cells) if cells and not failed else ""
+    if left and all_ended:
+        all_ended[-1] = replace(all_ended[-1], follows=left)
+    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which)
 
 
 def _result(ended: reports.Ended) -> answers.CellResult:
