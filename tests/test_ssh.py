@@ -188,7 +188,7 @@ def test_a_line_that_is_down_for_longer_than_the_cell(room: Room, hasty: None) -
     assert text(room.run("print(runs)")) == "1\n" and not room.kernel.about().trouble
 
 
-@pytest.mark.parametrize("how", ["deadline", "person"])
+@pytest.mark.parametrize("how", some_nightly(("deadline", "person"), "deadline"))
 def test_a_host_that_went_away_is_never_called_dead(room: Room, hasty: None, how: str) -> None:
     room.run("runs = 0")
     timeout = 1.5 if how == "deadline" else 60.0
