@@ -287,6 +287,7 @@ PRESENT = {
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),
     "output": Rendering(_output),
+    "attach": Rendering(document=_without_text),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
     **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),

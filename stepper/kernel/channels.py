@@ -99,7 +99,7 @@ class Channels:
     shell: Inbox  # what it replies
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        self.is_open = False
+        self.is_open, self.connection = False, connection
         self.beat: zmq.Socket[bytes] | None = None
         self.beat_at = self.pinged_at = 0.0
         self.client: KernelClient = BlockingKernelClient(context=context)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stepper.ground import private
 from stepper.ground.errors import LineDownError
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Process
@@ -22,10 +25,14 @@ log = logging.getLogger("stepper")
 
 
 class Connection:
-    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own."""
+    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own.
 
-    def __init__(self, process: Process, parts: Mapping[str, str] = {}) -> None:  # only read
+    In `folder` lies the file by which other clients reach it.
+    """
+
+    def __init__(self, process: Process, parts: Mapping[str, str] = {}, folder: str = "") -> None:  # only read
         self.process, self.channels, self.id, self.parts = process, process.channels, process.id, parts
+        self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.busy = False
         self.language = ""  # as it tells when it is reached
         self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
@@ -84,6 +91,15 @@ class Connection:
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
 
+    def connection_file(self) -> str:
+        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
+        if not self.channels.connection:
+            return ""
+        if not os.path.exists(self.file):  # it was started elsewhere, or ipykernel took it away
+            name = {"python": "python3"}.get(self.language, self.language)
+            private.replace(self.file, json.dumps({**self.channels.connection, "kernel_name": name}).encode())
+        return self.file
+
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
         if self.busy:
@@ -118,6 +134,8 @@ class Connection:
         finally:
             await self.wait_death()
             self.process.forget()
+            if self.file:
+                private.remove(self.file)
 
     def detach(self) -> None:
         """Close the channels and leave the kernel to the next daemon."""

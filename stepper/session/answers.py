@@ -338,6 +338,25 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class Attached:
+    """How one gets at a notebook's kernel beside stepper, and the same as text.
+
+    `file` is its connection file, `console` the command that starts a console on it, `settings` are those with which
+    JupyterLab lists it; of a Jupyter server's there is its `url` instead.
+    """
+
+    notebook: str
+    kernel: str  # its id
+    where: str
+    file: str | None
+    console: str | None
+    settings: Sequence[str]
+    url: str | None
+    python: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Restarted:
     """Whether there was a kernel before the fresh one."""
 

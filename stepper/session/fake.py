@@ -159,6 +159,9 @@ class FakeKernel:
     def about(self) -> About:
         return About(self.place.python)
 
+    def connection_file(self) -> str:
+        return ""
+
     def memory(self) -> int:
         return 0
 

@@ -94,8 +94,8 @@ class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `without` is what its place can't do, as a sentence. One that is `kept` is not stepper's: it is left, not ended.
-    Of a kernel elsewhere `where` tells in a few words where that is (job 12 on n1), `left` how many seconds of its
+    `url` is the Jupyter server's whose it is, `without`
+    what its place can't do, as a sentence. One that is `kept` is not stepper's: it is left, not ended. Of a kernel elsewhere `where` tells in a few words where that is (job 12 on n1), `left` how many seconds of its
     walltime are left as it was last told, `trouble` what stands between (the link is down; its state is not known).
     """
 
@@ -103,6 +103,7 @@ class About:
     pid: int | None = None
     lacks: str = ""
     without: str = ""
+    url: str = ""
     kept: bool = False
     where: str = ""
     left: float | None = None
@@ -160,6 +161,9 @@ class Kernel(Protocol):
     @property
     def away(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
+
+    def connection_file(self) -> str:
+        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
 
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""

@@ -15,9 +15,10 @@ import socket
 import struct
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from tornado.httpclient import HTTPClientError
@@ -79,6 +80,8 @@ class Inbox:
 
 class WebsocketChannels:
     """A kernel's channels. `life` tells its process from one that the server puts in its place, '' where not known."""
+
+    connection: Mapping[str, Any] = MappingProxyType({})  # no file tells of it
 
     def __init__(self, server: Server, kernel: str, session: str, life: str = "") -> None:
         self.server, self.kernel, self.session, self.life = server, kernel, session, life

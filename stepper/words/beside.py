@@ -1,0 +1,32 @@
+"""What is beside stepper on a kernel and a file, in words: consoles, JupyterLab; how one gets there, what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepper.ground.text import one_line
+
+LEAVE = (
+    "What is run there is known here: the next report says how much, and which names it bound."
+    " Leave the console by Ctrl-D: `exit()` ends the kernel."
+)
+
+
+def attach(name: str, where: str, console: str, settings: Sequence[str]) -> str:
+    """Return what attaches to a kernel that a connection file tells of."""
+    return "\n".join([
+        f"{one_line(name)}: its kernel runs ({where})",
+        f"  a console   {console}",
+        f"  JupyterLab  jupyter lab {' '.join(settings)}",
+        "              then, in the notebook: Kernel > Change Kernel…, below the running ones",
+        LEAVE,
+    ])  # fmt: skip
+
+
+def attach_by_url(name: str, where: str, kernel: str, url: str) -> str:
+    """Return what attaches to a kernel of a Jupyter server."""
+    return "\n".join([
+        f"{one_line(name)}: its kernel runs ({where})",
+        f"  JupyterLab  {one_line(url, 500)}: there, Kernel > Change Kernel…, the one of the id {kernel}",
+        "No file tells how it is reached, so that no console on this machine attaches to it.",
+    ])  # fmt: skip
