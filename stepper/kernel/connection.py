@@ -9,15 +9,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from stepper.ground import private
+from stepper.ground import private, reading
 from stepper.ground.errors import LineDownError
+from stepper.kernel.others import Others
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death
-from stepper.policy.namespace import Lasting
+from stepper.policy.namespace import Lasting, Namespace
 
 ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
 HEARD = 5000  # messages; more come from no kernel's memory
@@ -45,6 +47,7 @@ class Connection:
         self.about, self.memory, self.death = process.about, process.memory, process.death
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
+        self.others = Others(lambda: self.channels.session_id, self.complete)
 
     @property
     def away(self) -> str:
@@ -54,7 +57,7 @@ class Connection:
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
         try:
-            kind = message["msg_type"]
+            kind, of_others = message["msg_type"], self.others.take(message)
             self.heard_here.append(message["header"].get("msg_id"))
             if kind.startswith("comm_"):
                 self.widgets.comm(message)
@@ -62,11 +65,21 @@ class Connection:
                 self.shown(message, area)
                 widget = self.widgets.takes(message["parent_header"].get("msg_id"))
                 if widget is None or kind == UPDATE:
-                    return self.hears(message, True)
+                    return of_others or self.hears(message, True)
                 widget.take(message)
         except ODD as error:
             self.odd(error)
         return True
+
+    def complete(self, told: dict[str, Any]) -> Namespace:
+        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
+        lasts = told.pop("lasting", None) or {}
+        if len(lasts) > 1:
+            self.lasting = reading.read(Lasting, lasts)
+        found, known = reading.read(Namespace, told), self.lasting
+        if known is None or lasts.get("mark") != known.mark:
+            return replace(found, names=())
+        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
 
     def odd(self, error: Exception) -> None:
         """Take note of a message that makes no sense: a cell may send anything."""

@@ -76,6 +76,10 @@ class Channels(Protocol):
     """The way to a kernel, whatever carries its messages."""
 
     @property
+    def session_id(self) -> str:
+        """The id of the session whose requests its own are."""
+
+    @property
     def connection(self) -> Mapping[str, Any]:
         """What a connection file tells of it; nothing where other clients reach it by no such file."""
 

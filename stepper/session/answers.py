@@ -205,7 +205,9 @@ class PastRun:
     started_at: str
     duration_s: float
     outcome: str
-    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept
+    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another client of the kernel
+    source: str = ""  # what that one ran, which is in no cell (`run` is 0)
+    bound: Sequence[str] = ()  # … and the names that it bound
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,11 @@ class WebsocketChannels:
         self.line: WebSocketClientConnection | None = None
         self.work: asyncio.Task[None] | None = None
 
+    @property
+    def session_id(self) -> str:
+        """The id of the session whose requests its own are."""
+        return self.session
+
     def open(self) -> None:
         """Have messages come and go."""
         if not self.is_open:
@@ -217,8 +222,12 @@ class WebsocketChannels:
         elif kind == "status" and self.life and session not in (self.life, self.session):
             self.lost = self.lost or "the server has started another in its place"
         whose = message["parent_header"].get("session") or self.session
-        if self.lost or whose != self.session:
-            return  # what the next one says, or what another client asked for, belongs to no cell of ours
+        if self.lost:
+            return  # what the next one says belongs to no cell of ours
+        if whose != self.session:  # another client asked for it
+            if channel == "iopub":
+                self.iopub.put(message)
+            return
         if kind == "stream" and self.life and session == self.session:
             self.cuts += 1  # the server's own word, that it leaves out what is too much for it
         elif channel == "iopub":
