@@ -22,6 +22,7 @@ from stepper.policy.commands import COMMANDS
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {
+    "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.stop:shutdown",
     "doctor": "stepper.setup.doctor:checks",
     "trust": "stepper.setup.trust:trust",

@@ -18,7 +18,7 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import arguments, commands, gate, plan
 from stepper.policy.model import Consent, Limits
-from stepper.session import answers, following, standing, steering, unseen
+from stepper.session import answers, beside, following, standing, steering, unseen
 from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -184,6 +184,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             from stepper.daemon import kernels
 
             return await kernels.wait(request, session)
+        case commands.Attach():
+            return await beside.attach(session)
         case commands.Interrupt():
             return answers.Interrupted(session.name, await steering.interrupt(session))
         case commands.Restart():

@@ -205,7 +205,9 @@ class PastRun:
     started_at: str
     duration_s: float
     outcome: str
-    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept
+    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another client of the kernel
+    source: str = ""  # what that one ran, which is in no cell (`run` is 0)
+    bound: Sequence[str] = ()  # … and the names that it bound
 
 
 @dataclass(frozen=True)
@@ -337,6 +339,25 @@ class Interrupted:
 
     notebook: str
     interrupted: bool
+
+
+@dataclass(frozen=True)
+class Attached:
+    """How one gets at a notebook's kernel beside stepper, and the same as text.
+
+    `file` is its connection file, `console` the command that starts a console on it, `settings` are those with which
+    JupyterLab lists it; of a Jupyter server's there is its `url` instead.
+    """
+
+    notebook: str
+    kernel: str  # its id
+    where: str
+    file: str | None
+    console: str | None
+    settings: Sequence[str]
+    url: str | None
+    python: str
+    text: str
 
 
 @dataclass(frozen=True)

@@ -94,15 +94,17 @@ class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `without` is what its place can't do, as a sentence. One that is `kept` is not stepper's: it is left, not ended.
-    Of a kernel elsewhere `where` tells in a few words where that is (job 12 on n1), `left` how many seconds of its
-    walltime are left as it was last told, `trouble` what stands between (the link is down; its state is not known).
+    `url` is the Jupyter server's whose it is, `without` what its place can't do, as a sentence. One that is `kept` is
+    not stepper's: it is left, not ended. Of a kernel elsewhere `where` tells in a few words where that is (job 12 on
+    n1), `left` how many seconds of its walltime are left as it was last told, `trouble` what stands between (the link
+    is down; its state is not known).
     """
 
     python: str
     pid: int | None = None
     lacks: str = ""
     without: str = ""
+    url: str = ""
     kept: bool = False
     where: str = ""
     left: float | None = None
@@ -119,6 +121,19 @@ class Queued:
     text: str
     since: float
     seconds: float | None
+    until: str = "the job starts"  # when what waits runs
+
+
+@dataclass
+class FromElsewhere:
+    """An execution that another client asked for, a console or JupyterLab. `unkept`: it is in no history."""
+
+    at: str
+    code: str
+    seconds: float = 0.0
+    error: str = ""  # in one line
+    unkept: bool = False
+    namespace: Namespace = UNKNOWN  # after it; not known of other languages
 
 
 class Coming(Protocol):
@@ -140,6 +155,19 @@ class Coming(Protocol):
         """Return the last lines of what it printed, from the top down."""
 
 
+class Others(Protocol):
+    """What other clients have a kernel do."""
+
+    ended: Callable[[FromElsewhere], None]  # called with each execution that is over
+
+    @property
+    def since(self) -> float:
+        """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
+
+    def forget(self, before: float) -> None:
+        """What began before that moment is over: the kernel serves what was asked later."""
+
+
 class Kernel(Protocol):
     """A live kernel of one notebook."""
 
@@ -151,6 +179,10 @@ class Kernel(Protocol):
     hears: Callable[[dict[str, Any], bool], bool]
 
     @property
+    def others(self) -> Others:
+        """What other clients have it do."""
+
+    @property
     def coming(self) -> Coming | None:
         """What the cell that runs has shown so far; None where none runs, or nobody listens to it."""
 
@@ -160,6 +192,9 @@ class Kernel(Protocol):
     @property
     def away(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
+
+    def connection_file(self) -> str:
+        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
 
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
