@@ -325,7 +325,7 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
+        from stepper.session.underway import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
         kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}
