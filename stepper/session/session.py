@@ -17,12 +17,12 @@ from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.names import Flow
 from stepper.policy.namespace import UNKNOWN, Namespace
+from stepper.session.advice import Diagnosis
 from stepper.session.callers import Call, Caller
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
     Coming,
-    Diagnosis,
     Execution,
     FromElsewhere,
     Journal,
