@@ -641,8 +641,12 @@ def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
         running.join()
         assert "| over 3" in project.json("report")["text"]
         assert project.json("report")["outcome"] == "ok"
-        _, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        cell, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
         assert "Timeout" in answer.text, answer.data
+        for _ in range(2):  # what its machine has for files is not known: the same cell runs again
+            answer = notebook.replace(cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0")
+            assert "ZeroDivisionError" in answer.text and "bound `y`" in answer.text and "made.txt (" not in answer.text
+        assert [run["outcome"] for run in project.json("history")][-2:] == ["error", "error"]
 
 
 @pytest.mark.nightly

@@ -1,6 +1,6 @@
 """What people see: each command's answer as a text that reads well in a terminal, progress as a bar.
 
-A command of the table has a row in `PRESENT`.
+A command of the table has a row in `PRESENT`. (Over 300 lines: a list of renderings, read by name.)
 """
 
 from __future__ import annotations
