@@ -114,6 +114,15 @@ async def _run_notebook(daemon: Daemon, ctx: Context, tool: Tool, given: Given) 
     return results.ran(await _asked(daemon, ctx, *tool.verb(given)))  # not asked again: that would run them again
 
 
+async def _verify(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
+    told = await _asked(daemon, ctx, *tool.verb(given))
+    cells = sorted(
+        told["cells"], key=lambda cell: cell["verdict"] == "same"
+    )  # the others are told, however many these are
+    shown = sorted(texts.rows(cells), key=lambda cell: cell["number"])
+    return results.data({**told, "cells": shown, "files": texts.rows(told["files"])}, told["text"])
+
+
 async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     answer = await _asked(daemon, ctx, *tool.verb(given))
     return results.text(answer["text"], answer.get("figures", ()))
@@ -218,6 +227,7 @@ ANSWERS: dict[str, Callable[[Daemon, Context, Tool, Given], Awaitable[CallToolRe
     "read_notebook": _read,
     "change_cells": _change,
     "run_notebook": _run_notebook,
+    "verify": _verify,
     "execute_code": _execute,
     "notebook_status": _status,
     "plan": _plan,

@@ -87,7 +87,7 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     parts += cut(
         [f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}" for each in marked], "cells"
     )
-    parts += [stop["text"]] if stop else []
+    parts += [each["text"] for each in (told.get("verified"), stop) if each]
     parts += [f"its kernel's state is lost: {one_line(told['lost'])}"] if told["lost"] else []
     parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]
     parts += [told["unheard"]] if told["unheard"] else []

@@ -298,4 +298,9 @@ def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
 def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
     gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
-    return f"cell {gap.number}, {CLAUSES[gap.where]} it" if gap else ""
+    if gap is not None:
+        return f"cell {gap.number}, {CLAUSES[gap.where]} it"
+    there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
+    gave = [(there[each.key], each) for each in past.by.values() if each.key in there and name in each.gave]
+    changed = [cell.number for cell, each in gave if each.source_hash != source_hash(cell.source)]
+    return f"cell {changed[-1]} had bound it before it was changed" if changed else ""
