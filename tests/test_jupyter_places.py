@@ -169,6 +169,18 @@ def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
     assert whole if room.served.kind == "enterprise" else "above its limits" in done.notes[0], done.notes
 
 
+def test_of_one_text_that_is_more_than_the_server_sends_head_and_tail_are_recalled(room: Room) -> None:
+    done = room.run("print('begun', 'x' * 12_000_000, 'over')")
+    assert done.outcome is Outcome.OK and done.death is None
+    shown = text(done)
+    assert shown.startswith("begun xxxx") and shown.endswith("xxxx over\n"), (len(shown), done.notes)
+    if room.served.kind != "enterprise":  # an older server knows no such limit
+        kept = shown.count("x") - shown.count("x", shown.index("…"), shown.rindex("…"))
+        missing = int(done.notes[0].partition(" ")[0].replace(",", ""))
+        assert "of its output are missing" in done.notes[0] and "above its limits" in done.notes[0], done.notes
+        assert missing + kept == 12_000_000 and kept > 900_000
+
+
 # --- the line -------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from stepper.policy.commands import COMMANDS
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {
+    "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.stop:shutdown",
     "doctor": "stepper.setup.doctor:checks",
     "trust": "stepper.setup.trust:trust",
@@ -140,7 +141,8 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
         given["steps"] += plan_items(plan)
     project = project_of(client.current_folder(), sys.prefix)
     if project is None and row.name != "completion":
-        raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
+        mend = "uvx notebook-stepper install PATH_OF_THE_REPOSITORY  # or install.sh, in a checkout of stepper"
+        raise UsageError("stepper is not set up in this folder or one above it", mend)
     paths = Paths(project or "/")
     if row.name in HERE:
         answer, interrupted = loaded(HERE[row.name])(paths, **given), False

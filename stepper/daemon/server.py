@@ -40,7 +40,7 @@ from stepper.kernel.late import Late
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.policy.model import Limits
-from stepper.session import answers, calls, standing, steering
+from stepper.session import answers, calls, standing, steering, underway
 from stepper.session.callers import Caller
 from stepper.session.ports import Journal, KernelPlace
 from stepper.session.recovery import settle
@@ -267,7 +267,7 @@ class Daemon:
                 self.ending.set()
             return
 
-        def progress(told: answers.Told | answers.CellRuns) -> None:
+        def progress(told: underway.Told | underway.CellRuns) -> None:
             if not writer.is_closing():
                 writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 

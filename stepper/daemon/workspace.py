@@ -216,7 +216,7 @@ class Workspace:
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
-            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
+            mend = "install stepper again, as it was: it makes .venv where none is there (--python PATH names another)"
             raise KernelError(
                 f"there is no interpreter for the kernel: {python} is missing or not executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,

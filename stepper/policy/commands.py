@@ -203,6 +203,15 @@ class KernelsWait(OfNotebook, name="kernels wait", group=KERNEL, examples=("kern
     """Wait until a notebook's kernel is there, such as one whose job waits in a queue; start one where none is."""
 
 
+class Attach(OfNotebook, name="attach", group=KERNEL, examples=("attach", "attach analysis --console")):
+    """Tell what attaches to the living kernel beside stepper: a console, JupyterLab.
+
+    What is run there is known here: the next report says how much that was and which names it bound.
+    """
+
+    console: bool = option("Start the console: the project's jupyter-console, or that on the PATH.", default=False)
+
+
 class Interrupt(OfNotebook, name="interrupt", group=KERNEL):
     """Interrupt the cell that runs; the kernel keeps its state."""
 

@@ -321,7 +321,7 @@ def completed(state: State) -> str:
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
     """Return what came for cells besides their runs since the last report, a sentence a cell."""
-    names = {cell.id: cell.label for cell in cells}
+    names = {cell.id: cell.label for cell in cells if cell.id in state.came}
     return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
             for cell_id, what in state.came.items()]  # fmt: skip
 
