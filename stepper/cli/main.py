@@ -28,6 +28,8 @@ HERE = {
     "trust": "stepper.setup.trust:trust",
     "completion": "stepper.cli.complete:script",
     "mcp": "stepper.cli.faces:mcp",
+    "view": "stepper.web.view:view",
+    "watch": "stepper.web.watch:watch",
 }
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"

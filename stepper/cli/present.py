@@ -308,6 +308,7 @@ PRESENT = {
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    **dict.fromkeys(("view", "watch"), Rendering(lambda told: "", has_json=False)),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 

@@ -178,6 +178,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return await following.follow(session, told.cell, request.caller, request.progress)
         case commands.Output():
             return standing.output(session, told.cell, told.page)
+        case commands.Look():
+            from stepper.session import looking
+
+            return await looking.look(session, [*request.workspace.sessions.values()], told)
         case commands.Eval():
             return await _eval(request, session, told.source)
         case commands.KernelsWait():
