@@ -188,10 +188,11 @@ def _history(runs: list[dict[str, Any]]) -> str:
     rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "by", "outcome")]
     for run in runs:
         started, cell = f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}", one_line(run["cell_id"], 100)
+        cell = cell or one_line(run["source"], 40)
         took = f"{run['duration_s']:.2f} s"
         rows.append(
             (
-                str(run["run"]),
+                str(run["run"] or "–"),
                 started,
                 cell,
                 str(run["step"] or "–"),
@@ -295,6 +296,7 @@ PRESENT = {
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),
     "output": Rendering(_output),
+    "attach": Rendering(document=_without_text),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
     **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
@@ -306,6 +308,7 @@ PRESENT = {
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    **dict.fromkeys(("view", "watch"), Rendering(lambda told: "", has_json=False)),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 
@@ -323,7 +326,7 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
+        from stepper.session.underway import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
         kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}

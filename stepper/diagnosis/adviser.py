@@ -27,7 +27,8 @@ from stepper.ground.text import one_line
 from stepper.policy.model import Cell, Checked, Fault, Run, instant
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
-from stepper.session.ports import Diagnosis, Execution, Without
+from stepper.session.advice import Diagnosis, Without
+from stepper.session.ports import Execution
 from stepper.words import brief
 
 log = logging.getLogger("stepper")

@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from jupyter_client.channels import ZMQSocketChannel
 from jupyter_client.session import DELIM
 
 from stepper.kernel.messages import Message, in_pieces, read
+from stepper.kernel.others import OURS
 
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 BEAT_SECONDS = 3.0  # a heart that is silent for longer does not beat
@@ -101,12 +103,18 @@ class Channels:
     shell: Inbox  # what it replies
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        self.is_open = False
+        self.is_open, self.connection = False, connection
         self.beat: zmq.Socket[bytes] | None = None
         self.asked_at = self.owed_at = 0.0  # when an echo was asked for last; for the first time since one came
         self.client: KernelClient = BlockingKernelClient(context=context)
+        self.client.session.session = OURS + uuid.uuid4().hex
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session whose requests its own are."""
+        return str(self.client.session.session)
 
     def open(self) -> None:
         """Have messages come and go."""

@@ -21,11 +21,7 @@ from stepper.policy.namespace import Namespace
 BUILTIN = frozenset(vars(builtins))
 # Where a provider of hidden state is; of the last two it is there, but isn't run any more, or doesn't bind the name.
 GONE, BELOW, OFF, UNBOUND = "gone", "below", "off", "unbound"
-CLAUSES = {
-    BELOW: "below it, binds",
-    GONE: "which was deleted, had bound",
-    OFF: "which is no longer run, had bound",
-}
+CLAUSES = {BELOW: "below it, binds", GONE: "which was deleted, had bound", OFF: "which is no longer run, had bound"}
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
 Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
@@ -97,9 +93,7 @@ class Order:
         return bound
 
     def _carried(self, name: str, kind: str, flow: Flow) -> Kept | None:
-        """Return what a name brings with it: a function or class what is read where it is used, what a class made which
-        of its methods change it.
-        """
+        """Return what a name brings with it: of a function what it reads, of an object which methods change it."""
         if kind == DEFINED:
             return flow.kept.get(name)
         made = flow.made.get(name, "")
@@ -258,8 +252,7 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
                         break
                     from_, at = before, places.get(before.key)
                 if at is None:
-                    where = OFF if from_.key in there else GONE
-                    odd.append(Because(name, from_.cell_id, from_.number, where))
+                    odd.append(Because(name, from_.cell_id, from_.number, OFF if from_.key in there else GONE))
                 elif at > place:
                     odd.append(Because(name, some[at].id, some[at].number, BELOW))
                 elif provider is None and not stands(from_, at):

@@ -137,6 +137,19 @@ class Evaluated(Event, kind="scratch"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Elsewhere(Event, kind="elsewhere", optional=("error", "bound")):
+    """Another client (a console, JupyterLab) had the kernel run code. `after` is the last run that came before it."""
+
+    at: Moment
+    after: int
+    kernel: str
+    code: str
+    duration_s: float = 0.0
+    error: str = ""
+    bound: dict[str, str] = field(default_factory=dict)  # as of a run
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelChanged(Event, kind="kernel", optional=("kernel", "pid", "why")):
     """A kernel was `started`, or its state was `lost`."""
 

@@ -18,7 +18,7 @@ from stepper.session.follows import order
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import LANGUAGES, Session
-from stepper.words import brief
+from stepper.words import beside, brief
 from stepper.words.quotes import elsewhere
 from stepper.words.report import Ended
 
@@ -186,7 +186,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         max_retries=work.limits.max_retries,
         timeout=work.timeout,
         most=work.limits.max_cell_timeout_seconds,
-        notes=[*work.notes, *brief.came(state, work.cells)],
+        notes=[*work.notes, *brief.came(state, work.cells), *beside.executions(state)],
         captured=execution.captured,
         next_inputs=execution.next_inputs,
         comment=session.comment,

@@ -13,7 +13,7 @@ from stepper.ground.errors import KernelError, LineDownError, NotebookError, Ste
 from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
-from stepper.session import answers, follows, standing
+from stepper.session import answers, follows, standing, underway
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata
@@ -36,7 +36,7 @@ async def create(session: Session, made: Plan) -> None:
 
 
 async def run(
-    session: Session, which: str, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+    session: Session, which: str, caller: Caller, progress: underway.Progress, all_ended: Runs = None
 ) -> answers.Ran:
     """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
     to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
@@ -57,7 +57,7 @@ async def run(
 
 
 async def restore(
-    session: Session, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+    session: Session, caller: Caller, progress: underway.Progress, all_ended: Runs = None
 ) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
@@ -105,7 +105,7 @@ async def _run(
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
-    progress: answers.Progress,
+    progress: underway.Progress,
     all_ended: Runs,
     before: Mapping[str, Run] | None = None,
     again: Callable[[int], Sequence[Cell]] | None = None,
@@ -116,9 +116,9 @@ async def _run(
     """
     done, failed, results, cells = 0, None, list[answers.CellResult](), [*cells]
     for position, cell in enumerate(cells, 1):
-        progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
+        progress(underway.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
-        progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
+        progress(underway.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
         results.append(_result(ended))
         if all_ended is not None:
             all_ended.append(ended)

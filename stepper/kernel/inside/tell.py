@@ -85,7 +85,14 @@ def after_run(result: Any) -> None:
     ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
     asked = parent()["metadata"].get("stepper_criterion") if error is None and "criterion" in parts["names"] else ""
     met = guarded(lambda: part("criterion").holds(asked)) if asked else None
-    tell(error, doubts=odd or [], figures=shown or [], commands=ended or [], **({"criterion": met} if met else {}))
+    tell(
+        error,
+        doubts=odd or [],
+        figures=shown or [],
+        commands=ended or [],
+        **({"criterion": met} if met else {}),
+        **({"scratch": True} if is_scratch() else {}),
+    )
 
 
 def tell(error: BaseException | None = None, **facts: Any) -> None:

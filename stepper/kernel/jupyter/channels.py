@@ -15,9 +15,10 @@ import socket
 import struct
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from tornado.httpclient import HTTPClientError
@@ -81,6 +82,8 @@ class Inbox:
 class WebsocketChannels:
     """A kernel's channels. `life` tells its process from one that the server puts in its place, '' where not known."""
 
+    connection: Mapping[str, Any] = MappingProxyType({})  # no file tells of it
+
     def __init__(self, server: Server, kernel: str, session: str, life: str = "") -> None:
         self.server, self.kernel, self.session, self.life = server, kernel, session, life
         self.is_open = False
@@ -95,6 +98,11 @@ class WebsocketChannels:
         self.unsent: deque[tuple[str, Message]] = deque()
         self.line: WebSocketClientConnection | None = None
         self.work: asyncio.Task[None] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session whose requests its own are."""
+        return self.session
 
     def open(self) -> None:
         """Have messages come and go."""
@@ -226,8 +234,12 @@ class WebsocketChannels:
             self.lost = self.lost or "the server has started another in its place"
         self.hears_life = self.hears_life or bool(self.life and session == self.life)
         whose = message["parent_header"].get("session") or self.session
-        if self.lost or whose != self.session:
-            return  # what the next one says, or what another client asked for, belongs to no cell of ours
+        if self.lost:
+            return  # what the next one says belongs to no cell of ours
+        if whose != self.session:  # another client asked for it
+            if channel == "iopub":
+                self.iopub.put(message)
+            return
         if kind == "stream" and self.life and session == self.session:
             self.cuts += 1  # the server's own word, that it leaves out what is too much for it
         elif channel == "iopub":

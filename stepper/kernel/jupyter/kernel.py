@@ -51,8 +51,9 @@ class JupyterProcess:
         why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
         where = f"kernel {self.id[:6]} on {name}"
         return About(
-            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away
-        )
+            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away,
+            url=self.server.where.url,
+        )  # fmt: skip
 
     async def interrupt(self) -> None:
         """Interrupt it: the server knows how."""

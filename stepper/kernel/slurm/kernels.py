@@ -173,7 +173,7 @@ class SlurmKernels:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         records.write(self.record, told)
         process = self._process(told, where, seen if seen and seen.lives else None)
-        kernel = LiveKernel(process, self.parts)
+        kernel = LiveKernel(process, self.parts, self.runtime)
         try:
             if process.link is not None:
                 await process.link.open(told["ports"])
@@ -248,7 +248,7 @@ class SlurmKernels:
                 await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
-        kernel = LiveKernel(process, self.parts)
+        kernel = LiveKernel(process, self.parts, self.runtime)
         death = await process.death(SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()
