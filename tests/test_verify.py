@@ -27,7 +27,7 @@ from stepper.daemon import verify as replays
 from stepper.daemon.written import Written
 from stepper.ground import private
 from stepper.kernel.local.process import MARKER
-from stepper.session import answers
+from stepper.session import answers, underway
 from stepper.setup import trust
 from tests.conftest import Notebook, Project, code, reused, scratch
 from tests.environments import environment
@@ -373,7 +373,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with RunProgress(quiet=False) as progress:
         for position, of in ((1, 3), (2, 3), (4, 6)):
-            progress(answers.to_json(answers.CellBegins(cell=position, position=position, of=of)))
+            progress(answers.to_json(underway.CellBegins(cell=position, position=position, of=of)))
             (task,) = progress.bar.tasks
             assert (task.completed, task.total, task.description) == (position - 1, of, f"cell {position}")
 

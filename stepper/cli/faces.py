@@ -8,8 +8,6 @@ from stepper.cli.main import loaded
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths
 
-EXTRA = "./install.sh --mcp THIS_REPOSITORY  # from a checkout of stepper: adds the `mcp` package to its environment"
-
 
 def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> dict[str, Any] | None:
     """Serve until the client leaves, or return what was set up, or is to be; raise StepperError."""
@@ -22,6 +20,7 @@ def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> di
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "stepper":
             raise
-        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", EXTRA) from None
+        mend = loaded("stepper.setup.doctor:install_command")(paths, more=" --mcp")
+        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", mend) from None
     serve(paths.project) if http is None else serve(paths.project, http)
     return None

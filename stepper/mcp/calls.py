@@ -156,7 +156,8 @@ async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[given["action"]]
     order = ", ".join(map(one_line, done["cells"])) or "none"
     many = counted(done["count"], "cell")
-    return results.text(f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}")
+    said = f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}"
+    return results.text("\n".join(filter(None, [said, done["follows"]])))
 
 
 async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:

@@ -105,7 +105,8 @@ def held_short(told: Told) -> dict[str, Any]:
         kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
         for kind, held in (told.get("context") or {}).items()
     }
-    return {**told, "steps": rows(told["steps"]), "cells": rows(told["cells"]), "context": context or None}
+    listed = {name: rows(told.get(name, ())) for name in ("steps", "cells", "stale", "hidden")}
+    return {**told, **listed, "context": context or None}
 
 
 def _of(step: Told) -> str:

@@ -19,7 +19,7 @@ from stepper.policy import changes, dataflow, events, turn, verified
 from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.verified import CellVerdict, FileChange, Verified
-from stepper.session import answers, follows
+from stepper.session import follows, underway
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook
@@ -56,7 +56,7 @@ class Found:
 
 
 async def verify(
-    session: Session, document: Notebook, way: Way, caller: Caller, progress: answers.Progress,
+    session: Session, document: Notebook, way: Way, caller: Caller, progress: underway.Progress,
     files: Callable[[], list[FileChange]],
 ) -> Verified:  # fmt: skip
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
