@@ -193,6 +193,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "skip": {"at": AT, "key": "a", "reason": "r"},
         "confirm": {"at": AT, "key": 1, "reason": "r"},
         "verified": {"at": AT, "reproduces": True, "sources": "h", "text": "2 of 2"},
+        "elsewhere": {"at": AT, "after": 1, "kernel": "k", "code": "x = 1", "duration_s": 0.1, "bound": {"x": "p"}},
     }  # fmt: skip
     fault = {"ename": "E", "evalue": "e", "mro": ["E"], "line": 1, "frames": [
         {"cell": 1, "line": 1, "function": "f", "context": [[1, "x"]], "file": ""}], "attributes": {"n": 1},

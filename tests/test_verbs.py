@@ -23,10 +23,11 @@ DOCUMENTS = {
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers mend",
     "kernels wait": "notebook kernel",
-    "run": "notebook ok ran cells skipped report results",
+    "run": "notebook ok ran cells skipped report results follows which",
     "verify": "notebook reproduces cells files duration_s kernels packages where text",
-    "restore": "notebook ok ran cells skipped report results gone",
-    "history": "notebook run cell_id step started_at duration_s outcome by",
+    "restore": "notebook ok ran cells skipped report results follows which gone",
+    "attach": "notebook kernel where file console settings url python text",
+    "history": "notebook run cell_id step started_at duration_s outcome by source bound",
     "report": "run cell_id step outcome fault text",
     "eval": "notebook source outcome duration_s fault text output figures",
     "output": "notebook cell_id page pages text ended",
@@ -56,7 +57,7 @@ def keys(answer: type) -> str:
 def test_each_row_has_one_document_and_one_rendering() -> None:
     assert set(DOCUMENTS) == {name for name, row in COMMANDS.items() if row.daemon}
     assert set(PRESENT) == set(COMMANDS)
-    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {"shutdown"}
+    assert set(HERE) == {name for name, row in COMMANDS.items() if not row.daemon} | {"attach", "shutdown"}
 
 
 @pytest.mark.parametrize("answer", WITHIN, ids=lambda answer: answer.__name__)

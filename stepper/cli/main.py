@@ -22,11 +22,14 @@ from stepper.policy.commands import COMMANDS
 
 # What does more than to ask the daemon, or something else; loaded where it is asked for.
 HERE = {
+    "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.stop:shutdown",
     "doctor": "stepper.setup.doctor:checks",
     "trust": "stepper.setup.trust:trust",
     "completion": "stepper.cli.complete:script",
     "mcp": "stepper.cli.faces:mcp",
+    "view": "stepper.web.view:view",
+    "watch": "stepper.web.watch:watch",
 }
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"

@@ -1,6 +1,6 @@
 """What people see: each command's answer as a text that reads well in a terminal, progress as a bar.
 
-A command of the table has a row in `PRESENT`.
+A command of the table has a row in `PRESENT`. (Over 300 lines: a list of renderings, read by name.)
 """
 
 from __future__ import annotations
@@ -188,10 +188,11 @@ def _history(runs: list[dict[str, Any]]) -> str:
     rows = [("run", f"started ({_time(runs[-1]['started_at']):%Z})", "cell", "step", "took", "by", "outcome")]
     for run in runs:
         started, cell = f"{_time(run['started_at']):%Y-%m-%d %H:%M:%S}", one_line(run["cell_id"], 100)
+        cell = cell or one_line(run["source"], 40)
         took = f"{run['duration_s']:.2f} s"
         rows.append(
             (
-                str(run["run"]),
+                str(run["run"] or "–"),
                 started,
                 cell,
                 str(run["step"] or "–"),
@@ -225,12 +226,21 @@ def _trust(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
 
 
-def _ran(nothing: str) -> Rendering:
-    """Return the rendering of cells that ran; `nothing` is what it says where there were none to run."""
+NOTHING = {  # what a run says where there were no cells to run
+    "pending": "every cell ran here already (--all runs them again)",
+    "all": "it has no code cells",
+    "stale": "no cell is stale",
+    "restore": "no cell of it had ended well",
+}
+
+
+def _ran() -> Rendering:
+    """Return the rendering of cells that ran."""
 
     def text(ended: dict[str, Any]) -> str:
-        summary = f"{ended['ran']} of {ended['cells']} cells ran ok" if ended["cells"] else nothing
-        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}"]))
+        summary = f"{ended['ran']} of {ended['cells']} cells ran ok"
+        summary = summary if ended["cells"] else f"nothing to run; {NOTHING[ended['which']]}"
+        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}", ended["follows"]]))
 
     return Rendering(text, well=lambda ended: bool(ended["ok"]))
 
@@ -276,8 +286,7 @@ def _doctor(checks: list[Any]) -> str:
 PRESENT = {
     "new": Rendering(_new, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
     "status": Rendering(_status),
-    "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
-    "restore": _ran("nothing to restore; no cell of it had ended well"),
+    **dict.fromkeys(("run", "restore"), _ran()),
     "verify": Rendering(document=_without_text, well=lambda found: bool(found["reproduces"])),
     "list": Rendering(_list),
     "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
@@ -287,6 +296,7 @@ PRESENT = {
     "report": Rendering(),
     "eval": Rendering(_eval, well=lambda answer: answer["outcome"] == "ok"),
     "output": Rendering(_output),
+    "attach": Rendering(document=_without_text),
     "interrupt": Rendering(_interrupt, has_json=False),
     "restart": Rendering(_restart, has_json=False),
     **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
@@ -298,6 +308,7 @@ PRESENT = {
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    **dict.fromkeys(("view", "watch"), Rendering(lambda told: "", has_json=False)),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 
@@ -315,7 +326,7 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
+        from stepper.session.underway import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
         kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from stepper.ground import private, reading
 from stepper.ground.errors import LineDownError
+from stepper.kernel.others import Others
 from stepper.kernel.outputs import KINDS, UPDATE, OutputArea, display_id
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Process
 from stepper.kernel.widgets import Widgets
 from stepper.policy.model import Death
-from stepper.policy.namespace import Lasting
+from stepper.policy.namespace import Lasting, Namespace
 
 ODD = (AttributeError, KeyError, TypeError, ValueError)  # what a message may lead to that is not as the protocol says
 HEARD = 5000  # messages; more come from no kernel's memory
@@ -22,10 +27,14 @@ log = logging.getLogger("stepper")
 
 
 class Connection:
-    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own."""
+    """A kernel over its process, which its place offers. `parts` are what its helper may load besides its own.
 
-    def __init__(self, process: Process, parts: Mapping[str, str] = {}) -> None:  # only read
+    In `folder` lies the file by which other clients reach it.
+    """
+
+    def __init__(self, process: Process, parts: Mapping[str, str] = {}, folder: str = "") -> None:  # only read
         self.process, self.channels, self.id, self.parts = process, process.channels, process.id, parts
+        self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.busy = False
         self.language = ""  # as it tells when it is reached
         self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
@@ -38,6 +47,7 @@ class Connection:
         self.about, self.memory, self.death = process.about, process.memory, process.death
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
+        self.others = Others(lambda: self.channels.session_id, self.complete)
 
     @property
     def away(self) -> str:
@@ -47,7 +57,7 @@ class Connection:
     def heard(self, message: dict[str, Any], area: OutputArea | None = None) -> bool:
         """Take a message of another request than the running one, whose area is given; return whether it is taken."""
         try:
-            kind = message["msg_type"]
+            kind, of_others = message["msg_type"], self.others.take(message)
             self.heard_here.append(message["header"].get("msg_id"))
             if kind.startswith("comm_"):
                 self.widgets.comm(message)
@@ -55,11 +65,21 @@ class Connection:
                 self.shown(message, area)
                 widget = self.widgets.takes(message["parent_header"].get("msg_id"))
                 if widget is None or kind == UPDATE:
-                    return self.hears(message, True)
+                    return of_others or self.hears(message, True)
                 widget.take(message)
         except ODD as error:
             self.odd(error)
         return True
+
+    def complete(self, told: dict[str, Any]) -> Namespace:
+        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
+        lasts = told.pop("lasting", None) or {}
+        if len(lasts) > 1:
+            self.lasting = reading.read(Lasting, lasts)
+        found, known = reading.read(Namespace, told), self.lasting
+        if known is None or lasts.get("mark") != known.mark:
+            return replace(found, names=())
+        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
 
     def odd(self, error: Exception) -> None:
         """Take note of a message that makes no sense: a cell may send anything."""
@@ -83,6 +103,15 @@ class Connection:
                 content = widget.update()
                 if self.channels.is_open:
                     self.channels.send("comm_msg", content, parent=widget.parent)
+
+    def connection_file(self) -> str:
+        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
+        if not self.channels.connection:
+            return ""
+        if not os.path.exists(self.file):  # it was started elsewhere, or ipykernel took it away
+            name = {"python": "python3"}.get(self.language, self.language)
+            private.replace(self.file, json.dumps({**self.channels.connection, "kernel_name": name}).encode())
+        return self.file
 
     async def interrupt(self, reason: str) -> None:
         """Interrupt what runs now; `reason` is `deadline` or who asked."""
@@ -118,6 +147,8 @@ class Connection:
         finally:
             await self.wait_death()
             self.process.forget()
+            if self.file:
+                private.remove(self.file)
 
     def detach(self) -> None:
         """Close the channels and leave the kernel to the next daemon."""

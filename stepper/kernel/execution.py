@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from stepper.ground import reading
 from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import ODD, Connection
 from stepper.kernel.faults import bounded, fault_of, sampled
-from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard, Inbox
 from stepper.kernel.wake import Watch
 from stepper.policy import classify
 from stepper.policy.model import Death, Fault, Limits, Outcome
-from stepper.policy.namespace import Lasting, Namespace
 from stepper.session.ports import Execution
 
 SLICE_SECONDS = 0.12  # how often death, deadline and memory are looked at: twice that is below 250 ms
@@ -70,6 +67,7 @@ class Running:
 
     def __init__(self, kernel: Connection, seconds: float, limits: Limits | None = None, wake: str = "") -> None:
         self.kernel, self.limits, self.deadline = kernel, limits, time.monotonic() + seconds
+        self.seconds, self.begun = seconds, False
         self.due, self.away_at = self.deadline, 0.0
         self.area = OutputArea(limits.max_output_bytes if limits else OWN_BYTES)
         self.captured = OutputArea(self.area.limit)  # what went into Output widgets
@@ -135,7 +133,7 @@ class Running:
         self.done = Execution(Outcome.OK, memory=self.done.memory)
         record, header = told["record"], dict[str, Any]()
         missing = f"{record['lost']:,} bytes of its output are missing: {why}"
-        for place, message in enumerate(recorded(told)):
+        for place, message in enumerate(helper.recorded(told)):
             if record["lost"] and place == record.get("head"):
                 said = {"name": "stderr", "text": f"… {missing} …\n"}
                 self.take({"msg_type": "stream", "header": {}, "parent_header": {}, "content": said})
@@ -164,7 +162,7 @@ class Running:
         """Take the messages that are there, up to the last of this execution."""
         for message in inbox.messages():
             if message["parent_header"].get("msg_id") == self.msg_id:
-                self.heard_at = time.monotonic()
+                self.heard_at, self.begun = time.monotonic(), True
                 self.take(message)
                 if self.idle and inbox is self.kernel.channels.iopub:
                     break
@@ -172,6 +170,11 @@ class Running:
                 self.before.take(message)
             elif not self.kernel.heard(message, self.area) and self.of_cell:
                 self.area.take(message)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the kernel did not run it, since what came before it failed."""
+        return self.reply is not None and self.reply.get("status") == "aborted" and not self.kernel.interrupted
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one message of this execution, from whichever channel."""
@@ -201,21 +204,11 @@ class Running:
         elif kind == helper.MESSAGE:
             self.done.told = {**content, "frames": message["buffers"]} if "record" in content else content
             with contextlib.suppress(*ODD, LookupError, RecursionError):  # it may be a cell's
-                self.done.namespace = self.complete(content["namespace"])
+                self.done.namespace = self.kernel.complete(content["namespace"])
         else:
             if kind == "error":
                 self.error = bounded(content)
             self.idle = self.area.take(message)
-
-    def complete(self, told: dict[str, Any]) -> Namespace:
-        """Read a namespace; add what lasts from run to run, which the helper tells once; raise where it is not so."""
-        lasts = told.pop("lasting", None) or {}
-        if len(lasts) > 1:
-            self.kernel.lasting = reading.read(Lasting, lasts)
-        found, known = reading.read(Namespace, told), self.kernel.lasting
-        if known is None or lasts.get("mark") != known.mark:
-            return replace(found, names=())
-        return replace(found, names=(*found.names, *known.builtins) if found.names else (), lasting=known)
 
     async def over(self, now: float, quiet: bool) -> bool:
         """Whether there is nothing more to wait for. Interrupts at the deadline, kills when that has no effect."""
@@ -236,6 +229,8 @@ class Running:
             self.deadline = max(self.deadline, now + BACK_SECONDS)
             return False
         self.away_at = 0.0
+        if not self.begun and kernel.others.since:  # another client's came first: that is not ours to interrupt
+            self.deadline = max(self.deadline, now + self.seconds)
         if not kernel.interrupted:
             done.memory = self.guard.trip() if self.guard else ""
             if done.memory:
@@ -294,12 +289,3 @@ class Running:
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
         fails = "fault" in self.done.told and (self.error is not None or not self.caught)
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR
-
-
-def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the helper's record, as far as they can be read."""
-    frames = iter(told.get("frames") or [])
-    for count in (told.get("record") or {}).get("counts", []):
-        message = read([frame for _, frame in zip(range(count), frames, strict=False)])
-        if message is not None:
-            yield message

@@ -10,7 +10,7 @@ from typing import Any
 from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStartFailedError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import Connection
-from stepper.kernel.execution import CUT, NO_DAEMON, Before, LineCutError, Running, recorded
+from stepper.kernel.execution import CUT, NO_DAEMON, Before, LineCutError, Running
 from stepper.kernel.place import GRACE_SECONDS, Inbox
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
@@ -21,6 +21,8 @@ AGAIN_SECONDS = 2.0  # for which the line to a kernel found again may be down at
 
 class LiveKernel(Connection):
     """A live kernel: what a session asks of it."""
+
+    asked = "", 0.0  # by which request, and when, it was asked whether another client's execution is over
 
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
@@ -85,7 +87,12 @@ class LiveKernel(Connection):
             given = {"stepper_criterion": criterion} if criterion else {}
             while True:
                 try:
-                    return await self._run(running, code, history=not scratch, request=request, given=given)
+                    done = await self._run(running, code, history=not scratch, request=request, given=given)
+                    if not running.aborted:
+                        return done
+                    # It stood behind another client's that failed, which takes all with it that waits.
+                    running = Running(self, timeout, limits, wake)
+                    self.coming = running.area
                 except LineCutError:
                     left = running.deadline - time.monotonic()
                     if (found := await self.recall(running.msg_id, left, limits, wake, running)) is not None:
@@ -119,7 +126,19 @@ class LiveKernel(Connection):
             self.channels.open()
             for message in self.channels.iopub.messages():
                 self.heard(message)
+            self._ask_others()
             self.sync_widgets()
+
+    def _ask_others(self) -> None:
+        """See whether another client's execution is over whose end was lost: what was asked later is answered then."""
+        asked, at = self.asked
+        if not self.others.since:
+            self.asked = "", 0.0
+        elif not asked:
+            self.asked = self.channels.send("kernel_info_request", {}), time.monotonic()
+        elif any(message["parent_header"].get("msg_id") == asked for message in self.channels.shell.messages()):
+            self.asked = "", 0.0
+            self.others.forget(at)
 
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
@@ -214,13 +233,13 @@ class LiveKernel(Connection):
         if not self.helped:
             return []
         told = await self._housekeeping(helper.RECALL.format(request), GRACE_SECONDS)
-        messages = [*recorded(told.told)]
+        messages = [*helper.recorded(told.told)]
         ends = [n for n, message in enumerate(messages) if message["content"].get("execution_state") == "idle"]
         after = messages[ends[0] + 1 :] if ends else []
         return [message for message in after if message["header"].get("msg_id") not in self.heard_here]
 
     async def namespace(self) -> Namespace:
         """Return the namespace in short, asked of the helper; UNKNOWN where it does not tell."""
-        if not self.helped:
+        if not self.helped or self.others.since:  # whoever asked first is not held up, nor waited for
             return UNKNOWN
         return (await self._housekeeping(helper.ASK, GRACE_SECONDS)).namespace

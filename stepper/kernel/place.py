@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stepper.kernel.messages import Message
 from stepper.policy.model import Death
@@ -74,6 +74,14 @@ class Inbox(Protocol):
 
 class Channels(Protocol):
     """The way to a kernel, whatever carries its messages."""
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session whose requests its own are."""
+
+    @property
+    def connection(self) -> Mapping[str, Any]:
+        """What a connection file tells of it; nothing where other clients reach it by no such file."""
 
     @property
     def is_open(self) -> bool:

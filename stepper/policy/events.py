@@ -1,4 +1,7 @@
-"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper."""
+"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper.
+
+(A few lines over 300: it is a list of lines, read by name.)
+"""
 
 from __future__ import annotations
 
@@ -131,6 +134,19 @@ class Evaluated(Event, kind="scratch"):
     outcome: Outcome = Outcome.OK
     duration_s: float = 0.0
     fault: Fault | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere(Event, kind="elsewhere", optional=("error", "bound")):
+    """Another client (a console, JupyterLab) had the kernel run code. `after` is the last run that came before it."""
+
+    at: Moment
+    after: int
+    kernel: str
+    code: str
+    duration_s: float = 0.0
+    error: str = ""
+    bound: dict[str, str] = field(default_factory=dict)  # as of a run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,15 +50,15 @@ def apply(event: Event, state: State) -> None:
             _held(event, state)
         case events.Handed() | events.Told() | events.Unheard() | events.Heard():
             _told(event, state)
-        case events.Late():
-            _late(event, state)
+        case events.Late() | events.Elsewhere():
+            _besides(event, state)
         case events.Unwritten():
             state.unwritten[event.cell_id] = event
         case events.Written():
             state.unwritten.pop(event.cell_id, None)
         case events.Reported():
             state.reports[event.run], state.last_report = event.text, event.run
-            state.came = {}  # it is told
+            state.came, state.elsewhere_told = {}, len(state.elsewhere)  # it is told
         case events.Evaluated():
             state.unchanged = False
         case events.KernelChanged():
@@ -151,7 +151,12 @@ def _ran(event: events.Ran, state: State) -> None:
     progress.cell_id, progress.index = cell_id, event.index
 
 
-def _late(event: events.Late, state: State) -> None:
+def _besides(event: events.Late | events.Elsewhere, state: State) -> None:
+    """Something came besides the runs: for a cell, or another client had the kernel run code."""
+    if isinstance(event, events.Elsewhere):
+        state.elsewhere.append(event)
+        state.unchanged = False
+        return
     came = state.came.setdefault(event.cell_id, Came())
     came.characters += event.characters
     came.outputs += event.shows
@@ -168,6 +173,7 @@ def _kernel(event: events.KernelChanged, state: State) -> None:
     state.unchanged = False
     if event.what == "started":
         state.ran, state.counts, state.lost, state.requests, state.shown = {}, {}, "", {}, {}
+        state.elsewhere_told = len(state.elsewhere)  # what they bound is gone
     else:  # died, restarted, shut down: told with the next run, and only if there was something to lose
         if state.ran:
             state.lost = event.why

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepper.policy.events import Handed, Ran, Started, Stopped, Unheard, Unwritten, Verified
+from stepper.policy.events import Elsewhere, Handed, Ran, Started, Stopped, Unheard, Unwritten, Verified
 from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
 
 OVER = (StepStatus.DONE, StepStatus.SKIPPED)
@@ -71,6 +71,8 @@ class State:
     requests: dict[str, tuple[str, str]] = field(default_factory=dict)  # → cell id, source hash; in the present kernel
     shown: dict[str, Shown] = field(default_factory=dict)  # cell id →, in the present kernel
     came: dict[str, Came] = field(default_factory=dict)  # cell id →
+    elsewhere: list[Elsewhere] = field(default_factory=list)  # executions of other clients
+    elsewhere_told: int = 0  # how many of them, from the first on
     reports: dict[int, str] = field(default_factory=dict)  # run → what the agent read; 0: where nothing ran
     last_report: int | None = None
     last: Key | None = None  # what ran last, or was held back

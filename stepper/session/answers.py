@@ -1,12 +1,12 @@
 """What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
 
-Some are told on the way: those that are `Told`. (Over 300 lines: it is a list of documents, read by name.)
+(Over 300 lines: it is a list of documents, read by name.)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +205,9 @@ class PastRun:
     started_at: str
     duration_s: float
     outcome: str
-    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept
+    by: str = ""  # who asked for it: hook, mcp, cli; '' before that was kept; `elsewhere`: another client of the kernel
+    source: str = ""  # what that one ran, which is in no cell (`run` is 0)
+    bound: Sequence[str] = ()  # … and the names that it bound
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,8 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
+    follows: str  # what no longer follows after it: lines
+    which: str  # pending, all, stale, restore
 
 
 @dataclass(frozen=True)
@@ -252,55 +256,6 @@ class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
     gone: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellBegins:
-    """A cell is about to run, the one at this position of those that are to."""
-
-    cell: int
-    position: int
-    of: int
-    what: str = "running"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellEnded:
-    """A cell ran; `line` tells how it ended."""
-
-    position: int
-    of: int
-    what: str = "ran"
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """What is asked for has to wait; `line` says for what."""
-
-    what: str = "waits"
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """What a cell that is followed has printed since: lines that stay, and one that may yet change."""
-
-    what: str = "printed"
-    lines: Sequence[str]
-    last: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellRuns:
-    """Each second, to other agents: what runs, for how long, its last line or bar."""
-
-    what: str = "runs"
-    running: Running
-
-
-Told = CellBegins | CellEnded | Waits | Printed
-Progress = Callable[[Told | CellRuns], None]
 
 
 @dataclass(frozen=True)
@@ -335,6 +290,25 @@ class Interrupted:
 
     notebook: str
     interrupted: bool
+
+
+@dataclass(frozen=True)
+class Attached:
+    """How one gets at a notebook's kernel beside stepper, and the same as text.
+
+    `file` is its connection file, `console` the command that starts a console on it, `settings` are those with which
+    JupyterLab lists it; of a Jupyter server's there is its `url` instead.
+    """
+
+    notebook: str
+    kernel: str  # its id
+    where: str
+    file: str | None
+    console: str | None
+    settings: Sequence[str]
+    url: str | None
+    python: str
+    text: str
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import Any
 
 from stepper.policy.model import Death, Fault, Frame, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace, Variable
-from stepper.session.ports import About, Execution, KernelPlace, Queued
+from stepper.session.ports import About, Execution, FromElsewhere, KernelPlace, Queued
 
 TICK_SECONDS, GRACE_SECONDS = 0.001, 0.5
 EXIT = "ended by exit() or quit()"
@@ -107,6 +107,17 @@ class Coming:
         return "".join(output["text"] for output in self.outputs() if output.get("name") == name)
 
 
+@dataclass
+class FakeOthers:
+    """What other clients have it do: what a test says."""
+
+    since: float = 0.0
+    ended: Callable[[FromElsewhere], None] = lambda done: None
+
+    def forget(self, before: float) -> None:
+        self.since = 0.0
+
+
 class FakeKernel:
     """A kernel of this process: it keeps the contract of `ports.Kernel`, which says what each of these is."""
 
@@ -116,6 +127,7 @@ class FakeKernel:
         self.busy = False
         self.interrupted = self.away = ""
         self.hears: Callable[[dict[str, Any], bool], bool] = lambda message, late: False
+        self.others = FakeOthers()
         self.ended: Death | None = None
         self.count, self.runs = 0, dict[str, Running]()
         self.now = Running("", 0)  # the cell that runs, or ran last
@@ -158,6 +170,9 @@ class FakeKernel:
 
     def about(self) -> About:
         return About(self.place.python)
+
+    def connection_file(self) -> str:
+        return ""
 
     def memory(self) -> int:
         return 0

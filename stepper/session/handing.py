@@ -36,7 +36,7 @@ def goes_on(session: Session, call: Call) -> Report:
     """Return what is read at once of a call that was handed on."""
     limits = session.outputs.limits()
     if queued := session.keeper.queued:
-        return handed.queued(session.name, queued.text, limits.queue)
+        return handed.queued(session.name, queued.text, queued.until, limits.queue)
     running, state, kernel = session.state.running, session.state, session.keeper.kernel
     now_runs = standing.running(session)
     if running is None or now_runs is None or running.tool_use_id != call.id:
@@ -55,7 +55,7 @@ def goes_on(session: Session, call: Call) -> Report:
 def still(session: Session, owner: str) -> str:
     """Return what a session of the client reads at its start of what was handed on and runs, '' where nothing does."""
     if (queued := session.keeper.queued) and session.goes_on:
-        return handed.still_queued(session.name, queued.text, _wakes(session, owner))
+        return handed.still_queued(session.name, queued.text, queued.until, _wakes(session, owner))
     now_runs = standing.running(session)
     if now_runs is None or not session.goes_on:
         return ""

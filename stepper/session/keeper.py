@@ -13,9 +13,11 @@ from stepper.policy.events import Event, KernelChanged
 from stepper.policy.model import Death, Limits, Moment
 from stepper.policy.state import State
 from stepper.session.answers import KernelStatus
-from stepper.session.ports import Kernel, KernelPlace, KernelProvider, Queued
+from stepper.session.ports import FromElsewhere, Kernel, KernelPlace, KernelProvider, Queued
 
 LOOK_SECONDS = 0.2  # how often it is looked whether a kernel that waits in a queue is still wanted
+FREE_SECONDS = 0.05  # … whether another client's execution is over
+BUSY = "the kernel is busy with an execution from elsewhere"
 AWAY_SECONDS = 10.0  # for a line that is down to come back before a cell is given up
 
 
@@ -34,8 +36,10 @@ class Keeper:
         state: State,
         log: Callable[[Event], None],
         hears: Callable[[dict[str, Any], bool], bool],
+        from_elsewhere: Callable[[FromElsewhere], None],
     ) -> None:
         self.hears = hears  # what comes for cells beside the one that runs
+        self.from_elsewhere = from_elsewhere  # what other clients had it run
         self.provider, self.place, self.state, self.log = provider, place, state, log
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
@@ -43,10 +47,12 @@ class Keeper:
         self.found_dead: Death | None = None  # how that kernel ended, until somebody has seen to it
         self.looking = asyncio.Lock()  # `status` may ask while a cell is about to run
         self.starting = False
-        self.unwanted = False  # the kernel that waits in a queue
+        self.unwanted = False  # the cell for which a kernel starts, or waits in a queue
+        self.waits: Queued | None = None  # for what another client has the kernel run
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
+        self.elsewhere = False  # the last kernel is, or was: what its machine has for files and clock is not known here
         self.lives_in = ""  # the name of the place where the last one was started; a former daemon knew it of its own
 
     async def find(self) -> Kernel | None:
@@ -58,7 +64,9 @@ class Keeper:
                 if isinstance(found, Death):
                     self.found_dead = found
                 elif found is not None:
-                    self.kernel, self.foreign, found.hears = found, True, self.hears
+                    self.kernel, self.foreign = found, True
+                    found.hears, found.others.ended = self.hears, self.from_elsewhere
+                    self.elsewhere = bool(found.about().where)
         return self.kernel
 
     async def adopt(self) -> None:
@@ -74,7 +82,7 @@ class Keeper:
     @property
     def queued(self) -> Queued | None:
         """What the kernel waits for in a queue; None where it does not."""
-        return self.provider.queued if self.starting else None
+        return self.provider.queued if self.starting else self.waits
 
     async def get(self, environ: Mapping[str, str], left: asyncio.Event | None = None) -> Kernel:
         """Return the live kernel, started where there is none; raise KernelError.
@@ -85,6 +93,9 @@ class Keeper:
             death = await self.kernel.death()
             if death is None:
                 await self._reached(self.kernel)
+                if self.kernel.others.since:
+                    await self._free(self.kernel, left)
+                    return await self.get(environ, left)
                 return self.kernel
             await self.end(f"the kernel died ({death.how})")
         self.starting, self.unwanted = True, False
@@ -92,12 +103,13 @@ class Keeper:
             place = self.place(environ, self.state.plan.kernel)
             self.lives_in = place.at.name if place.at else Limits.kernel
             self.kernel = kernel = await self._started(place, left)
-            kernel.hears = self.hears
+            kernel.hears, kernel.others.ended = self.hears, self.from_elsewhere
         finally:
             self.starting = False
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
         about = kernel.about()
+        self.elsewhere = bool(about.where)
         if about.lacks and not self.lacked:
             self.lacked = True
             said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"
@@ -106,6 +118,8 @@ class Keeper:
             self.told.add(about.without)
             self.news = ". ".join(filter(None, (self.news, about.without)))
         self.log(KernelChanged(what="started", kernel=kernel.id, pid=about.pid, at=now()))
+        if self.unwanted:
+            raise StepperError("interrupted while its kernel started: nothing ran")
         return kernel
 
     async def _reached(self, kernel: Kernel) -> None:
@@ -123,6 +137,18 @@ class Keeper:
             kernel.listen()
             await asyncio.sleep(0.1)
             await kernel.death()  # which looks for it
+
+    async def _free(self, kernel: Kernel, left: asyncio.Event | None) -> None:
+        """Wait until nothing of another client's runs in it: that is not ours to interrupt. Raise StepperError."""
+        self.waits, self.unwanted = Queued(BUSY, time.monotonic(), None, "that has ended"), False
+        try:
+            while kernel.others.since and await kernel.death() is None:
+                if self.unwanted or (left is not None and left.is_set()):
+                    raise StepperError(f"interrupted while {BUSY}: nothing ran, and that goes on")
+                await asyncio.sleep(FREE_SECONDS)
+                kernel.listen()
+        finally:
+            self.waits = None
 
     async def _started(self, place: KernelPlace, left: asyncio.Event | None) -> Kernel:
         start = asyncio.ensure_future(self.provider.start(place))
@@ -146,9 +172,9 @@ class Keeper:
 
     async def interrupt(self, reason: str) -> bool:
         """Interrupt the cell that runs, or that waits for its kernel; return whether one did."""
-        if self.starting:
+        if self.starting or self.waits:
             self.unwanted = True  # also where it is about to queue
-            return bool(self.queued)
+            return True
         busy = self.kernel is not None and self.kernel.busy
         if self.kernel is not None and (busy or self.state.running):
             await self.kernel.interrupt(reason)
@@ -184,10 +210,12 @@ class Keeper:
             if queued is not None:
                 return KernelStatus(state="queued", where=queued.text)
             return KernelStatus(state="starting" if self.starting else "none")
-        busy = kernel.busy or self.state.running is not None
+        others = kernel.others.since
+        busy = kernel.busy or self.state.running is not None or others > 0
         state = "dead" if await kernel.death() is not None else "busy" if busy else "idle"
         about = kernel.about()
-        trouble = "; ".join(filter(None, [about.trouble, self._left_over() if about.where else ""]))
+        beside = f"{BUSY}, for {time.monotonic() - others:.0f} s" if others else ""
+        trouble = "; ".join(filter(None, [about.trouble, beside, self._left_over() if about.where else ""]))
         return KernelStatus(about.pid, state, kernel.memory(), about.python, about.where, about.left, trouble)
 
     def _left_over(self) -> str:

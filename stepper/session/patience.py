@@ -22,6 +22,7 @@ from stepper.session.cellanswers import CellRan
 from stepper.session.keeper import now
 from stepper.session.session import Session
 from stepper.words import cells as words
+from stepper.words.handed import in_queue
 from stepper.words.quotes import outputs_text
 from stepper.words.report import Report, bounded
 
@@ -107,7 +108,7 @@ def goes_on(session: Session, call: Call) -> CellRan:
     begun = session.state.running
     if running is None or begun is None or begun.tool_use_id != call.id:
         queued = session.keeper.queued
-        found = words.waits(running.name if running else "", queued.text if queued else "")
+        found = words.waits(running.name if running else "", in_queue(queued.text, queued.until) if queued else "")
         return CellRan(session.name, "", "running", found.text, found.line, call=call.id)
     outputs = kernel.coming.outputs() if kernel and kernel.coming else []
     printed = outputs_text(outputs, words.LINES, "Last lines") or ["It has printed nothing yet."]

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
-from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan, Run
+from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan
 from stepper.policy.namespace import UNKNOWN, Namespace
-from stepper.policy.state import State
 
 if TYPE_CHECKING:
     from stepper.policy.kernels import Place
@@ -94,15 +93,17 @@ class About:
     """What a kernel is: its interpreter, and its process where it has one on this machine.
 
     `lacks` is the command that adds ipykernel to the interpreter, where the kernel runs on stepper's own copy;
-    `without` is what its place can't do, as a sentence. One that is `kept` is not stepper's: it is left, not ended.
-    Of a kernel elsewhere `where` tells in a few words where that is (job 12 on n1), `left` how many seconds of its
-    walltime are left as it was last told, `trouble` what stands between (the link is down; its state is not known).
+    `url` is the Jupyter server's whose it is, `without` what its place can't do, as a sentence. One that is `kept` is
+    not stepper's: it is left, not ended. Of a kernel elsewhere `where` tells in a few words where that is (job 12 on
+    n1), `left` how many seconds of its walltime are left as it was last told, `trouble` what stands between (the link
+    is down; its state is not known).
     """
 
     python: str
     pid: int | None = None
     lacks: str = ""
     without: str = ""
+    url: str = ""
     kept: bool = False
     where: str = ""
     left: float | None = None
@@ -119,6 +120,19 @@ class Queued:
     text: str
     since: float
     seconds: float | None
+    until: str = "the job starts"  # when what waits runs
+
+
+@dataclass
+class FromElsewhere:
+    """An execution that another client asked for, a console or JupyterLab. `unkept`: it is in no history."""
+
+    at: str
+    code: str
+    seconds: float = 0.0
+    error: str = ""  # in one line
+    unkept: bool = False
+    namespace: Namespace = UNKNOWN  # after it; not known of other languages
 
 
 class Coming(Protocol):
@@ -140,6 +154,19 @@ class Coming(Protocol):
         """Return the last lines of what it printed, from the top down."""
 
 
+class Others(Protocol):
+    """What other clients have a kernel do."""
+
+    ended: Callable[[FromElsewhere], None]  # called with each execution that is over
+
+    @property
+    def since(self) -> float:
+        """Since when one of theirs runs, by the monotonic clock; 0 where none does."""
+
+    def forget(self, before: float) -> None:
+        """What began before that moment is over: the kernel serves what was asked later."""
+
+
 class Kernel(Protocol):
     """A live kernel of one notebook."""
 
@@ -151,6 +178,10 @@ class Kernel(Protocol):
     hears: Callable[[dict[str, Any], bool], bool]
 
     @property
+    def others(self) -> Others:
+        """What other clients have it do."""
+
+    @property
     def coming(self) -> Coming | None:
         """What the cell that runs has shown so far; None where none runs, or nobody listens to it."""
 
@@ -160,6 +191,9 @@ class Kernel(Protocol):
     @property
     def away(self) -> str:
         """Why nothing reaches it now, which is no death; '' where it can be reached."""
+
+    def connection_file(self) -> str:
+        """Return the file, the user's alone, by which other clients reach it; '' where none can by one."""
 
     def memory(self) -> int:
         """Return its resident memory, its children's with it, in bytes."""
@@ -327,64 +361,3 @@ class Journal(Protocol):
 
         Raise OSError where it can't be written: with `keep` it waits then, to be written before the next one.
         """
-
-
-class Diagnosis(Protocol):
-    """What a report adds to a run's end; by itself it adds nothing, which is all that the main path needs."""
-
-    def of(self, language: str) -> Diagnosis:
-        """Return the diagnosis of cells that are in a language."""
-        return self
-
-    def python(self, cell: str) -> str:
-        """Return a cell's source as Python, by IPython's reading of it."""
-        return cell
-
-    def before(self, cell: Cell, namespace: Namespace) -> Fault | None:
-        """Return the fault that a cell would end with for certain, None where it may run."""
-        return None
-
-    def suggested(
-        self,
-        fault: Fault,
-        told: Mapping[str, Any],
-        cell: Cell,
-        cells: Sequence[Cell],
-        state: State,
-        namespace: Namespace,
-        python: str,
-    ) -> Fault:
-        """Return the fault with its suggestion."""
-        return fault
-
-    def kept(self, told: Mapping[str, Any], since_ns: int, how: str = "failing") -> list[str]:
-        """Return what a failed cell had bound and written before it failed, in lines."""
-        return []
-
-    def changed_since(self, run: Run, namespace: Namespace) -> bool:
-        """Whether something changed after a run ended, so that it may end otherwise now; True in doubt."""
-        return True
-
-    def checked(self, told: Mapping[str, Any]) -> Checked | None:
-        """Return whether the criterion that was asked for holds, None where that could not be told."""
-        return None
-
-    def doubtful(self, execution: Execution) -> list[str]:
-        """Return the doubts on a run that ended well."""
-        return []
-
-    def seen(self, execution: Execution, run: int) -> list[str]:
-        """Save what there is to see of a run; return the lines on it."""
-        return []
-
-    def facts(self, execution: Execution) -> dict[str, str]:
-        """Return what is known of the figures that a run showed: by the key of the picture, in a few words."""
-        return {}
-
-    def saved(self, run: int) -> list[str]:
-        """Return the paths of the pictures that were saved of a run, in order."""
-        return []
-
-
-class Without(Diagnosis):
-    """No diagnosis: a report holds what Python says."""

@@ -1,4 +1,7 @@
-"""One notebook's session: its state, kernel and file, and the order in which requests get at them."""
+"""One notebook's session: its state, kernel and file, and the order in which requests get at them.
+
+(Over 300 lines: what all requests share, each part a few lines.)
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.names import Flow
 from stepper.policy.namespace import UNKNOWN, Namespace
+from stepper.session.advice import Diagnosis
 from stepper.session.callers import Call, Caller
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
     Coming,
-    Diagnosis,
     Execution,
+    FromElsewhere,
     Journal,
     Kernel,
     KernelPlace,
@@ -76,7 +80,7 @@ class Session:
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = dataflow.History(self.flow)
-        self.stale_told: set[tuple[str, str, str, int]] = set()  # what no longer follows, and was told
+        self.stale_told: set[tuple[object, ...]] = set()  # what no longer follows, and was told
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
         self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run
@@ -85,7 +89,7 @@ class Session:
         if self.state.unread:
             self.trouble(f"{self.state.unread} line(s) of the journal say nothing that stepper understands")
         self.outputs = Outputs(file, late, self.state, limits, self.log, self.trouble)
-        self.keeper = Keeper(kernels, place, self.state, self.log, self.outputs.heard)
+        self.keeper = Keeper(kernels, place, self.state, self.log, self.outputs.heard, self.elsewhere)
 
     # --- whose turn it is -------------------------------------------------------------------------------------
 
@@ -256,6 +260,17 @@ class Session:
         kernel = self.keeper.kernel
         python = kernel.about().python if kernel else ""
         return await asyncio.to_thread(self.adviser.suggested, fault, told, cell, cells, self.state, known, python)
+
+    def elsewhere(self, done: FromElsewhere) -> None:
+        """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
+        self.namespace = done.namespace or self.namespace
+        bound = dataflow.told(Flow(), done.namespace)
+        if self.keeper.kernel is None or (done.unkept and not bound):
+            return
+        running, after = self.state.running, self.state.next_run - 1
+        self.log(events.Elsewhere(at=done.at, after=running.run - 1 if running else after, kernel=self.keeper.kernel.id,
+                                  code=done.code, duration_s=round(done.seconds, 4), error=done.error, bound=bound),
+                 sync=False)  # fmt: skip
 
     def ended(self, execution: Execution, where: str) -> None:
         """Take note of a kernel that died."""

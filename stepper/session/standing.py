@@ -101,7 +101,7 @@ def shown(session: Session) -> str:
     """Return the line on what runs, for those who look on; '' where nothing has for long."""
     now, plan = running(session), session.state.plan
     if queued := session.keeper.queued:
-        return in_queue(queued.text)
+        return in_queue(queued.text, queued.until)
     if now is None or now.seconds < SHOWN_SECONDS:
         return ""
     step = plan.step(now.step)
@@ -189,13 +189,20 @@ def planned(session: Session) -> answers.Planned:
 
 
 def history(session: Session) -> list[answers.PastRun]:
-    """Return every run, oldest first."""
-    return [
-        answers.PastRun(
-            session.name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value, run.by
-        )
+    """Return every run, and what other clients had the kernel run, oldest first."""
+    name = session.name
+    runs = [
+        (run.run, answers.PastRun(
+            name, run.run, run.cell_id, run.step, run.started_at, run.duration_s, run.outcome.value, run.by))
         for run in session.state.runs
-    ]
+    ]  # fmt: skip
+    others = [
+        (each.after, answers.PastRun(
+            name, 0, "", None, each.at, each.duration_s, "error" if each.error else "ok", "elsewhere", each.code,
+            [*each.bound]))
+        for each in session.state.elsewhere
+    ]  # fmt: skip
+    return [row for _, row in sorted([*runs, *others], key=lambda each: each[0])]
 
 
 def report(session: Session, number: int | None) -> answers.Report:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from stepper.ground.text import clean, counted, one_line
 from stepper.policy.model import Cell
-from stepper.words.handed import in_queue
 from stepper.words.quotes import span, words
 from stepper.words.report import Report, bounded, capital, seconds
 
@@ -44,11 +43,11 @@ def refused(why: str) -> Report:
     return Report(text, f"✗ refused: {one_line(why, 160)}", ok=False)
 
 
-def written(cells: Sequence[Cell]) -> Report:
-    """Return the report on cells of which nothing was to run."""
+def written(cells: Sequence[Cell], follows: str = "") -> Report:
+    """Return the report on cells of which nothing was to run; `follows` are lines on what no longer does."""
     names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (len(cells) > 20)
     text = f"stepper: {counted(len(cells), 'cell')} written, nothing to run: {names}."
-    return Report(text, f"✓ {counted(len(cells), 'cell')} written")
+    return Report("\n".join(filter(None, [text, follows])), f"✓ {counted(len(cells), 'cell')} written")
 
 
 def goes_on(
@@ -64,7 +63,7 @@ def goes_on(
 def waits(behind: str, queued: str = "") -> Report:
     """Return what is read of cells that have not begun to run: another one runs, or their kernel starts or queues."""
     if queued:
-        return Report(f"stepper: {in_queue(queued)}. {capital(ENDS)}.", f"▶ {in_queue(queued)}")
+        return Report(f"stepper: {queued}. {capital(ENDS)}.", f"▶ {queued}")
     why = f"it waits in line behind {behind}" if behind else "its kernel starts"
     return Report(f"stepper: the cell has NOT run yet: {why}. {capital(ENDS)}.", f"▶ the cell has not run yet: {why}")
 

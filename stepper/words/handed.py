@@ -63,28 +63,29 @@ def waits(name: str, behind: str) -> Report:
     return Report(text, f"▶ the cell waits in line behind {behind}")
 
 
-def in_queue(text: str) -> str:
-    """Return that a cell has not run because its kernel waits in a queue; `text` is what the queue tells."""
-    return f"queued: {one_line(text, LAST * 3)}: the cell has NOT run; it runs when the job starts"
+def in_queue(text: str, until: str) -> str:
+    """Return that a cell has not run because its kernel is to be waited for, as `text` tells; `until` when it runs."""
+    return f"queued: {one_line(text, LAST * 3)}: the cell has NOT run; it runs when {until}"
 
 
 def _not(name: str, queue: bool) -> str:
     return f"Not: code cells of {one_line(name)}, which {'wait in line' if queue else 'are refused until then'}."
 
 
-def queued(name: str, text: str, queue: bool) -> Report:
-    """Return what is read at once of a cell whose kernel waits in a queue."""
+def queued(name: str, text: str, until: str, queue: bool) -> Report:
+    """Return what is read at once of a cell whose kernel waits in a queue, or is another client's for now."""
+    withdraws = "withdraws the job" if "job" in until else "has the cell not run"
     told = (
-        f"stepper: {in_queue(text)}. You are woken with its report when it has run, so this turn may end. What can be"
-        f" done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and withdraws the job: {ENDS}; Esc does"
-        " not."
+        f"stepper: {in_queue(text, until)}. You are woken with its report when it has run, so this turn may end. What"
+        f" can be done meanwhile: {MEANWHILE}. {_not(name, queue)} What ends the wait, and {withdraws}: {ENDS}; Esc"
+        " does not."
     )
-    return Report(told, f"▶ {in_queue(text)} · you may go on; `stop the cell` withdraws it")
+    return Report(told, f"▶ {in_queue(text, until)} · you may go on; `stop the cell` withdraws it")
 
 
-def still_queued(name: str, text: str, wakes: bool) -> str:
+def still_queued(name: str, text: str, until: str, wakes: bool) -> str:
     """Return what a session reads at its start of a cell whose kernel still waits in a queue."""
-    return f"stepper: a cell of {one_line(name)}: {in_queue(text)}: {WOKEN if wakes else OTHERS}."
+    return f"stepper: a cell of {one_line(name)}: {in_queue(text, until)}: {WOKEN if wakes else OTHERS}."
 
 
 def refused_for_queue(name: str, text: str, wakes: bool) -> str:
@@ -128,6 +129,8 @@ def meanwhile(name: str, text: str) -> str:
     return f"stepper: what was handed on in {one_line(name)} ended meanwhile.\n{text}"
 
 
-def interrupted(name: str) -> str:
-    """Return the answer to `stop the cell` where its report is not there yet."""
+def interrupted(name: str, waits: bool) -> str:
+    """Return the answer to `stop the cell` where its report is not there yet; one may still wait for its kernel."""
+    if waits:
+        return f"stepper: the cell of {one_line(name)} that waits for its kernel will NOT run; its report comes."
     return f"stepper: what runs in {one_line(name)} was interrupted; its report comes."

@@ -19,7 +19,8 @@ import zmq
 from stepper.kernel.inside import ahead, children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
-from stepper.kernel.inside.namespace import keep, namespace
+from stepper.kernel.inside.namespace import bound, keep, namespace
+from stepper.kernel.inside.prints import rebound
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
@@ -84,7 +85,14 @@ def after_run(result: Any) -> None:
     ended = guarded(parts["commands"].after, result.info.raw_cell, error) if "commands" in parts else []
     asked = parent()["metadata"].get("stepper_criterion") if error is None and "criterion" in parts["names"] else ""
     met = guarded(lambda: part("criterion").holds(asked)) if asked else None
-    tell(error, doubts=odd or [], figures=shown or [], commands=ended or [], **({"criterion": met} if met else {}))
+    tell(
+        error,
+        doubts=odd or [],
+        figures=shown or [],
+        commands=ended or [],
+        **({"criterion": met} if met else {}),
+        **({"scratch": True} if is_scratch() else {}),
+    )
 
 
 def tell(error: BaseException | None = None, **facts: Any) -> None:
@@ -138,6 +146,7 @@ def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     guarded(sampled, stack)
     guarded(unbounded)
     guarded(record.begin)
+    guarded(lambda: rebound(bound(), {}))  # what is there already, no cell that is to come has bound
 
 
 def end() -> None:

@@ -51,8 +51,9 @@ class JupyterProcess:
         why = f"on {name} stepper watches no memory and sees no line that runs: the server's own limits hold"
         where = f"kernel {self.id[:6]} on {name}"
         return About(
-            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away
-        )
+            f"{self.server.where.kernel} ({name})", without=why, kept=not self.is_ours, where=where, trouble=self.away,
+            url=self.server.where.url,
+        )  # fmt: skip
 
     async def interrupt(self) -> None:
         """Interrupt it: the server knows how."""
@@ -85,11 +86,11 @@ class JupyterProcess:
             self.looked_at = now
             try:
                 if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
-                    channels.lost = channels.lost or f"{self.server.name} has it no more"
+                    channels.gone()
             except KernelError as error:
                 channels.away = "" if channels.line else error.message
         if self.ended is None and channels.lost:
-            self.ended = Death(channels.lost)
+            self.ended = Death(channels.lost, cause=channels.cause)
         return self.ended
 
     async def sample(self) -> str:

@@ -104,7 +104,7 @@ class LocalKernels:
         from stepper.kernel.live import LiveKernel
         from stepper.kernel.local.kernel import LocalProcess
 
-        return LiveKernel(LocalProcess(told, identity, child, self.files, self.runtime), self.parts)
+        return LiveKernel(LocalProcess(told, identity, child, self.files, self.runtime), self.parts, self.runtime)
 
     async def _clear(self, kernel: str) -> None:
         """End what there is of a kernel that never came to be, and forget it."""

@@ -82,7 +82,11 @@ def launch(
         connection = specs.loopback(CHANNELS)
         command, environ = spec.command(file, place.python), spec.environ(environ)
     connection |= {"key": secrets.token_hex(32), "signature_scheme": "hmac-sha256"}
-    private.replace(file, json.dumps(connection).encode())
+    told = {
+        **connection,
+        "kernel_name": spec.name if spec else "python3",
+    }  # JupyterLab wants it
+    private.replace(file, json.dumps(told).encode())
     child = Popen(
         command,
         stdin=DEVNULL,

@@ -85,9 +85,10 @@ class SlurmKernels:
         if told:
             name, step = told["job_name"], told["step"]
             if not await self.queue.cancel(name, step):
+                self.queue.cancel_later(name, step)
+                what = f"the step {name} of job {step}" if step else f"the job {name}"
                 raise KernelError(
-                    f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
-                    f"scancel {step}" if step else f"scancel --me --name={name}",
+                    f"{queue.SILENT}: {what} may go on until it does", f"scancel {step or f'--me --name={name}'}"
                 )
             self._forget(told)
 
@@ -172,7 +173,7 @@ class SlurmKernels:
             told["ports"] = [connection[f"{channel}_port"] for channel in CHANNELS]
         records.write(self.record, told)
         process = self._process(told, where, seen if seen and seen.lives else None)
-        kernel = LiveKernel(process, self.parts)
+        kernel = LiveKernel(process, self.parts, self.runtime)
         try:
             if process.link is not None:
                 await process.link.open(told["ports"])
@@ -247,7 +248,7 @@ class SlurmKernels:
                 await process.link.resume([int(port) for port in told["ports"]])
         except (ValueError, KeyError, TypeError) as error:
             return Death(f"the record {self.record} can't be read: {error}")
-        kernel = LiveKernel(process, self.parts)
+        kernel = LiveKernel(process, self.parts, self.runtime)
         death = await process.death(SLOW_SECONDS)
         if death is not None:
             await kernel.shutdown()

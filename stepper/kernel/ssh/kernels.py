@@ -63,10 +63,11 @@ class SshKernels:
         told = {
             "kind": "ssh", "name": place.at.name, "definition": dict(place.at.definition), "kernel": name,
             "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
+            "boot": said["boot"],
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
         }  # fmt: skip
         records.write(self.record, told)  # before anybody waits for it
-        kernel = LiveKernel(SshProcess(told, link, self.record), self.parts)
+        kernel = LiveKernel(SshProcess(told, link, self.record), self.parts, self.runtime)
         try:
             await link.open(told["ports"])
             await kernel.connect(START_SECONDS)
@@ -111,7 +112,7 @@ class SshKernels:
         process.looked_at = 0.0
         await link.resume(ports)
         process.sign_at = time.monotonic()
-        return LiveKernel(process, self.parts)
+        return LiveKernel(process, self.parts, self.runtime)
 
 
 async def look(place: Place) -> list[str]:
