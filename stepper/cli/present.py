@@ -300,6 +300,7 @@ PRESENT = {
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    "statusline": Rendering(has_json=False),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 

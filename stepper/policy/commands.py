@@ -261,6 +261,13 @@ class Mcp(
     install: bool = option("With --config: put them there; all else there is kept.", default=False)
 
 
+class Statusline(Arguments, name="statusline", daemon=False, group=SETUP):
+    """Print the line for Claude Code's status line: how far the notebook is, what runs, what the kernel holds.
+
+    `install.sh --statusline` has Claude Code show it, below your own.
+    """
+
+
 class Completion(
     Arguments, name="completion", daemon=False, group=SETUP,
     examples=('completion zsh > "${fpath[1]}/_stepper"', "completion fish > ~/.config/fish/completions/stepper.fish"),

@@ -22,7 +22,7 @@ from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, trust
+from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, statusline, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -54,7 +54,11 @@ def apply(options: argparse.Namespace) -> None:
     wanted = settings.rules(limits.patterns) if options.allow else []
     merged, new_rules = settings.add_rules(settings.add_hooks(data), wanted)
     known = recorded(paths.project).get("script")
+    wants_line = options.statusline or statusline.is_ours(data.get(statusline.KEY))
     _write_record(paths, options, choice, new_rules, config)
+    if wants_line:
+        merged, noted = statusline.put(paths, merged, recorded(paths.project))
+        trust.remember(paths, noted)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
@@ -64,6 +68,8 @@ def apply(options: argparse.Namespace) -> None:
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
     say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if wants_line:
+        say("status line", statusline.said(paths))
     if options.allow:
         say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
     _install_skills(project)
@@ -109,8 +115,11 @@ def _finish_env(paths: Paths) -> None:
     write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    statusline.script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-    script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    at = f"at={shlex.quote(str(env))}"
+    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'  # no Python is started for it
+    script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
 
@@ -211,7 +220,7 @@ def _write_record(
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
         before["found"] = [*before["found"], notebooks]
     note = {
-        **{name: value for name, value in old.items() if name in ("accepted", "clients")},
+        **{name: value for name, value in old.items() if name in ("accepted", "clients", "statusline")},
         "version": 1,
         "python": choice.python,
         "given": choice.given,
