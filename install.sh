@@ -28,6 +28,10 @@ set -eu
 # Python does the work (stepper/setup/install.py). This script finds one, and makes the environment in between:
 # `plan` refuses what must be refused, before anything has changed, and says what is to be made.
 
+# From a wheel (stepper/setup/packaged.py): the command that does this again, and a Python if the PATH has none
+way=${STEPPER_WAY:-} python=${STEPPER_PYTHON:-}
+unset STEPPER_WAY STEPPER_PYTHON
+
 fail() {
   printf 'install.sh: %s\n' "$1" >&2
   [ $# -lt 2 ] || printf '%s\n' "$2" >&2
@@ -37,7 +41,12 @@ fail() {
 for word; do
   case $word in
     -h | --help)
-      sed -n '/^#   /p' "$0" | sed 's/^#   //'
+      sed -n 's/^#   //p' "$0" | while IFS= read -r line; do
+        case $line in
+          './install.sh'*) printf '%s\n' "${way:-./install.sh}${line#./install.sh}" ;;
+          *) printf '%s\n' "$line" ;;
+        esac
+      done
       exit 0
       ;;
   esac
@@ -68,7 +77,7 @@ if uv --version >/dev/null 2>&1; then uv=yes; fi
 
 # A name on the PATH may be a shim of nothing: each one is asked itself.
 base='' bare='' bare_path='' old=''
-for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10 ${python:+"$python"}; do
   version=$("$name" -I -B -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
   case $version in
     3.[1-9][0-9]) ;;
@@ -99,11 +108,14 @@ from_checkout() {
     'import sys; sys.path.insert(0, sys.argv.pop(1)); from stepper.setup.install import main; sys.exit(main())' \
     "$here" "$@"
 }
+# What is installed is the wheel, if there is one, else the checkout; the record says where that came from.
+what=. source=${way:-$here}
+for wheel in "$here"/.wheel/*.whl; do [ ! -f "$wheel" ] || what=./.wheel/${wheel##*/}; done
 
 # The plan is lines, name=value, and data alone: nothing that Python printed is evaluated. An empty stamp: the environment
 # is as it should be.
 target='' env='' state='' stamp='' editable='' demo='' scratch='' uninstall='' mcp=''
-plan=$(from_checkout plan "$@") || exit $?
+plan=$(from_checkout plan --source "$source" "$@") || exit $?
 while IFS= read -r line; do
   value=${line#*=}
   case $line in
@@ -122,7 +134,7 @@ $plan
 END
 # A scratch folder gets an environment of its own: the demo installs pandas there
 [ -z "$scratch" ] || unset VIRTUAL_ENV CONDA_PREFIX
-set -- --source "$here" --planned "$target" "$@"
+set -- --source "$source" --planned "$target" "$@"
 
 if [ -n "$uninstall" ]; then
   from_checkout uninstall "$@"
@@ -140,10 +152,10 @@ make_env() {
     # uv keeps wheels of folders by the time of pyproject.toml alone: without --refresh-package it takes an old one
     uv venv --quiet --no-project --python "$base" "$env" && cd "$here" &&
       uv pip install --quiet --compile-bytecode --refresh-package notebook-stepper \
-        --python "$env/bin/python" ${editable:+-e} ".${mcp:+[mcp]}"
+        --python "$env/bin/python" ${editable:+-e} "$what${mcp:+[mcp]}"
   else
     ("$base" -m venv "$env" || no_venv "$version") && cd "$here" &&
-      "$env/bin/python" -I -m pip install --quiet ${editable:+-e} ".${mcp:+[mcp]}"
+      "$env/bin/python" -I -m pip install --quiet ${editable:+-e} "$what${mcp:+[mcp]}"
   fi
 }
 

@@ -23,9 +23,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tornado.websocket import websocket_connect
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from stepper.kernel.jupyter.channels import PROTOCOL, framed, of_frames
 from stepper.setup import trust
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
@@ -152,53 +154,57 @@ def jupyter() -> Iterator[Place]:
 
 
 class Websocket:
-    """A kernel of a Jupyter server, asked over a websocket with nothing else in between."""
+    """A kernel of a Jupyter server, asked over one websocket with nothing else in between.
+
+    A thread serves the line, so that the server's pings are answered between two round trips, too.
+    """
 
     def __init__(self, served: Served) -> None:
         self.served, self.loop, self.session = served, asyncio.new_event_loop(), uuid.uuid4().hex
         self.kernel = served.ask("kernels", "POST", {"name": "python3"})["id"]
         url = f"{served.url.replace('http', 'ws', 1)}api/kernels/{self.kernel}/channels?session_id={self.session}"
-        asked = HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"})
-        self.asked, self.line = asked, None
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.line = self._done(self._open(HTTPRequest(url, headers={"Authorization": f"token {TOKEN}"})))
         self.round_trip()
 
+    def _done(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
     async def _open(self, asked: HTTPRequest) -> Any:
-        return await websocket_connect(asked)
+        return await websocket_connect(asked, subprotocols=[PROTOCOL])  # the quicker one: bytes, as stepper has it
 
     def round_trip(self) -> float:
         """Return the milliseconds of printing a word, from the request to its reply and its `idle`."""
-        if self.line is not None:  # between two round trips nobody answers the server's pings
-            self.line.close()
-        self.line = self.loop.run_until_complete(self._open(self.asked))
-        began = time.perf_counter()
-        self.loop.run_until_complete(self._run(secrets.token_hex(8)))
-        return since(began)
+        return float(self._done(self._run(secrets.token_hex(8))))
 
-    async def _run(self, word: str) -> None:
+    async def _run(self, word: str) -> float:
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": self.session, "username": "",
                   "version": "5.3", "date": "2026-01-01T00:00:00Z"}  # fmt: skip
         content = {"code": f"print('{word}')", "silent": False, "store_history": True, "user_expressions": {},
                    "allow_stdin": False, "stop_on_error": False}  # fmt: skip
-        message = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content}
-        await self.line.write_message(json.dumps({**message, "buffers": []}))
+        began = time.perf_counter()
+        parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
+        await self.line.write_message(framed("shell", parts), binary=True)
         awaited, printed = {"execute_reply", "idle"}, ""
         while awaited:
-            read = await self.line.read_message()
+            _, (told,) = of_frames(await self.line.read_message())
             with contextlib.suppress(OSError):
                 stream = self.line.protocol.stream.socket
                 stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1)
-            told = json.loads(read)
             if told["parent_header"].get("msg_id") == header["msg_id"]:
                 awaited -= {told["msg_type"], told["content"].get("execution_state")}
                 printed += told["content"].get("text", "")
         if word not in printed:
             raise BrokenStepError(f"a kernel of the server's printed {printed!r}")
+        return since(began)
 
     def end(self) -> None:
         """End the kernel."""
-        self.line.close()
+        self.loop.call_soon_threadsafe(self.line.close)
         self.served.ask(f"kernels/{self.kernel}", "DELETE")
-        self.loop.close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
 
 
 PLACES = {"ssh": ssh, "slurm": slurm, "jupyter": jupyter}

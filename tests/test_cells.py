@@ -175,7 +175,8 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
     assert all("id" not in cell for cell in notebook.raw["cells"]) and text_of(notebook.raw["cells"][1]) == "1\n"
     nbformat.validate(nbformat.read(notebook.path, 4))
     assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
-        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1
+        "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1,
+        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.",
     }  # fmt: skip
 
 
@@ -544,7 +545,8 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     a, b, c = agent.add("print('a')", "print('b')", "print('c')")["cells"]
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
-        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2
+        "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2,
+        "follows": ""
     }  # fmt: skip
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
     assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""

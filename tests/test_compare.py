@@ -49,6 +49,8 @@ def test_lines_are_counted_and_shown() -> None:
         ("1.00001", "1.0", False),
         ("1e-300", "2e-300", False),
         ("1000000", "1000001", False),
+        ("1000000.0", "1000001.0", True),
+        ("1e6", "1.000001e6", True),
         ("1,000,000.25", "1,000,000.26", True),
         ("v1.26.4", "v1.26.5", False),
         ("1.26.4", "1.26.5", False),
@@ -88,10 +90,22 @@ def test_two_fresh_runs_settle_what_is_unstable() -> None:
         ("a\nb\n", "a\n", "a\nb\nb\n"),
         ("x\n" * 3, "x\n" * 5, "x\n" * 7),
         ("{'a', 'b'}\n", "{'b', 'a'}\n", "{'a', 'b'}\n"),
+        ("z\nx\nq\ny\nr\n", "y\nx\nz\nq\nr\n", "y\nq\nz\nx\nr\n"),  # of a set, a line each: some agree by chance
     ],
 )
 def test_what_comes_and_goes_is_unstable(then: str, now: str, again: str) -> None:
     assert compared(out(then), out(now), out(again)).verdict is Sameness.UNSTABLE
+
+
+def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
+    found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
+    assert (found.verdict, found.lines) == (Sameness.CHANGED, ("- top 1", "+ top 2"))
+    assert compared(out("x\ny\n"), out("y\nx\n"), out("y\nx\n")).verdict is Sameness.CHANGED
+
+
+def test_stderr_is_told() -> None:
+    found = compared(out("1\n", "stderr"), out("1\n2\n", "stderr"))
+    assert (found.verdict, found.text) == (Sameness.SAME, "stderr differs (1 line then, 2 now), which is not judged")
 
 
 def test_a_line_that_both_lack_is_changed() -> None:
@@ -101,7 +115,7 @@ def test_a_line_that_both_lack_is_changed() -> None:
 
 def test_pictures_bytes_then_pixels_then_facts() -> None:
     assert compared(png(level=1), png(level=9)).verdict is Sameness.SAME
-    assert compared(png(colour="#000080"), png(colour="#000081")).verdict is Sameness.SAME, "another machine's rounding"
+    assert compared(png(edge="#fefffd"), png(edge="#fffffe")).verdict is Sameness.SAME, "another machine's rounding"
     then, now = png("Rain"), png("Snow")
     assert "% of its pixels differ" in compared(then, now).text
     facts = [{compare.key("".join(each[0]["data"]["image/png"].split())): name} for each, name in

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from stepper.diagnosis import ipython
+from stepper.kernel.inside import prints
 from stepper.policy import binder, dataflow
 from stepper.policy.changes import source_hash
 from stepper.policy.dataflow import History, Order
@@ -34,11 +36,18 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("df.head()", "df", "", ""),
     ("df.head()\nx = 1", "df", "x", ""),
     ("xs.append(1)", "xs", "", "xs"),
+    ("[xs.append(y) for y in ys]", "xs ys", "", "xs"),
+    ("df = df.append(row)", "df row", "df", ""),  # who returns what it made changes nothing
+    ("df2 = df.set_index('a')", "df", "df2", ""),
+    ("df.set_index('a')", "df", "", ""),
+    ("ax.set_title('a')", "ax", "", "ax"),
+    ("ax = fig.add_subplot()", "fig", "ax", "fig"),
     ("y = xs.pop()", "xs", "y", "xs"),
     ("model.fit(X, y)", "model X y", "", "model"),
-    ("model.compile()\nx = 1", "model", "x", "model"),
+    ("df.unique()\nx = 1", "df", "x", ""),  # what a library's method does is its own
+    ("class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass\nc.f()", "c", "C", ""),
+    ("class C:\n    def f(self):\n        self.n += 1\nc = C()\nc.f()", "", "C c", "c"),
     ("random.shuffle(xs)", "random xs", "", "random xs"),
-    ("np.sum(a, out=c)", "np a c", "", "c"),
     ("a = b\na.append(1)", "b", "a", "a b"),
     ("for row in rows:\n    row.append(1)", "rows", "row", "row rows"),
     ("for i in range(3):\n    total = i\ntotal", "range", "i total", ""),
@@ -72,6 +81,8 @@ FLOWS = [  # source; what it reads, binds, changes in place
     ("x = (", "", "", ""),
     ("print(f'{x!r:>{w}}')", "print x w", "", ""),
     ("async def f():\n    return x\nawait f()", "x", "f", ""),
+    ("def f():\n    n = 1\n    def g():\n        nonlocal n\n        n = x\n    g()\nf()", "x", "f", ""),
+    ("%%bash -s $x --out made\necho $1", "x", "made", ""),
 ]
 
 
@@ -110,7 +121,17 @@ def edges(*sources: str) -> str:
         (("g = 1", "def f():\n    return g", "g = 2", "f()"), "f:2>4 g:3>4"),  # read where it is called
         (("def h():\n    return n", "def f():\n    return h()", "n = 1", "f()"), "f:2>4 h:1>4 n:3>4"),
         (("def add(xs):\n    xs.append(1)", "xs = []", "add(xs)", "xs"), "add:1>3 xs:2>3 xs:3>4"),
-        (("class A:\n    def f(self):\n        return g", "g = 1", "a = A()", "a.f()"), "A:1>3 g:2>3 a:3>4 g:2>4"),
+        (("class A:\n    def f(self):\n        return g", "g = 1", "a = A()", "a.f()"), "A:1>3 g:2>3 a:3>4"),
+        (
+            (
+                "class C:\n    def f(self):\n        self.n += 1\n    def g(self):\n        pass",
+                "c = C()",
+                "c.f()",
+                "c.g()",
+                "c",
+            ),
+            "C:1>2 c:2>3 c:3>4 c:3>5",
+        ),
         (("def f():\n    global n\n    n = 1", "f()", "n"), "f:1>2 n:2>3"),
         (("from math import *", "sin(1)", "len([])"), "sin:1>2"),
         (("x = 1", "del x", "x"), "x:1>2"),
@@ -133,12 +154,13 @@ class Played:
     def cells(self) -> list[Cell]:
         return [Cell(name, at, at + 1, "code", source) for at, (name, source) in enumerate(self.sources.items())]
 
-    def run(self, *names: str, ok: bool = True, kernel: str = "k", **bound: str) -> Played:
+    def run(self, *names: str, ok: bool = True, expected: bool = False, kernel: str = "k", **bound: str) -> Played:
         for name in names:
             cell = next(cell for cell in self.cells if cell.id == name)
             mark = source_hash(cell.source)
             self.hashes[mark] = cell.source
-            how = (Outcome.OK, Verdict.FINE) if ok else (Outcome.ERROR, Verdict.RECOVERABLE)
+            verdict = Verdict.FINE if ok or expected else Verdict.RECOVERABLE
+            how = (Outcome.OK if ok else Outcome.ERROR, verdict)
             self.runs.append(
                 Ran(run=len(self.runs) + 1, cell_id=name, number=cell.number, index=cell.index, step=None, key=name,
                     source_hash=mark, started_at="2026-01-01T00:00:00Z", duration_s=0, outcome=how[0], verdict=how[1],
@@ -185,6 +207,22 @@ def test_an_import_or_a_function_that_is_the_same_makes_nothing_stale() -> None:
     assert book.run("a").told() == "b<f<a"
 
 
+def test_what_a_class_is_made_of_is_part_of_it() -> None:
+    book = Played(a="class A:\n    n = 1", b="class B(A):\n    pass", c="B()").run("a", "b", "c", "a", "b")
+    assert book.told() == ""
+    book.sources["a"] = "class A:\n    n = 2"
+    assert book.run("a").told() == "b<A<a"
+    assert book.run("b").told() == "c<B<b"
+
+
+def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
+    some = [("a", []), ("b", [])]
+    assert prints.rebound(some, {"a": "1", "b": "1"}) == ["a", "b"]
+    assert prints.rebound(some, {"a": "1"}) == []
+    assert prints.rebound(some, {"a": "", "b": "2"}) == ["a"]  # it has grown
+    prints.held.clear()
+
+
 def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:
     book = Played(a="x = load()", b="y = x", c="x = other()").run("a", "b", "c", "b")
     assert book.told() == "b?x<c"
@@ -203,6 +241,16 @@ def test_a_provider_that_no_longer_binds_the_name() -> None:
     assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
         "unbound"
     ]
+
+
+def test_who_only_changed_what_another_had_bound_is_not_its_provider() -> None:
+    book = Played(a="xs.append(2)", b="xs.append(1)", c="xs.append(0)", d="xs = []")
+    assert book.run("d", "b", "a", "c").told() == "a?xs<b b?xs<d c?xs<d"
+    assert [each.where for marked in dataflow.look(book.cells, book.past).hidden for each in marked.because] == [
+        "below"
+    ] * 3
+    gone = Played(a="x = 1", b="del x", c="x").run("a", "c", "b")
+    assert gone.told() == ""  # the first binds it as ever
 
 
 def test_a_cell_moved_below_its_reader() -> None:
@@ -225,6 +273,39 @@ def test_a_fresh_kernel_holds_nothing_of_the_one_before() -> None:
     assert book.run("a", kernel="other").told() == "b<x<a"
 
 
+def test_a_provider_that_is_no_longer_run() -> None:
+    book = Played(a="x = load()", b="y = x").run("a", "b")
+    for changed in ({"tags": ("skip-execution",)}, {"type": "markdown", "number": 0}, {"source": " "}):
+        cells = [replace(book.cells[0], **changed), book.cells[1]]
+        book.told()
+        found = dataflow.look(cells, book.past)
+        assert words.hidden(found.hidden) == "Hidden state: cell 2 read `x` from cell 1, which is no longer run."
+        told = "cell 2 reads `x`, which cell 1, which is no longer run, had bound."
+        assert words.order(dataflow.gaps(cells, book.past), 0).endswith(told)
+
+
+def test_cells_without_an_id_are_known_by_their_source_where_that_tells_them_apart() -> None:
+    def stands(*numbers: int) -> Played:
+        sources = ["x = load()", "x.fit()", "y = x.score()", "x.fit()", "x.score()"]
+        book = Played(**{f"cell-{at}": source for at, source in enumerate(sources)})
+        return book.run(*(f"cell-{number}" for number in numbers))
+
+    assert stands(0, 1, 2, 3, 4).told() == ""
+    assert stands(0, 1, 2, 3, 4, 1).told() == ""  # the first or the second: nobody knows
+    assert stands(0, 1, 2, 3, 4, 0).told() == ""
+    book = Played(**{"cell-0": "x = load()", "cell-1": "x.score()"}).run("cell-0", "cell-1", "cell-0")
+    assert book.told() == "cell-1<x<cell-0"
+    book.sources = {"cell-0": "n = 1", "cell-1": "x = load()", "cell-2": "x.score()"}  # each stands one further down
+    assert book.told() == "cell-2<x<cell-1"
+
+
+def test_what_an_expected_failure_had_bound_counts_alone() -> None:
+    book = Played(a="x = load()\nfails()", b="x", c="x = other()").run("c", "b")
+    book.run("a", ok=False, expected=True)
+    assert book.told() == "b?x<c"
+    assert book.run("a", ok=False, expected=True, x="").told() == "b<x<a"
+
+
 def test_what_only_the_kernel_saw_is_bound() -> None:
     book = Played(a="exec(text)", b="x").run("a", x="").run("b").run("a", x="")
     book.past.catch_up(book.runs, book.hashes)
@@ -240,7 +321,7 @@ def test_whether_the_order_could_reproduce() -> None:
     )
     del book.sources["d"]
     told = words.order(dataflow.gaps(book.cells, book.past), 1)
-    assert told.endswith("cell 2 reads `y`, which cell 4 bound, which was deleted. 1 cell of it is stale:"
+    assert told.endswith("cell 2 reads `y`, which cell 4, which was deleted, had bound. 1 cell of it is stale:"
                          " `stepper run --stale`.")  # fmt: skip
     assert dataflow.had_bound("y", "b", book.cells, book.past) == "cell 4, which was deleted, had bound it"
     assert dataflow.had_bound("x", "b", book.cells, book.past) == "cell 3, below it, binds it"

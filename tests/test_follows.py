@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.conftest import code
+from tests.test_cells import Agent
 from tests.test_session import Quick, project  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -85,7 +86,7 @@ def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
     _, done = notebook.insert("print(x)")
-    assert "The order of its cells could reproduce it." in done.text
+    assert "The order of its cells could reproduce it.\n`stepper verify notebooks/" in done.text
     other = project.new("Load", "Look")
     other.insert("x = 1")
     _, done = other.insert("print(x)", after="")
@@ -103,3 +104,39 @@ def test_stale_in_a_fresh_kernel_brings_what_is_needed(project: Quick) -> None: 
     notebook.replace("a", "x = 2")
     assert [each["cell_id"] for each in project.json("status")["stale"]] == ["b"]
     assert [each["cell_id"] for each in project.json("run", "--stale")["results"]] == ["z", "b"]
+
+
+def test_a_run_out_of_order_says_what_no_longer_follows(project: Quick) -> None:  # noqa: F811
+    cells = [
+        code("x = [1]", "a"),
+        {"id": "m", "cell_type": "markdown", "source": "# Text", "metadata": {}},
+        code("y = x", "b"),
+        code("z = 1", "c"),
+    ]
+    notebook = project.notebook("book.ipynb", cells)
+    project.json("run", "book")
+    cells[0]["source"], cells[3]["source"] = ["x = [2]"], ["z = 2"]
+    notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))  # by another program
+    assert project.json("run", "--stale")["cells"] == 0
+    assert project.stepper("run", "--stale").stdout == "notebooks/book.ipynb: nothing to run; no cell is stale\n"
+    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    assert project.stepper("run").stdout.splitlines()[-2:] == ["notebooks/book.ipynb: 2 of 2 cells ran ok", line]
+    cells[0]["source"] = ["x = [3]"]
+    notebook.path.write_text(json.dumps({**notebook.raw, "cells": cells}))
+    told = project.json("run", "--stale")  # what it reads of was changed again
+    assert ([each["cell_id"] for each in told["results"]], told["which"], told["follows"]) == (["a", "b"], "stale", "")
+
+
+def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
+    project.notebook("book.ipynb", [code("x = [1]", "a"), code("y = x", "b"), code("n = 1", "c"), code("n", "d")])
+    agent = Agent(project)
+    ran = agent.ask("run", notebook="book", which="pending", wait_seconds=60)
+    assert "Stale" not in ran["text"]
+    line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
+    assert line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
+    gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
+    assert gone["follows"] == "Hidden state: cell 3 read `n` from cell 3, which was deleted."
+    text = agent.ask("cell run", notebook="book", cell_id="a", source="text", cell_type="markdown")
+    assert text["text"].endswith("\nHidden state: cell 1 read `x` from cell 1, which is no longer run.")
+    ran = agent.ask("run", notebook="book", which="stale", wait_seconds=60)
+    assert ran["state"] == "nothing to run"

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from stepper import diagnosis
+from stepper.kernel.inside import record
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Limits, Outcome
 from stepper.session.ports import Execution, KernelPlace
@@ -499,3 +500,33 @@ def test_broken_exceptions(live: Lab, body: str, message: str | None) -> None:
     if message is not None:
         assert (done.fault.ename, done.fault.evalue, done.fault.line) == ("Odd", message, 4)
     live.ok("print('the kernel lives')")
+
+
+def stream(text: str) -> bytes:
+    """A message's content as ipykernel sends it."""
+    return json.dumps({"name": "stdout", "text": text}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize(
+    "unit", ["x" * 79 + "\n", "\n", "\\", '"\\', "ä\x1b[31m", "語", "😀\t", "\x00", "a\\n", "uu\\"], ids=ascii
+)
+@pytest.mark.parametrize("room", [0, 1000, 300_001])
+def test_of_a_long_text_the_record_keeps_head_and_tail_as_they_are(unit: str, room: int) -> None:
+    text, empty = unit * (2_000_000 // len(unit.encode())), len(stream(""))
+    first, last, lost = record.ends(stream(text), room)
+    head, tail = json.loads(first)["text"] if first else "", json.loads(last)["text"]
+    assert text.startswith(head) and text.endswith(tail)
+    assert len(stream(text[len(head) : len(text) - len(tail)])) - empty == lost > 0
+    assert room - 6 < len(stream(head)) - empty <= room
+    if unit == "\\":  # of nothing but backslashes nobody knows where one begins
+        assert tail == ""
+    else:
+        assert record.TAIL - 10 < len(last) <= record.TAIL + empty
+
+
+def test_what_the_record_can_keep_it_keeps_and_of_a_picture_it_keeps_no_part() -> None:
+    text = "x" * 600_000
+    first, last, lost = record.ends(stream(text), 500_000)
+    assert lost == 0 and json.loads(first)["text"] + json.loads(last)["text"] == text
+    picture = b'{"data": {"image/png": "' + b"A" * 600_000 + b'"}}'
+    assert record.ends(picture, 1000) == (b"", b"", len(picture))

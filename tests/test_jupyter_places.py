@@ -169,6 +169,18 @@ def test_what_the_server_leaves_out_of_a_flood_is_recalled(room: Room) -> None:
     assert whole if room.served.kind == "enterprise" else "above its limits" in done.notes[0], done.notes
 
 
+def test_of_one_text_that_is_more_than_the_server_sends_head_and_tail_are_recalled(room: Room) -> None:
+    done = room.run("print('begun', 'x' * 12_000_000, 'over')")
+    assert done.outcome is Outcome.OK and done.death is None
+    shown = text(done)
+    assert shown.startswith("begun xxxx") and shown.endswith("xxxx over\n"), (len(shown), done.notes)
+    if room.served.kind != "enterprise":  # an older server knows no such limit
+        kept = shown.count("x") - shown.count("x", shown.index("…"), shown.rindex("…"))
+        missing = int(done.notes[0].partition(" ")[0].replace(",", ""))
+        assert "of its output are missing" in done.notes[0] and "above its limits" in done.notes[0], done.notes
+        assert missing + kept == 12_000_000 and kept > 900_000
+
+
 # --- the line -------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +287,7 @@ def test_a_kernel_that_the_server_restarts_is_lost(room: Room) -> None:
     before = room.kernel.id
     done = room.run("print('before', flush=True)\nimport os, time\ntime.sleep(0.3)\nos._exit(1)")
     assert done.outcome is Outcome.KERNEL_DIED and "has started another" in done.death.how and text(done) == "before\n"
+    assert done.death.cause == ""  # the cell may have done it
     assert before not in room.served.kernels() and not room.record.exists()
     room.kernel = room.begin(room.place())
 
@@ -286,7 +299,7 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
     room.served.ask(f"kernels/{before}/restart", "POST")
     done = room.run("import time\ntime.sleep(0.3)\nkept")
     assert done.outcome is Outcome.KERNEL_DIED and "has started another" in done.death.how
-    assert before not in room.served.kernels()
+    assert before not in room.served.kernels() and done.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
 
 
@@ -340,6 +353,7 @@ def test_a_kernel_that_is_deleted_there_is_lost_by_name(room: Room) -> None:
     room.kernel.process.looked_at = 0.0  # half a minute later
     done = room.run("print('x')")
     assert done.outcome is Outcome.KERNEL_DIED and f"{room.line.url} has it no more" in done.death.how
+    assert done.death.cause == "EndedOutside"
     room.kernel = room.begin(room.place())
 
 

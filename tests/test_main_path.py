@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -292,7 +293,8 @@ def test_cells_of_one_notebook_in_order_and_notebooks_in_parallel(project: Proje
         thread.join(30)
     runs = [run["cell_id"] for run in project.json("history", "notebooks/" + slow.path.name)][1:]
     assert sorted(runs) == sorted(payload["tool_response"]["cell_id"] for payload in payloads)
-    assert sorted(len(text.split("[")[-1].split(",")) for text in answers.values()) == [1, 2, 3]
+    printed = [re.findall(r"^\| \[(.*)\]$", text, re.MULTILINE) for text in answers.values()]
+    assert sorted(len(lists[0].split(",")) for lists in printed) == [1, 2, 3]
 
 
 @pytest.mark.nightly

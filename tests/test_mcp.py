@@ -98,8 +98,8 @@ async def made(client: Client, problem: str = "a problem", **more: Any) -> str:
 
 def test_tools_are_those_of_the_table_with_their_hints(lasting: Project, era: str) -> None:
     reads = {"list_notebooks", "read_notebook", "notebook_status"}
-    destroys = {*RUN, "change_cells", "kernel", "lift_stop"}
-    data = {*reads, "create_notebook", "plan"}
+    destroys = {*RUN, "verify", "change_cells", "kernel", "lift_stop"}
+    data = {*reads, "verify", "create_notebook", "plan"}
 
     async def story(client: Client) -> None:
         offered = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -265,6 +265,43 @@ def test_each_tool_does_its_work(project: Project, era: str) -> None:
         assert "is ended" in text(await client.call_tool("kernel", {"action": "shutdown"}))
         assert "there was none before" in text(await client.call_tool("kernel", {"action": "start"}))
         assert "is not stopped" in text(await client.call_tool("lift_stop", {}))
+
+    play(project, story, era)
+
+
+def test_a_replay_is_an_answer_with_its_verdicts(quick: Quick) -> None:
+    async def story(client: Client) -> None:
+        sources = ("x = 1", "print(x)", "import random\nrandom.random()")
+        name = await made(client, "replayed", cells=[{"source": source} for source in sources])
+        before = (quick.folder / name).read_bytes()
+        found = await client.call_tool("verify", {"scratch": True})
+        told = found.structured_content
+        assert not found.is_error and told["notebook"] == name and told["reproduces"] is False
+        assert [cell["verdict"] for cell in told["cells"]] == ["same", "same", "unstable"]
+        assert text(found) == told["text"] and "DOES NOT REPRODUCE · 2 of 3 cells as recorded" in text(found)
+        once = (await client.call_tool("verify", {"notebook": name, "once": True})).structured_content
+        assert (once["kernels"], once["cells"][2]["verdict"]) == (1, "changed")
+        assert (quick.folder / name).read_bytes() == before
+        assert "DOES NOT REPRODUCE (2 of 3" in text(await client.call_tool("notebook_status", {}))
+        nowhere = await client.call_tool("verify", {"place": "gpu"})
+        assert nowhere.is_error and "no kernel 'gpu'" in text(nowhere)
+
+    play(quick, story)
+
+
+def test_a_cancelled_replay_ends(project: Project, era: str) -> None:
+    async def story(client: Client) -> None:
+        slow = "import os, time\nif os.path.exists('slow'): time.sleep(25)\nprint(1)"
+        name = await made(client, "replay cancelled", cells=[{"source": slow}])
+        (project.folder / "notebooks" / "slow").touch()
+        call = asyncio.create_task(client.call_tool("verify", {}))
+        replays = Path(project.paths.verify)
+        while not [*replays.glob("*/*/kernel.json")]:
+            await asyncio.sleep(0.05)
+        call.cancel()
+        while [*replays.iterdir()]:
+            await asyncio.sleep(0.05)
+        assert (await client.call_tool("notebook_status", {"notebook": name})).structured_content["verified"] is None
 
     play(project, story, era)
 
@@ -1127,7 +1164,7 @@ def test_without_the_extra_the_command_that_adds_it_is_named(project: Project) -
         [sys.executable, "-I", "-c", code, str(ROOT), "mcp"], cwd=project.folder, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "./install.sh --mcp" in done.stderr
+    assert "install.sh" in done.stderr and " --mcp" in done.stderr
     wrong = project.stepper("mcp", "--install", check=2)
     assert "--install needs a client" in wrong.stderr
 

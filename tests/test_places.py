@@ -130,6 +130,24 @@ def test_a_daemon_killed_in_a_cell_and_the_cell_ran_once_and_shutdown_leaves_not
     assert not [*Path(project.paths.kernels).rglob("*.json")]
 
 
+@whole(by_day=("ssh",))
+def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(there: Elsewhere, cells: Cells) -> None:
+    project, notebook = there.project, there.new("Count", "Say")
+    _, answer = notebook.insert(f"{cells.marks(there.file('ran'))}{cells.process}")
+    notebook.insert(cells.say.replace("x", "1"))
+    before, living = notebook.path.read_bytes(), number(answer)
+    done = project.stepper("verify", notebook.path.stem, "--once", check=1)
+    at = there.at.at
+    assert ("the replay has a kernel of its own in there (" in done.stderr) == (at is not None and not at.is_local)
+    assert "DOES NOT REPRODUCE · 1 of 2 cells as recorded · " in done.stdout and there.times("ran") == 2
+    assert f" in 1 fresh kernel{' (in there)' * (at is not None)}; " in done.stdout
+    then, now = (int(told) for told in re.findall(r"^      \| [-+] (\d+) *$", done.stdout, re.MULTILINE))
+    assert (then, now != living, gone(living)) == (living, True, False)
+    wait_until(lambda: gone(now))
+    assert not [*Path(project.paths.verify).rglob("*.json")] and notebook.path.read_bytes() == before
+    assert number(notebook.insert(cells.process)[1]) == living
+
+
 @pytest.mark.parametrize("point", POINTS)
 @whole()
 @pytest.mark.nightly

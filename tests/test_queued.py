@@ -183,14 +183,25 @@ def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(fu
     assert WHY in edit.answer.text
     with full.lab.frozen():
         wait_until(lambda: "controller does not answer: job " in kernel(project)["where"], 40)
-        say(notebook, "stop the cell")
+        told = say(notebook, "stop the cell")
         said = edit.woken
+    assert "that waits for its kernel will NOT run; its report comes" in told and "was interrupted" not in told
     assert "NOT run: interrupted while its kernel waited in a queue" in said and "scancel --me --name=" in said
     full.ends()
-    wait_until(lambda: "RUNNING" in full.others().values())
+    wait_until(lambda: not full.others(), 90)  # the daemon ends it by itself
     assert project.json("history") == [] and kernel(project)["state"] == "none"
-    project.stepper("shutdown")
-    wait_until(lambda: not full.others())
+
+
+@pytest.mark.nightly
+def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(full: Full, project: Project) -> None:
+    full.ends()
+    notebook = project.new("Count")
+    with full.lab.frozen():
+        edit = Edit(notebook, "print(6 * 7)")
+        wait_until(lambda: kernel(project)["state"] == "starting")
+        assert "interrupted" in project.stepper("interrupt").stdout
+    assert "NOT run: interrupted while its kernel" in edit.answer.text
+    assert project.json("history") == []
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Skills: short, and every command and flag that they or the README name exists in the CLI."""
+"""Skills: short, and every command and flag that they, the README or a page of docs/ name exists in the CLI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepper.policy.commands import COMMANDS
 from tests.conftest import ROOT
 
 SKILLS = sorted((ROOT / "skills").iterdir())
-TEXTS = [*sorted((ROOT / "skills").rglob("*.md")), ROOT / "README.md"]
+TEXTS = [*sorted((ROOT / "skills").rglob("*.md")), ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LIFTING = {skill.name for skill in SKILLS if skill.name in COMMANDS and COMMANDS[skill.name].persons}
 
 

@@ -203,6 +203,7 @@ def test_the_next_daemon_finds_job_and_variables(room: Room) -> None:
 def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(queue, "LATER_SECONDS", (0.5, 0.5))
     with room.lab.frozen():
         done = room.run("import time\nfor n in range(10): time.sleep(0.1)\nprint('went on')")
         assert done.outcome is Outcome.OK and text(done) == "went on\n"
@@ -215,9 +216,11 @@ def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch:
         room.wait(room.kernel.shutdown())
         with pytest.raises(KernelError, match="SLURM's controller does not answer: nothing was submitted"):
             room.begin(place())
-        assert room.record.exists()  # what may have been submitted is found by its name
-    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+        late = json.loads(room.record.read_text())["job_name"]  # what may have been submitted is found by its name
     monkeypatch.setattr(queue, "SECONDS", 15)
+    assert room.until(lambda: job not in room.ours)  # the kernel ended by itself
+    assert room.until(lambda: f"{late} CANCELLED" in room.lab.ask("squeue", "-h", "-t", "all", "-o", "%j %T"))
+    assert room.until(lambda: not queue.LATER) and not room.ours
     room.begin(place())
     room.death(0.5)
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
@@ -638,8 +641,12 @@ def test_a_clock_that_differs(cluster: Lab, tmp_path: Path) -> None:
         running.join()
         assert "| over 3" in project.json("report")["text"]
         assert project.json("report")["outcome"] == "ok"
-        _, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
+        cell, answer = notebook.insert("# stepper: timeout=1\ntime.sleep(30)")
         assert "Timeout" in answer.text, answer.data
+        for _ in range(2):  # what its machine has for files is not known: the same cell runs again
+            answer = notebook.replace(cell, "y = 1\nopen('made.txt', 'w').write('x')\n1 / 0")
+            assert "ZeroDivisionError" in answer.text and "bound `y`" in answer.text and "made.txt (" not in answer.text
+        assert [run["outcome"] for run in project.json("history")][-2:] == ["error", "error"]
 
 
 @pytest.mark.nightly

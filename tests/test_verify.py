@@ -27,11 +27,12 @@ from stepper.daemon import verify as replays
 from stepper.daemon.written import Written
 from stepper.ground import private
 from stepper.kernel.local.process import MARKER
-from stepper.session import answers
+from stepper.session import answers, underway
 from stepper.setup import trust
 from tests.conftest import Notebook, Project, code, reused, scratch
 from tests.environments import environment
 from tests.test_main_path import wait_until
+from tests.test_recovery import small_disk as small_disk  # noqa: PLC0414  (a fixture)
 from tests.test_session import UNCLOSED, Quick
 from tests.test_session import project as project  # noqa: PLC0414  (a fixture: without processes)
 
@@ -98,6 +99,14 @@ def test_what_does_not(project: Quick) -> None:
     assert words(once) == "a:same b:changed d:changed e:failed f:not_run" and once["kernels"] == 1
 
 
+def test_a_cell_that_was_changed_had_bound_it(project: Quick) -> None:
+    notebook = ran(project, "df = 1", "pass", "print(df)")
+    change(notebook, lambda cells: cells[0].update(source="frame = 1"))
+    project.stepper("run", "a")
+    found = verified(project, check=1)["cells"][2]["difference"]
+    assert found == "NameError: name 'df' is not defined (cell 1 had bound it before it was changed)"
+
+
 def test_the_living_kernel_its_counts_and_the_current_notebook_stay(project: Quick) -> None:
     other = ran(project, "y = 1", name="other.ipynb")
     notebook = ran(project, "x = 1\nprint(x)", "x += 1")
@@ -144,6 +153,12 @@ def test_failing_cells(project: Quick) -> None:
         project.stepper("run", "a", check=None)
     change(notebook, lambda cells: cells[0]["metadata"].pop("tags"))
     assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
+    change(notebook, lambda cells: cells[1].update(source="raise ValueError(object())"))
+    project.stepper("run", "a", check=1)
+    text = "<object object at 0x7f0011223344>"  # of another process
+    change(notebook, lambda cells: cells[1]["outputs"][-1].update(evalue=text))
+    project.stepper("continue", check=None)
+    assert words(verified(project, check=0)) == "a:same b:same c:same e:same"
     change(notebook, lambda cells: cells[0]["outputs"][-1].update(evalue="another"))
     assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
 
@@ -158,7 +173,7 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
     assert words(found) == "a:same b:failed c:not_run"
-    assert found["cells"][1]["difference"].startswith("KernelDied: kernel died (SIGSEGV)")
+    assert found["cells"][1]["difference"] == "KernelDied: kernel died (SIGSEGV)", "nothing of it is there to restore"
 
 
 def test_what_comes_late_and_displays_that_others_update(project: Quick) -> None:
@@ -228,6 +243,17 @@ def test_verify_is_named_where_it_does_not_run_by_itself(project: Quick, config:
     assert "`stepper verify notebooks/" in text and "replays it in a fresh kernel" in text
     time.sleep(1.5)
     assert project.json("status")["verified"] is None
+
+
+def test_verify_auto_is_not_the_first_to_run_a_cell(project: Quick) -> None:
+    project.config("verify: auto\n")
+    notebook = project.new("One")
+    raw = notebook.raw
+    raw["cells"].insert(0, code("open('never', 'w').close()", "theirs"))
+    notebook.path.write_text(json.dumps(raw, indent=1))
+    assert "`stepper verify notebooks/" in notebook.insert("x = 1")[1].text
+    time.sleep(1)
+    assert project.json("status")["verified"] is None and not (notebook.path.parent / "never").exists()
 
 
 def test_wrong_use_is_named(project: Quick) -> None:
@@ -346,7 +372,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with RunProgress(quiet=False) as progress:
         for position, of in ((1, 3), (2, 3), (4, 6)):
-            progress(answers.to_json(answers.CellBegins(cell=position, position=position, of=of)))
+            progress(answers.to_json(underway.CellBegins(cell=position, position=position, of=of)))
             (task,) = progress.bar.tasks
             assert (task.completed, task.total, task.description) == (position - 1, of, f"cell {position}")
 
@@ -465,8 +491,89 @@ def test_cells_that_do_odd_things(real: Project) -> None:
         change(notebook, lambda cells: [cell.update(execution_count=1, outputs=[]) for cell in cells])
         found = verified(real, name="odd", check=1)
         assert words(found) == "a:failed b:not_run"
-        assert any(each in found["cells"][0]["difference"] for each in said.split("|")), found["cells"][0]
+        difference = found["cells"][0]["difference"]
+        assert any(each in difference for each in said.split("|")), found["cells"][0]
+        living = "(the living kernel may hold it: `stepper shutdown notebooks/odd.ipynb` ends that)"
+        assert difference.endswith(living) == (source is serves) and "restore" not in difference
         real.stepper("shutdown", "odd")
+
+
+@pytest.mark.nightly
+def test_a_real_disk_that_is_full(real: Project, small_disk: Path) -> None:
+    """The one on which the replay's copy lies, and what it showed."""
+    ran(real, "import os\nprint('x' * (600_000 if os.path.exists('more') else 1))", name="full.ipynb")
+    os.makedirs(real.paths.verify, 0o700, exist_ok=True)
+    small_disk.chmod(0o700)
+    subprocess.run(["mount", "--bind", str(small_disk), real.paths.verify], check=True)
+    try:
+        (small_disk / "fill").write_bytes(b"x" * 600_000)
+        assert "REPRODUCES" in real.stepper("verify", "full").stdout
+        (real.folder / "notebooks" / "more").touch()
+        done = real.stepper("verify", "full", check=1)
+        assert "what the replay showed could not be kept" in done.stderr and done.stdout == ""
+        with open(small_disk / "fill", "ab", 0) as stream, pytest.raises(OSError):
+            while True:
+                stream.write(b"x" * 4096)
+        done = real.stepper("verify", "full", check=1)
+        assert "can't be replayed: No space left on device" in done.stderr and done.stdout == ""
+        assert os.listdir(small_disk) == ["fill"] and len(kernels(real)) == 1
+        assert "verified" in real.stepper("status", "full").stdout, "the last one that was whole"
+    finally:
+        subprocess.run(["umount", "-l", real.paths.verify], check=True)
+
+
+PEOPLE = """import datetime, logging, os, random, sys, tempfile, time, uuid, warnings
+import ipywidgets, numpy as np, pandas as pd, plotly.graph_objects as go
+from IPython.display import HTML, Javascript
+from tqdm import tqdm
+import matplotlib.pyplot as plt
+%matplotlib inline
+class A: pass
+df = pd.DataFrame({'a': [1.5, np.nan, 1e-6], 'b': pd.date_range('2020', periods=3)})"""
+SAME = (
+    "np.random.default_rng(0).normal(size=3)", "{*'abc'}", "{'a': A(), 'b': [A()]}", "df", "df.info()",
+    "plt.plot([1, 2, 3])", "plt.subplots(2)[1]", "df.groupby('a')", "(i for i in 'ab')", "lambda x: x", "A().__init__",
+    "warnings.warn('careful')\nprint(1)", "for i in tqdm(range(5)): time.sleep(.01)",
+    "for i in tqdm(range(5), file=sys.stdout): time.sleep(.01)", "%timeit -n 10 -r 2 sum(range(1000))",
+    "%time sum(range(9))", "%%time\nsum(range(9))", "print('a   \\n\\n\\n', -0.0, float('inf'))",
+    "HTML(go.Figure(go.Bar(x=['a'], y=[1])).to_html(include_plotlyjs=False))", "ipywidgets.IntSlider(value=7)", "uuid.uuid4()", "print(tempfile.mkdtemp())",
+    "HTML(f'<div id=\"{uuid.uuid4().hex}\">hello</div>')", "HTML(f'<table id=\"T_{uuid.uuid4().hex[:5]}\"></table>')",
+    "Javascript('console.log(1)')", "print('oops', time.time(), file=sys.stderr)", "!echo hi",
+)  # fmt: skip
+UNSTABLE = (
+    "print('made at', datetime.datetime.now())", "random.random()", "print({*'abcdefgh'})", "for x in {*'abcdefgh'}: print(x)",
+    "logging.basicConfig(stream=sys.stdout, format='%(asctime)s %(message)s')\nlogging.error('got %r', A())",
+    "t = time.perf_counter()\ntime.sleep(.01)\nprint(f'took {time.perf_counter() - t:.6f} s')", "os.getpid()",
+    "plt.scatter(np.random.rand(5), np.random.rand(5)); plt.show()", "df.assign(c=np.random.rand(3))",
+)  # fmt: skip
+
+
+@pytest.mark.nightly
+def test_what_people_have_in_their_notebooks(tmp_path: Path) -> None:
+    python = environment(sys.executable, "pandas", "matplotlib", "plotly", "tqdm", "ipywidgets")
+    for made in scratch(tmp_path / "repo"):
+        trust.remember(made.paths, {"python": python})
+        for name, text in (("title", "Rain"), ("colour", "navy"), ("bars", "3 4")):
+            (made.folder / "notebooks" / name).write_text(text)
+        figure = "plt.bar([1, 2], [int(n) for n in open('bars').read().split()], color=open('colour').read())\n"
+        sources = (PEOPLE, *SAME, *UNSTABLE)
+        made.notebook("a.ipynb", [code(source) for source in sources], minor=4)
+        made.stepper("run", "a")
+        verdicts = dict(zip(sources, (cell["verdict"] for cell in verified(made, check=1)["cells"]), strict=True))
+        wrong = {
+            source: verdict for source, verdict in verdicts.items() if (verdict == "unstable") != (source in UNSTABLE)
+        }
+        assert not wrong and {*verdicts.values()} == {"same", "unstable"}
+        draw = f"import matplotlib.pyplot as plt\n{figure}plt.title(open('title').read())\nplt.show()"
+        ran(made, draw, name="figure.ipynb")
+        for name, text, said in (
+            ("title", "Snow", 'figure 1: "Rain"'), ("colour", "green", "% of its pixels differ"), ("bars", "3 5", "y 0 to"),
+        ):  # fmt: skip
+            path = made.folder / "notebooks" / name
+            before, _ = path.read_text(), path.write_text(text)
+            (cell,) = verified(made, name="figure", check=1)["cells"]
+            assert cell["verdict"] == "changed" and said in cell["difference"], cell
+            path.write_text(before)
 
 
 @pytest.mark.nightly

@@ -14,9 +14,10 @@ from stepper.kernel.local.kernels import LocalKernels
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.policy.model import CellEdit, Limits
+from stepper.session.advice import Without
 from stepper.session.callers import Caller
 from stepper.session.edits import edited
-from stepper.session.ports import KernelPlace, Without
+from stepper.session.ports import KernelPlace
 from stepper.session.recovery import settle
 from stepper.session.session import Session
 from stepper.words.report import Report

@@ -10,8 +10,6 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths
 from stepper.setup.files import assets
 
-EXTRA = "./install.sh --mcp THIS_REPOSITORY  # from a checkout of stepper: adds the `mcp` package to its environment"
-
 
 def statusline(paths: Paths) -> None:
     """Become what prints the line: the same script as where no Python is started for it."""
@@ -30,6 +28,7 @@ def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> di
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "stepper":
             raise
-        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", EXTRA) from None
+        mend = loaded("stepper.setup.doctor:install_command")(paths, more=" --mcp")
+        raise StepperError(f"the extra that MCP needs is not installed ({error.name} is missing)", mend) from None
     serve(paths.project) if http is None else serve(paths.project, http)
     return None

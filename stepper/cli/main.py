@@ -29,6 +29,8 @@ HERE = {
     "trust": "stepper.setup.trust:trust",
     "completion": "stepper.cli.complete:script",
     "mcp": "stepper.cli.faces:mcp",
+    "view": "stepper.web.view:view",
+    "watch": "stepper.web.watch:watch",
 }
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
@@ -140,7 +142,8 @@ def perform(row: Command, as_json: bool = False, plan: IO[str] | None = None, **
         given["steps"] += plan_items(plan)
     project = project_of(client.current_folder(), sys.prefix)
     if project is None and row.name != "completion":
-        raise UsageError("stepper is not set up in this folder or one above it", "install.sh PATH_OF_THE_REPOSITORY")
+        mend = "uvx notebook-stepper install PATH_OF_THE_REPOSITORY  # or install.sh, in a checkout of stepper"
+        raise UsageError("stepper is not set up in this folder or one above it", mend)
     paths = Paths(project or "/")
     if row.name in HERE:
         answer, interrupted = loaded(HERE[row.name])(paths, **given), False

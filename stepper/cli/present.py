@@ -1,6 +1,6 @@
 """What people see: each command's answer as a text that reads well in a terminal, progress as a bar.
 
-A command of the table has a row in `PRESENT`.
+A command of the table has a row in `PRESENT`. (Over 300 lines: a list of renderings, read by name.)
 """
 
 from __future__ import annotations
@@ -226,12 +226,21 @@ def _trust(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Recorded in {found['recorded']}"])
 
 
-def _ran(nothing: str) -> Rendering:
-    """Return the rendering of cells that ran; `nothing` is what it says where there were none to run."""
+NOTHING = {  # what a run says where there were no cells to run
+    "pending": "every cell ran here already (--all runs them again)",
+    "all": "it has no code cells",
+    "stale": "no cell is stale",
+    "restore": "no cell of it had ended well",
+}
+
+
+def _ran() -> Rendering:
+    """Return the rendering of cells that ran."""
 
     def text(ended: dict[str, Any]) -> str:
-        summary = f"{ended['ran']} of {ended['cells']} cells ran ok" if ended["cells"] else nothing
-        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}"]))
+        summary = f"{ended['ran']} of {ended['cells']} cells ran ok"
+        summary = summary if ended["cells"] else f"nothing to run; {NOTHING[ended['which']]}"
+        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}", ended["follows"]]))
 
     return Rendering(text, well=lambda ended: bool(ended["ok"]))
 
@@ -277,8 +286,7 @@ def _doctor(checks: list[Any]) -> str:
 PRESENT = {
     "new": Rendering(_new, document=lambda made: {name: made[name] for name in ("notebook", "steps")}),
     "status": Rendering(_status),
-    "run": _ran("nothing to run; every cell ran here already (--all runs them again)"),
-    "restore": _ran("nothing to restore; no cell of it had ended well"),
+    **dict.fromkeys(("run", "restore"), _ran()),
     "verify": Rendering(document=_without_text, well=lambda found: bool(found["reproduces"])),
     "list": Rendering(_list),
     "use": Rendering(_use, document=lambda used: {name: used[name] for name in used if used[name] is not None}),
@@ -301,6 +309,7 @@ PRESENT = {
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
     "statusline": Rendering(has_json=False),
+    **dict.fromkeys(("view", "watch"), Rendering(lambda told: "", has_json=False)),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }
 
@@ -318,7 +327,7 @@ class RunProgress(contextlib.ExitStack):
         if self.quiet or not body:
             return
         from stepper.ground.reading import read
-        from stepper.session.answers import CellBegins, CellEnded, Printed, Told, Waits
+        from stepper.session.underway import CellBegins, CellEnded, Printed, Told, Waits
 
         message = json.loads(body)
         kinds: dict[str, type[Told]] = {kind.what: kind for kind in (CellBegins, CellEnded, Printed, Waits)}

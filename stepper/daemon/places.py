@@ -72,6 +72,16 @@ class Places:
         """Return where notebooks are looked for by their names alone."""
         return [os.path.join(self.paths.project, head) for head in map(covered.head, self.config.limits().patterns)]
 
+    def find(self, name: str, cwd: str) -> str:
+        """Return the real path of the notebook that a person in that folder names; raise UsageError."""
+        stem, folders = name if name.endswith(".ipynb") else name + ".ipynb", self.folders()
+        for base in (cwd, self.paths.project, *folders):
+            path = os.path.join(base, stem)
+            if os.path.lexists(path):
+                return self.resolve(path)
+        looked = " ".join(quoted(self.paths.relative(folder) + "/") for folder in folders)
+        raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
+
     def resolve(self, path: str) -> str:
         """Return a notebook's real path; raise UsageError unless a pattern covers it, and it is a file like others.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepper.daemon.workspace import Workspace
 from stepper.policy.model import Consent
-from stepper.session import answers, standing
+from stepper.session import standing, underway
 from stepper.session.callers import Caller
 from stepper.session.session import Session
 
@@ -24,7 +24,7 @@ class Request:
     workspace: Workspace
     caller: Caller
     cwd: str
-    progress: answers.Progress
+    progress: underway.Progress
     about: Mapping[str, Any]
     end: Callable[[], None] = lambda: None  # the daemon, once this is answered
 
@@ -49,10 +49,10 @@ async def telling(request: Request, session: Session) -> AsyncIterator[None]:
             await asyncio.sleep(TICK_SECONDS)
             running, queued = standing.running(session), session.keeper.queued
             if running and request.caller.by == "mcp":
-                request.progress(answers.CellRuns(running=running))
+                request.progress(underway.CellRuns(running=running))
             if queued and queued.text != told:
                 told = queued.text
-                request.progress(answers.Waits(line=f"queued: {told}"))
+                request.progress(underway.Waits(line=f"queued: {told}"))
 
     teller = asyncio.create_task(tell())
     try:

@@ -41,13 +41,14 @@ from stepper.kernel.late import Late
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.policy.model import Limits
-from stepper.session import answers, calls, standing, steering
+from stepper.session import answers, calls, standing, steering, underway
 from stepper.session.callers import Caller
 from stepper.session.ports import Journal, KernelPlace
 from stepper.session.recovery import settle
 from stepper.session.session import Session
 
 BEAT = wire.pack(wire.PROGRESS, b"")
+LOOK = b"look"  # who only looks on keeps this daemon from nothing: not from its end, not by a version of its own
 WAKERS = (b"hook Wake", b"hook Rearm")  # requests that wait for hours
 TAKEN_SECONDS = 5.0  # for a waker to say that it has taken what it was told
 BEAT_SECONDS = 2.0  # a client takes more than three times that without a word for a hang
@@ -232,12 +233,14 @@ class Daemon:
                 self.ending.set()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.last_used = time.monotonic()
         try:
             uid = wire.peer_uid(writer.get_extra_info("socket"))
             if uid != os.getuid():  # the folder's 0700 says so already
                 raise PermissionError(f"uid {uid} is not ours")
             parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
+            if parts[0] == LOOK:
+                return await self._answer(parts, reader, writer)
+            self.last_used = time.monotonic()
             self.working += 1
             try:
                 await self._answer(parts, reader, writer)
@@ -264,10 +267,11 @@ class Daemon:
         if version != __version__.encode() and verb != b"shutdown":
             writer.write(wire.pack(wire.STALE, __version__.encode()))
             await writer.drain()
-            self.ending.set()
+            if verb != LOOK:
+                self.ending.set()
             return
 
-        def progress(told: answers.Told | answers.CellRuns) -> None:
+        def progress(told: underway.Told | underway.CellRuns) -> None:
             if not writer.is_closing():
                 writer.write(wire.pack(wire.PROGRESS, answers.to_json(told)))
 
@@ -282,7 +286,9 @@ class Daemon:
         def keep(told: bytes) -> None:
             writer.write(wire.pack(wire.PROGRESS, b"\0" + told))
 
-        given = self.workspace.environ = wire.unpack_environ(environ)
+        given = wire.unpack_environ(environ)
+        if verb != LOOK:  # no kernel is to be started with its environment
+            self.workspace.environ = given
         by = "hook" if verb.startswith(b"hook ") else "mcp" if given.get("STEPPER_FACE") == "mcp" else "cli"
         caller = Caller(given, by=by, deliver=deliver, keep=keep, lives=lambda: _lives(given))
         request = Request(self.workspace, caller, os.fsdecode(cwd), progress, self.about, self.ending.set)

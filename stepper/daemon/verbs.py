@@ -18,7 +18,7 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook.plainjson import load_json
 from stepper.policy import arguments, commands, gate, plan
 from stepper.policy.model import Consent, Limits
-from stepper.session import answers, beside, following, standing, steering, unseen
+from stepper.session import answers, beside, following, standing, steering, underway, unseen
 from stepper.session.session import Session
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
@@ -150,7 +150,7 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
         request.workspace.make_current(session.name, request.owner)
     waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
     if waits:
-        request.progress(answers.Waits(line=waits))
+        request.progress(underway.Waits(line=waits))
     match told:
         case commands.Status():
             found = replace(await _status(request, session, told), daemon=request.about)
@@ -178,6 +178,10 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             return await following.follow(session, told.cell, request.caller, request.progress)
         case commands.Output():
             return standing.output(session, told.cell, told.page)
+        case commands.Look():
+            from stepper.session import looking
+
+            return await looking.look(session, [*request.workspace.sessions.values()], told)
         case commands.Eval():
             return await _eval(request, session, told.source)
         case commands.KernelsWait():

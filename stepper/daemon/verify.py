@@ -27,7 +27,7 @@ from stepper.kernel import pixels, providers
 from stepper.policy import commands, events, kernels
 from stepper.policy.model import Death, Limits
 from stepper.policy.verified import Verified
-from stepper.session import answers, steering
+from stepper.session import steering, underway
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata, KernelPlace
@@ -79,7 +79,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
                 way = _way(request, session, room, told)
                 if place.at is not None and not place.at.is_local:
                     where = f"{one_line(place.at.name, 100)} ({kernels.about(place.at)})"
-                    request.progress(answers.Waits(line=f"the replay has a kernel of its own in {where}"))
+                    request.progress(underway.Waits(line=f"the replay has a kernel of its own in {where}"))
                 return await verify(session, document, way, caller, request.progress, written.changes)
             except OSError as error:
                 why = f"{session.name} can't be replayed: {error.strerror}"
@@ -115,7 +115,7 @@ def _own_kernel(at: Place | None, told: commands.Verify) -> None:
 async def _turn(workspace: Workspace, request: Request) -> AsyncIterator[None]:
     """Wait for the replay that is under way: both would write the same files. Raise StepperError."""
     if workspace.replaying.locked():
-        request.progress(answers.Waits(line="waiting for another replay of this project"))
+        request.progress(underway.Waits(line="waiting for another replay of this project"))
     waits = [asyncio.create_task(each) for each in (workspace.replaying.acquire(), request.caller.left.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     mine = waits[0].done()

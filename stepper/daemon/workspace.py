@@ -19,7 +19,7 @@ from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import KernelError, UsageError
 from stepper.ground.paths import Paths, copy_of_ipykernel
-from stepper.ground.text import one_line, quoted
+from stepper.ground.text import one_line
 from stepper.notebook.creation import create
 from stepper.policy import plan as plans
 from stepper.policy.model import Limits, Plan, Step
@@ -95,14 +95,7 @@ class Workspace:
             if not name:
                 raise UsageError("there is no current notebook", 'stepper new "PROBLEM"')
             return self.session(self.resolve(os.path.join(self.paths.project, name)))
-        stem = name if name.endswith(".ipynb") else name + ".ipynb"
-        folders = self.places.folders()
-        for base in (cwd, self.paths.project, *folders):
-            path = os.path.join(base, stem)
-            if os.path.lexists(path):
-                return self.session(self.resolve(path))
-        looked = " ".join(quoted(self.paths.relative(folder) + "/") for folder in folders)
-        raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
+        return self.session(self.places.find(name, cwd))
 
     def _noted(self, path: str) -> dict[str, Any]:
         """Return what stands in a file that this daemon alone writes: it is read once."""
@@ -223,7 +216,7 @@ class Workspace:
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
-            mend = "run install.sh again: it makes .venv where none is there (--python PATH names another)"
+            mend = "install stepper again, as it was: it makes .venv where none is there (--python PATH names another)"
             raise KernelError(
                 f"there is no interpreter for the kernel: {python} is missing or not executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,

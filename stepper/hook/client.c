@@ -94,7 +94,8 @@ static void hand_over(const char *how, const char *body, size_t size) {
     execv(arguments[1], command);
     if (!strcmp(arguments[4], "PostToolUse"))
         puts("{\"systemMessage\":\"stepper: its Python can't be started, so the cell was not run, or its report is lost. "
-             "What mends it, from a checkout of stepper: ./install.sh THIS_REPOSITORY\"}");
+             "What mends it: uvx notebook-stepper install THIS_REPOSITORY "
+             "(or, from a checkout of stepper: ./install.sh THIS_REPOSITORY)\"}");
     fflush(stdout);
     _exit(0); /* a hook never fails the person's edit */
 }

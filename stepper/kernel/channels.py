@@ -7,6 +7,7 @@ for as long as it is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import time
@@ -24,6 +25,7 @@ from stepper.kernel.others import OURS
 
 RECONNECT_MS = 5  # a kernel that starts is not there at the first try; ZeroMQ would wait 100 for the next
 BEAT_SECONDS = 3.0  # a heart that is silent for longer does not beat
+REST_SECONDS = 0.5  # between an echo and the next time that one is asked for: a step's messages go alone
 BURST_SECONDS = 0.05  # then whoever else asks the daemon has its turn
 log = logging.getLogger("stepper")
 context = zmq.Context()  # of all kernels: each has threads and descriptors of its own
@@ -103,14 +105,14 @@ class Channels:
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self.is_open, self.connection = False, connection
         self.beat: zmq.Socket[bytes] | None = None
-        self.beat_at = self.pinged_at = 0.0
+        self.asked_at = self.owed_at = 0.0  # when an echo was asked for last; for the first time since one came
         self.client: KernelClient = BlockingKernelClient(context=context)
         self.client.session.session = OURS + uuid.uuid4().hex
         # jupyter_client's type for it is a TypedDict, which no mapping from a file is
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
 
     @property
-    def session_id(self) -> str:
+    def client_session(self) -> str:
         """The id of the session whose requests its own are."""
         return str(self.client.session.session)
 
@@ -130,7 +132,7 @@ class Channels:
             self.client.stop_channels()
             if self.beat is not None:
                 self.beat.close(linger=0)
-                self.beat, self.beat_at = None, 0.0
+                self.beat, self.asked_at, self.owed_at = None, 0.0, 0.0
 
     def ask(self, kind: str, content: Message | None = None) -> None:
         """Ask the kernel on the channel that is served while a cell runs: to interrupt that, to end."""
@@ -138,21 +140,20 @@ class Channels:
             self.client.control_channel.send(self.client.session.msg(kind, content or {}))
 
     def beats(self) -> bool:
-        """Whether the kernel's heart beats, as far as is known by now: each call looks for an echo and sends anew."""
+        """Whether the kernel's heart beats, as far as is known by now: each call looks for the echo that is owed."""
         now = time.monotonic()
-        self.beat_at = self.beat_at or now
-        if self.beat is None or now > self.pinged_at + BEAT_SECONDS:  # one that is lost on the way keeps its socket
-            if self.beat is not None:
-                self.beat.close(linger=0)
-            self.beat, self.pinged_at = self.client.connect_hb(), now
+        if self.beat is not None and self.owed_at:
+            with contextlib.suppress(zmq.ZMQError):  # none came yet
+                self.beat.recv(zmq.NOBLOCK)
+                self.owed_at = 0.0
+        if now > self.asked_at + (BEAT_SECONDS if self.owed_at else REST_SECONDS):
+            if self.beat is None or self.owed_at:  # an echo that is lost on the way keeps its socket
+                if self.beat is not None:
+                    self.beat.close(linger=0)
+                self.beat = self.client.connect_hb()
             self.beat.send(b"ping", zmq.NOBLOCK)
-        try:
-            self.beat.recv(zmq.NOBLOCK)
-            self.beat_at = self.pinged_at = now
-            self.beat.send(b"ping", zmq.NOBLOCK)
-        except zmq.ZMQError:  # none came yet
-            pass
-        return now < self.beat_at + BEAT_SECONDS
+            self.asked_at, self.owed_at = now, self.owed_at or now
+        return not self.owed_at or now < self.owed_at + BEAT_SECONDS
 
     def came(self, request: str) -> int:
         """Return 0: they are not counted."""

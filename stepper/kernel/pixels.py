@@ -7,7 +7,7 @@ import io
 import warnings
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # no other decoder sees what a cell displayed
-UNSEEN = 3  # of 255: what another machine's rounding makes of a colour
+UNSEEN, EDGES = 3, 0.01  # of 255 what another machine's rounding makes of a colour, and of how many pixels
 LARGEST = 50_000_000  # pixels
 
 
@@ -33,5 +33,6 @@ def differing(one: str, other: str) -> float | None:
     most = bands[0]
     for band in bands[1:]:
         most = ImageChops.lighter(most, band)
-    seen = sum(most.histogram()[UNSEEN + 1 :])
-    return seen / (before.width * before.height)
+    counts, pixels = most.histogram(), before.width * before.height
+    faint, seen = sum(counts[1 : UNSEEN + 1]), sum(counts[UNSEEN + 1 :])
+    return (seen + (faint if faint > EDGES * pixels else 0)) / pixels

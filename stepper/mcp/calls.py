@@ -114,6 +114,15 @@ async def _run_notebook(daemon: Daemon, ctx: Context, tool: Tool, given: Given) 
     return results.ran(await _asked(daemon, ctx, *tool.verb(given)))  # not asked again: that would run them again
 
 
+async def _verify(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
+    told = await _asked(daemon, ctx, *tool.verb(given))
+    cells = sorted(
+        told["cells"], key=lambda cell: cell["verdict"] == "same"
+    )  # the others are told, however many these are
+    shown = sorted(texts.rows(cells), key=lambda cell: cell["number"])
+    return results.data({**told, "cells": shown, "files": texts.rows(told["files"])}, told["text"])
+
+
 async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     answer = await _asked(daemon, ctx, *tool.verb(given))
     return results.text(answer["text"], answer.get("figures", ()))
@@ -147,7 +156,8 @@ async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[given["action"]]
     order = ", ".join(map(one_line, done["cells"])) or "none"
     many = counted(done["count"], "cell")
-    return results.text(f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}")
+    said = f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}"
+    return results.text("\n".join(filter(None, [said, done["follows"]])))
 
 
 async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
@@ -217,6 +227,7 @@ ANSWERS: dict[str, Callable[[Daemon, Context, Tool, Given], Awaitable[CallToolRe
     "read_notebook": _read,
     "change_cells": _change,
     "run_notebook": _run_notebook,
+    "verify": _verify,
     "execute_code": _execute,
     "notebook_status": _status,
     "plan": _plan,

@@ -87,7 +87,7 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     parts += cut(
         [f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}" for each in marked], "cells"
     )
-    parts += [stop["text"]] if stop else []
+    parts += [each["text"] for each in (told.get("verified"), stop) if each]
     parts += [f"its kernel's state is lost: {one_line(told['lost'])}"] if told["lost"] else []
     parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]
     parts += [told["unheard"]] if told["unheard"] else []
@@ -105,7 +105,8 @@ def held_short(told: Told) -> dict[str, Any]:
         kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
         for kind, held in (told.get("context") or {}).items()
     }
-    return {**told, "steps": rows(told["steps"]), "cells": rows(told["cells"]), "context": context or None}
+    listed = {name: rows(told.get(name, ())) for name in ("steps", "cells", "stale", "hidden")}
+    return {**told, **listed, "context": context or None}
 
 
 def _of(step: Told) -> str:

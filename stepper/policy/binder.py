@@ -1,7 +1,7 @@
 """Goes over a source in the order of evaluation: the one binder of the project. Pure.
 
 What is inside a function counts where that is called: it is `kept` under its name. Where a source can't tell, what runs
-nearly always counts: a loop's body runs, a call whose result is thrown away changes what it is called on.
+nearly always counts: a loop's body runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def of_tree(tree: ast.Module, source: str = "", transform: Callable[[str], str] 
     """Return what a tree does to names."""
     binder = _Binder(source, transform)
     try:
-        binder.body(tree.body, last=True)
+        binder.all(tree.body)
     except RecursionError:
         binder.flow.python = False
     return binder.flow
@@ -35,22 +35,6 @@ def of_tree(tree: ast.Module, source: str = "", transform: Callable[[str], str] 
 
 class _Binder(Names):
     """Goes over a tree."""
-
-    def body(self, statements: Iterable[ast.stmt], last: bool = False) -> None:
-        statements = list(statements)
-        for statement in statements:
-            if isinstance(statement, ast.Expr):
-                self.expression(statement.value, shown=last and statement is statements[-1])
-            else:
-                self.visit(statement)
-
-    def expression(self, node: ast.expr, shown: bool) -> None:
-        """An expression alone: its result is thrown away, that of a cell's last is shown."""
-        self.visit(node)
-        call = node.value if isinstance(node, ast.Await) else node
-        discarded = call.func if isinstance(call, ast.Call) and not shown else None
-        if isinstance(discarded, ast.Attribute) and not discarded.attr.startswith(names.SHOWS):
-            self.change(discarded.value)
 
     def visit(self, node: ast.AST | None) -> None:
         if node is None:
@@ -70,6 +54,11 @@ class _Binder(Names):
         for node in nodes:
             if isinstance(node, ast.AST):
                 self.visit(node)
+
+    def expression(self, node: ast.expr) -> None:
+        """One whose value nobody takes."""
+        self.alone = node.value if isinstance(node, ast.Await) else node
+        self.visit(node)
 
     def name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -119,32 +108,28 @@ class _Binder(Names):
     def branch(self, node: ast.If) -> None:
         self.visit(node.test)
         before = set(self.bound)
-        self.body(node.body)
+        self.all(node.body)
         first, self.bound = self.bound, before
-        self.body(node.orelse)
+        self.all(node.orelse)
         self.bound = self.bound & first | before
 
     def loop(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
         self.visit(node.target)
         if self.kept is None:
-            parts = (
-                node.iter.args
-                if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name)
-                else [node.iter]
-            )
+            parts = node.iter.args if isinstance(node.iter, ast.Call) else [node.iter]
             over = {part.id for part in parts if isinstance(part, ast.Name)}
             for target in ast.walk(node.target):
                 if isinstance(target, ast.Name):
                     self.alias[target.id] = set(over)
-        self.body(node.body)
-        self.body(node.orelse)
+        self.all(node.body)
+        self.all(node.orelse)
 
     def blocks(self, node: Any) -> None:
         """`while`, `with`, `try`, an `except`: what they evaluate, then what is in them."""
         for part, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                self.body(value)
+                self.all(value)
             elif part == "name" and value:
                 self.bind(value, node)
                 self.flow.mentions[-1] = self.flow.mentions[-1]._replace(how=names.CAUGHT)
@@ -177,14 +162,15 @@ class _Binder(Names):
     def function(self, node: Any, name: str = "") -> None:
         """A function: what is evaluated now, then its body, which counts where it is called."""
         args, every = node.args, names.arguments(node.args)
-        self.all([*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults])
+        given = [*getattr(node, "decorator_list", ()), *args.defaults, *args.kw_defaults]
+        self.all(given)
         self.all([*(each.annotation for each in every), getattr(node, "returns", None)])
         named = name or getattr(node, "name", "")
         statements = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
         own, outer = names.own_names(statements)
         parameters = tuple(each.arg for each in every)
         later = self.kept is None and bool(named)
-        kept = Kept(parameters=parameters) if later else None
+        kept = Kept(parameters=parameters, made_of=names.loaded(given)) if later else None
         if named:
             self.bind(named, node, names.DEFINED)
         kind = names.FUNCTION if named else names.COMPREHENSION
@@ -194,15 +180,15 @@ class _Binder(Names):
             self.noted(each.arg, names.BIND, each)
         self.typed(node)
         if named:
-            self.body(statements)
+            self.all(statements)
         else:
-            self.visit(node.body)
+            self.expression(node.body)
         self.scopes.pop()
         self.kept = before
         if kept is not None:
             kept.changed &= {*parameters}
             if self.scopes and self.scopes[-1].kind == names.CLASS:
-                self._method(kept)
+                self._method(kept, named)
             else:
                 self.flow.kept[named] = kept
                 if getattr(node, "decorator_list", ()):
@@ -214,20 +200,21 @@ class _Binder(Names):
             self.scopes[-1].own.add(each.name)
             self.noted(each.name, names.BIND, each)
 
-    def _method(self, kept: Kept) -> None:
+    def _method(self, kept: Kept, named: str) -> None:
         name = next(scope.name for scope in self.scopes if scope.kind == names.CLASS)
-        whole = self.flow.kept.setdefault(name, Kept(made=True))
+        whole = self.flow.kept.setdefault(name, Kept())
         whole.reads |= kept.reads
         whole.changes |= kept.changes
         whole.binds |= kept.binds
+        whole.methods |= {named} if kept.changed & {*kept.parameters[:1]} else set()
 
     def klass(self, node: ast.ClassDef) -> None:
         self.all([*node.decorator_list, *node.bases, *node.keywords])
         if not self.scopes:
-            self.flow.kept[node.name] = Kept(made=True)
+            self.flow.kept[node.name] = Kept(made_of=names.loaded([*node.decorator_list, *node.bases]))
         self.scopes.append(Scope(names.CLASS, names.own_names(node.body)[0], name=node.name))
         self.typed(node)
-        self.body(node.body)
+        self.all(node.body)
         self.scopes.pop()
         self.bind(node.name, node, names.DEFINED)
 
@@ -237,7 +224,8 @@ class _Binder(Names):
         self.scopes.append(Scope(names.COMPREHENSION, own))
         for place, part in enumerate(node.generators):
             self.all([part.target, *([part.iter] if place else []), *part.ifs])
-        self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+        for each in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+            self.expression(each)
         self.scopes.pop()
 
     def call(self, node: ast.Call) -> None:
@@ -253,8 +241,10 @@ class _Binder(Names):
             inplace = any(
                 word.arg == "inplace" and getattr(word.value, "value", None) is True for word in node.keywords
             )
-            if inplace or called in names.CHANGES or called.startswith(names.CHANGING):
+            if inplace or names.changes(called, alone=node is self.alone):
                 self.change(function.value)
+            elif isinstance(function.value, ast.Name):
+                self.method(function.value.id, called)
         elif isinstance(function, ast.Name) and self.holder(called) is None and self.kept is None:
             arguments = tuple(root(part) for part in node.args)
             if (own := self.flow.kept.get(called)) is not None:
@@ -262,16 +252,21 @@ class _Binder(Names):
                     self.changes(name)
             elif any(arguments):
                 self.flow.calls.append((called, arguments))
-        for word in node.keywords:
-            if word.arg == "out":
-                self.change(word.value)
+
+    def method(self, name: str, called: str) -> None:
+        """A method, of which a class of the notebook's may say that it changes what it is called on."""
+        if self.holder(name) is None and self.kept is None:
+            own = self.flow.kept.get(self.flow.made.get(name, ""))
+            if own is not None and called in own.methods:
+                self.changes(name)
+            self.flow.methods.add((name, called))
 
     def magic(self, how: str, told: list[Any]) -> None:
         found = magics.magic(how, told)
         before, bound = dict(self.flow.binds), set(self.bound)
         for code in found.code:
             if (tree := parsed(code, self.transform)) is not None:
-                self.body(tree.body)
+                self.all(tree.body)
         if found.apart:  # what `%timeit` binds is its own
             self.flow.binds, self.bound = before, bound
         for name in found.reads:
@@ -282,6 +277,7 @@ class _Binder(Names):
 
 
 HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
+    ast.Expr: lambda binder, node: binder.expression(node.value),
     ast.Name: _Binder.name,
     ast.Constant: lambda binder, node: None,
     ast.Attribute: _Binder.place,

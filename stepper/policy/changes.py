@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from stepper.policy.model import Cell
 
@@ -36,6 +36,16 @@ def changed(cells: Iterable[Cell], ran: Mapping[str, str]) -> list[Cell]:
         for cell in not_run_yet(cells, ran)
         if not (BY_PLACE.fullmatch(cell.id) and source_hash(cell.source) in sources)
     ]
+
+
+def since(cells: Sequence[Cell], ran: Mapping[str, str]) -> tuple[list[Cell], set[str]]:
+    """Return the cells of `changed`, and the ids under which another source stands than ran there, or none."""
+    fresh = changed(cells, ran)
+    gone = {cell.id for cell in fresh if cell.id in ran}
+    if fresh:  # a script that writes a notebook anew gives its cells other ids
+        there = {cell.id for cell in cells} | {source_hash(cell.source) for cell in cells}
+        gone |= {name for name, source in ran.items() if not {name, source} & there}
+    return fresh, gone
 
 
 def halved(source: str) -> str | None:

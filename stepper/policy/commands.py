@@ -123,6 +123,22 @@ class Context(Arguments, name="context", examples=("context", "context --for Coh
     lang: str = option("The language of that text.", default="en", choice=("en", "ja"))
 
 
+class View(
+    OfNotebook, name="view", daemon=False, examples=("view", "view analysis --port 8765 --no-browser")
+):  # fmt: skip
+    """Open a page that shows live what happens in NOTEBOOK: plan, cells, outputs, reports. Ctrl-C ends it.
+
+    Read only, on 127.0.0.1, for you alone. Without NOTEBOOK it follows the current one.
+    """
+
+    port: int = option("The port of 127.0.0.1; any that is free when not given.", default=0)
+    quiet: bool = option("Print the address alone; open no browser.", default=False, flag="--no-browser")
+
+
+class Watch(OfNotebook, name="watch", daemon=False, examples=("watch",)):
+    """Show the same in this terminal: the plan, the cell that runs, the last report, a stop. Ctrl-C ends it."""
+
+
 class Plan(OfNotebook, name="plan", group=PLAN, examples=("plan", "plan show analysis --json")):
     """Show the plan with each step's status; `plan` alone does too."""
 
@@ -266,6 +282,15 @@ class Statusline(Arguments, name="statusline", daemon=False, group=SETUP):
 
     `install.sh --statusline` has Claude Code show it, below your own.
     """
+
+
+class Look(Arguments, name="look", face="web"):
+    """Tell those who look on what only the daemon knows. It counts as no use, starts nothing, changes nothing."""
+
+    notebook: str = unshown("Which notebook.", default=MISSING)
+    run: int = unshown("The run whose outputs were told last, 0 for none.", default=0)
+    changes: int = unshown("How many of its changes were in them.", default=0)
+    marks: bool = unshown("Whether stale cells are looked for.", default=False)
 
 
 class Completion(

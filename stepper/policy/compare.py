@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
+from stepper.ground.text import counted
 from stepper.policy import noise
 from stepper.policy.model import Word
 
@@ -118,7 +119,9 @@ def compare(
     if not blocks:
         return Difference(Sameness.CLOSE, "numbers within 1e-6")
     if again is not None:
-        blocks = _stable(blocks, before, after, _same_pictures(_items(again.outputs), after, pixels))
+        second = _same_pictures(_items(again.outputs), after, pixels)
+        before = _in_order(before, after, second)
+        blocks = _stable(_differing(before, after), before, after, second)
         if not blocks:
             return Difference(Sameness.UNSTABLE, "two fresh runs differ as well (no seed?)")
     gone, new = _sides(blocks, before, after)
@@ -171,9 +174,8 @@ def _plain(content: Any) -> str:
 def _stderr(then: Shown, now: Shown) -> str:
     """Return what is told of stderr, which is not judged."""
     before, after = (noise.lines(_stream(each.outputs, "stderr")) for each in (then, now))
-    return (
-        "" if before == after else f"stderr differs ({len(before)} lines then, {len(after)} now), which is not judged"
-    )
+    told = f"stderr differs ({counted(len(before), 'line')} then, {len(after)} now), which is not judged"
+    return "" if before == after else told
 
 
 def _drawn(one: Picture, other: Picture, then: Shown, now: Shown, pixels: Pixels, redrawn: bool) -> str | None:
@@ -250,6 +252,37 @@ def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: l
         return fewer or not all(n in loose for n in range(c, d))
 
     return [block for block in blocks if agreed(*block)]
+
+
+def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[Item]:
+    """Return recorded items in the fresh order where two fresh runs have another one: of a set, a line each."""
+    low, high = _shuffled([(c, d, a, b) for a, b, c, d in _differing(after, again)], again, after)
+    begin, end = _shuffled(_differing(before, after), before, after)
+    if low == high or begin > high or low > end:
+        return before
+    region = after[min(low, begin) : max(high, end)]
+    free, places = Counter(region) & Counter(again) & Counter(before), list[int]()
+    left, order = Counter(free), list[Item]()
+    for place, item in enumerate(before):
+        if left[item]:
+            left[item] -= 1
+            places.append(place)
+    for item in region:
+        if free[item]:
+            free[item] -= 1
+            order.append(item)
+    made = [*before]
+    for place, item in zip(places, order, strict=True):
+        made[place] = item
+    return made
+
+
+def _shuffled(blocks: list[Block], one: list[Item], other: list[Item]) -> tuple[int, int]:
+    """Return from where to where in the second of two lists there is what the first has in another place."""
+    sides = [(one[a:b], other[c:d]) for a, b, c, d in blocks]
+    moved = {item for side, _ in sides for item in side} & {item for _, side in sides for item in side}
+    found = [each for each, side in zip(blocks, sides, strict=True) if any(map(moved.intersection, side))]
+    return (found[0][2], found[-1][3]) if found else (0, 0)
 
 
 def _sides(blocks: list[Block], before: list[Item], after: list[Item]) -> tuple[list[Item], list[Item]]:

@@ -7,18 +7,21 @@ below, or from a cell that is gone. Pure.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepper.policy.changes import BY_PLACE, runnable, source_hash
 from stepper.policy.events import Ran
-from stepper.policy.model import Cell, Verdict
+from stepper.policy.model import Cell, Outcome
 from stepper.policy.names import DEFINED, VALUE, Flow, Kept, changed_by
 from stepper.policy.namespace import Namespace
 
 BUILTIN = frozenset(vars(builtins))
-GONE, BELOW, UNBOUND = "gone", "below", "unbound"  # a provider of hidden state; the last no longer binds the name
+# Where a provider of hidden state is; of the last two it is there, but isn't run any more, or doesn't bind the name.
+GONE, BELOW, OFF, UNBOUND = "gone", "below", "off", "unbound"
+CLAUSES = {BELOW: "below it, binds", GONE: "which was deleted, had bound", OFF: "which is no longer run, had bound"}
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
 Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
@@ -68,7 +71,7 @@ class Order:
                 self.bound[name] = bound._replace(by=by, version=told.get(name) or by)
         for name, kind in binds.items():
             if ended or name in told:
-                version = told.get(name) or flow.prints.get(name) or by
+                version = told.get(name) or self._print(name, flow) or by
                 self.bound[name] = Bound(by, kind, version, self._carried(name, kind, flow))
         for name in told.keys() - binds.keys() - changes:
             self.bound[name] = Bound(by, VALUE, told[name] or by)
@@ -77,6 +80,12 @@ class Order:
         self.star = by if flow.star else self.star
         return found
 
+    def _print(self, name: str, flow: Flow) -> str:
+        """Return what tells what is imported or defined: the same where its lines are, and what it was made of."""
+        print_, kept = flow.prints.get(name, ""), flow.kept.get(name)
+        of = [f" {self.bound[each].version}" for each in sorted(kept.made_of) if each in self.bound] if kept else ()
+        return print_ + "".join(of) if print_ else ""
+
     def _provider(self, name: str) -> Bound | None:
         bound = self.bound.get(name)
         if bound is None and self.star is not None and name not in BUILTIN:
@@ -84,12 +93,12 @@ class Order:
         return bound
 
     def _carried(self, name: str, kind: str, flow: Flow) -> Kept | None:
-        """Return what a name brings with it that is read where it is used: a function's names, a class's."""
+        """Return what a name brings with it: of a function what it reads, of an object which methods change it."""
         if kind == DEFINED:
             return flow.kept.get(name)
         made = flow.made.get(name, "")
         of = flow.kept.get(made) or (self.bound[made].kept if made in self.bound else None)
-        return of if of is not None and of.made else None
+        return Kept(methods=of.methods) if of is not None and of.methods else None
 
     def called(self, flow: Flow) -> tuple[set[str], set[str], dict[str, str]]:
         """Return what a cell reads, changes and binds, with what the functions of other cells do that it names."""
@@ -97,6 +106,9 @@ class Order:
         for function, arguments in flow.calls:
             kept = self.bound[function].kept if function in self.bound else None
             changes |= {*changed_by(kept, arguments)} if kept else set()
+        for name, method in flow.methods:
+            kept = self.bound[name].kept if name in self.bound else None
+            changes |= {name} if kept and method in kept.methods else set()
         while todo:
             bound = self.bound.get(todo.pop())
             if bound is None or bound.kept is None:
@@ -135,6 +147,10 @@ def key(cell_id: str, source: str) -> str:
     return source if BY_PLACE.fullmatch(cell_id) else cell_id
 
 
+def _keys(cells: Iterable[Cell]) -> list[str]:
+    return [key(cell.id, source_hash(cell.source)) for cell in cells]
+
+
 @dataclass(eq=False, repr=False)
 class History:
     """The runs of a notebook's cells in their order, taken in as they come."""
@@ -158,7 +174,7 @@ class History:
                 continue
             if run.kernel != self.kernel:
                 self.kernel, self.order = run.kernel, Order()
-            ended = run.verdict is Verdict.FINE
+            ended = run.outcome is Outcome.OK  # a failure that its tag expects is one
             reads = self.order.follow(run.run, self.flow(source), run.bound, ended)
             gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
             cell = key(run.cell_id, run.source_hash)
@@ -172,7 +188,7 @@ class Because(NamedTuple):
     name: str
     provider: str  # its id
     number: int
-    where: str = ""  # GONE, BELOW or UNBOUND
+    where: str = ""  # GONE, BELOW, OFF or UNBOUND
 
 
 class Marked(NamedTuple):
@@ -203,11 +219,16 @@ def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> boo
 def look(cells: Sequence[Cell], past: History) -> Follows:
     """Return which cells are stale and which hold hidden state; one that was changed since it ran is neither."""
     some, order = runnable(cells), Order()
-    keys = [key(cell.id, source_hash(cell.source)) for cell in some]
+    keys, there = _keys(some), {*_keys(cells)}
     places = {name: place for place, name in enumerate(keys)}
+    twice = {name for name, count in Counter(keys).items() if count > 1}  # no id, the same source: which one ran?
     stale, hidden, providers = list[Marked](), list[Marked](), dict[str, set[str]]()
+
+    def stands(run: Past, at: int) -> bool:
+        return run.source_hash == source_hash(some[at].source)
+
     for place, cell in enumerate(some):
-        mine = past.last.get(keys[place])
+        mine = past.last.get(keys[place]) if keys[place] not in twice else None
         same = mine is not None and mine.source_hash == source_hash(cell.source)
         gave = mine.gave.keys() if mine and same and mine.ended else None
         above = order.follow(place, past.flow(cell.source), gave=gave)
@@ -217,19 +238,24 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
         later, odd = list[Because](), list[Because]()
         for name in sorted(above.keys() | mine.reads.keys()):
             read, provider = mine.reads.get(name), above.get(name)
-            its = past.last.get(keys[provider.by]) if provider else None
+            its = past.last.get(keys[provider.by]) if provider and keys[provider.by] not in twice else None
             gives = its.gave.get(name) if its else None
             if read and gives == read.version:
                 continue
             if provider and its and its.run > mine.run and gives is not None:
                 later.append(Because(name, some[provider.by].id, some[provider.by].number))
-            elif read and (from_ := past.by.get(read.by)) and from_.key != keys[place]:
+            elif read and (from_ := past.by.get(read.by)) and from_.key not in {keys[place], *twice}:
                 at = places.get(from_.key)
+                while provider is None and at is not None and at < place and stands(from_, at):
+                    read = from_.reads.get(name)  # this one changed in place what the one before had bound
+                    if read is None or (before := past.by.get(read.by)) is None:
+                        break
+                    from_, at = before, places.get(before.key)
                 if at is None:
-                    odd.append(Because(name, from_.cell_id, from_.number, GONE))
+                    odd.append(Because(name, from_.cell_id, from_.number, OFF if from_.key in there else GONE))
                 elif at > place:
                     odd.append(Because(name, some[at].id, some[at].number, BELOW))
-                elif provider is None:
+                elif provider is None and not stands(from_, at):
                     odd.append(Because(name, some[at].id, some[at].number, UNBOUND))
         stale += [Marked(cell, later)] if later else []
         hidden += [Marked(cell, odd)] if odd else []
@@ -237,34 +263,37 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
 
 
 class Gap(NamedTuple):
-    """A cell reads a name that no cell above it binds: one `below` does, or one that is `gone` did (their numbers)."""
+    """A cell reads a name that no cell above it binds: that of a number does, or did, which is BELOW, GONE or OFF."""
 
     cell: Cell
     name: str
-    below: int = 0
-    gone: int = 0
+    number: int
+    where: str
 
 
 def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
     """Return for which names the order of the cells can't reproduce, whatever ran here in which order."""
     some, order = runnable(cells), Order()
     flows, found = [past.flow(cell.source) for cell in some], list[Gap]()
-    there = {key(cell.id, source_hash(cell.source)) for cell in some}
-    gone = {name: each.number for each in past.by.values() if each.key not in there for name in each.gave}
+    there, runs = {*_keys(cells)}, {*_keys(some)}
+    gone = {name: each for each in past.by.values() if each.key not in runs for name in each.gave}
+    binds = {name: cell.number for cell, flow in zip(some[::-1], flows[::-1], strict=True) for name in flow.binds}
     for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
         reads = order.called(flow)[0]
         for name in sorted(reads - order.follow(place, flow).keys() - BUILTIN):
-            below = next((other.number for other, its in zip(some, flows, strict=True) if name in its.binds), 0)
-            if below > cell.number:
-                found.append(Gap(cell, name, below=below))
-            elif not below and name in gone:
-                found.append(Gap(cell, name, gone=gone[name]))
+            if binds.get(name, 0) > cell.number:
+                found.append(Gap(cell, name, binds[name], BELOW))
+            elif name not in binds and name in gone:
+                found.append(Gap(cell, name, gone[name].number, OFF if gone[name].key in there else GONE))
     return found
 
 
 def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
     gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
-    if gap is None:
-        return ""
-    return f"cell {gap.below}, below it, binds it" if gap.below else f"cell {gap.gone}, which was deleted, had bound it"
+    if gap is not None:
+        return f"cell {gap.number}, {CLAUSES[gap.where]} it"
+    there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
+    gave = [(there[each.key], each) for each in past.by.values() if each.key in there and name in each.gave]
+    changed = [cell.number for cell, each in gave if each.source_hash != source_hash(cell.source)]
+    return f"cell {changed[-1]} had bound it before it was changed" if changed else ""

@@ -38,9 +38,9 @@ def magic(how: str, told: Sequence[object]) -> Magic:
         return Magic(binds=[word for word in line.split() if word.isidentifier()], any=line.strip() == "-r")
     if name in ASKS:
         return Magic(reads=re.findall(r"^\w+", line))
-    if how == "run_line_magic":
-        return Magic(reads=_expanded(line), any=name in ("run", "pylab"))
-    return Magic()
+    line_magic = how == "run_line_magic"
+    written = [] if line_magic else re.findall(r"--(?:out|err|proc)[ =](\w+)", line)  # by `%%bash` and the like
+    return Magic(reads=_expanded(line), binds=written, any=line_magic and name in ("run", "pylab"))
 
 
 def _expanded(line: str) -> list[str]:

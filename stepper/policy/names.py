@@ -13,75 +13,27 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BIND, CHANGE, DELETE, CAUGHT, GLOBAL = "bind", "change", "delete", "caught", "global"
 FUNCTION, CLASS, COMPREHENSION = "function", "class", "comprehension"
 VALUE, IMPORT, DEFINED = "value", "import", "defined"
-# Methods that change what they are called on, also where their result is used; the second, by how they begin.
-CHANGES = {
-    *(
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "pop",
-        "popitem",
-        "popleft",
-        "remove",
-        "discard",
-        "update",
-    ),
-    *("add", "sort", "reverse", "clear", "rotate", "setdefault", "fit", "partial_fit", "train", "fill", "resize"),
-    *("setflags", "shuffle", "seed", "next", "send", "step", "backward", "zero_grad", "load_state_dict", "write"),
-    *("writelines", "writerow", "writerows", "read", "readline", "readlines", "seek", "put", "__setitem__"),
-}
-CHANGING = ("fit_", "set_", "add_")
-# Methods, by how they begin, that only show, write elsewhere or look, although their result is thrown away.
-SHOWS = (
-    *(
-        "to_",
-        "plot",
-        "hist",
-        "box",
-        "scatter",
-        "pie",
-        "bar",
-        "info",
-        "describe",
-        "head",
-        "tail",
-        "show",
-        "save",
-        "print",
-    ),
-    *(
-        "pprint",
-        "display",
-        "summar",
-        "report",
-        "render",
-        "view",
-        "visuali",
-        "check",
-        "assert",
-        "export",
-        "dump",
-        "count",
-    ),
-    *("value_counts", "items", "keys", "values", "get", "is", "has", "score", "predict", "transform", "sum", "mean"),
-    *(
-        "draw",
-        "debug",
-        "warning",
-        "error",
-        "log",
-        "join",
-        "wait",
-        "close",
-        "flush",
-        "eval",
-        "forward",
-        "copy",
-        "equals",
-    ),
-    *("validate", "explain"),
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Methods that change what they are called on; by how they begin; only where nobody takes what they return, which then
+# is None: `xs.append(x)` changes `xs`, `df = df.append(row)` doesn't.
+CHANGES = _words(
+    "fit partial_fit train step backward zero_grad load_state_dict pop popitem popleft setdefault next send shuffle"
+    " read readline readlines seek write writelines writerow writerows put __setitem__"
+)
+CHANGING = ("fit_", "add_")
+ALONE = _words(
+    "append appendleft extend extendleft insert remove discard update add sort reverse clear rotate fill resize"
+    " setflags seed set"
+)
+# pandas' that begin so and return another one.
+ANEW = _words(
+    "set_index set_axis set_crs set_geometry set_names set_levels set_codes set_categories set_properties set_caption"
+    " set_table_styles set_table_attributes add_prefix add_suffix add_categories"
 )
 # Functions that change their first argument.
 ON_FIRST = {"shuffle", "setattr", "delattr", "next", "fill_diagonal", "copyto", "put", "place", "putmask"}
@@ -108,7 +60,8 @@ class Kept:
     binds: set[str] = field(default_factory=set)
     parameters: tuple[str, ...] = ()
     changed: set[str] = field(default_factory=set)  # of its parameters
-    made: bool = False  # it is a class: what it makes carries its methods
+    made_of: set[str] = field(default_factory=set)  # what was read to define it: bases, decorators, defaults
+    methods: set[str] = field(default_factory=set)  # of a class, that change what they are called on
 
 
 @dataclass(eq=False, repr=False)
@@ -121,6 +74,7 @@ class Flow:
     deletes: set[str] = field(default_factory=set)
     kept: dict[str, Kept] = field(default_factory=dict)
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # of functions of other cells; arguments
+    methods: set[tuple[str, str]] = field(default_factory=set)  # that are called, and of which name
     made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
     prints: dict[str, str] = field(default_factory=dict)  # of what is imported or defined: the same where that is
     star: bool = False  # it binds names that can't be told
@@ -143,8 +97,8 @@ def parsed(source: str, transform: Callable[[str], str] | None = None) -> ast.Mo
 
 
 def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that a scope's statements bind, and those that they declare to be another's."""
-    own, outer, todo = set[str](), set[str](), [*body]
+    """Return the names that a scope's statements bind, and those that they declare to be the notebook's."""
+    own, outer, around, todo = set[str](), set[str](), set[str](), [*body]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Name):
@@ -155,17 +109,22 @@ def own_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.alias):
             own.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            outer |= {*node.names}
+            (outer if isinstance(node, ast.Global) else around).update(node.names)
         elif not isinstance(node, (ast.Lambda, *COMPREHENSIONS)):
             own |= {name for name in (getattr(node, part, None) for part in ("name", "rest")) if isinstance(name, str)}
             todo += ast.iter_child_nodes(node)
-    return own - outer, outer
+    return own - outer - around, outer
 
 
 def arguments(args: ast.arguments) -> list[ast.arg]:
     """Return a function's parameters, in order."""
     given = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg)
     return [each for each in given if each is not None]
+
+
+def loaded(nodes: Iterable[ast.AST | None]) -> set[str]:
+    """Return the names that expressions read."""
+    return {name.id for node in nodes if node for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def changed_by(kept: Kept, arguments: Iterable[str]) -> Iterator[str]:
@@ -180,6 +139,15 @@ def root(node: ast.AST | None) -> str:
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def changes(method: str, alone: bool) -> bool:
+    """Whether a method changes what it is called on; `alone`: nobody takes what it returns."""
+    if method in ANEW:
+        return False
+    return (
+        method in CHANGES or method.startswith(CHANGING) or (alone and (method in ALONE or method.startswith("set_")))
+    )
 
 
 def is_ipython(node: ast.AST) -> bool:

@@ -21,6 +21,7 @@ LEFT_OUT: tuple[tuple[str, str, str, str], ...] = (
     ("addresses of objects", "at 0x", r"\bat 0x[0-9a-fA-F]+", "at 0x…"),
     ("bare pointers", "0x", r"\b0x(?:7f|5[56])[0-9a-f]{10}\b", "0x…"),
     ("UUIDs", "-", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "…"),
+    ("UUIDs without dashes", "4", r"(?<![0-9a-f])[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-f])", "…"),
     ("the kernel's files", "ipykernel_", rf"{TEMPORARY}?ipykernel_\d+(?:[/\\]\d+(?:\.py)?)?", "…"),
     ("temporary files", "tmp", rf"{TEMPORARY}(?:[\w.]+-)?tmp[a-z0-9_]{{6,10}}\b", "…"),
     ("temporary files with a name", "/", rf"({TEMPORARY}[\w.]+[-_.]){LOT}\b", r"\1…"),
@@ -37,6 +38,7 @@ RULES = [(word, re.compile(pattern, re.MULTILINE), left) for _, word, pattern, l
 NUMBER = re.compile(
     r"(?<![A-Za-z_\d.])([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
+PARTS = frozenset(".eE")  # of a number that is no count
 ID = re.compile(r"""\bid=["']?([\w:.-]+)""")
 UNTOLD = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)  # of an SVG: when and by what it was made
 
@@ -85,6 +87,6 @@ def _near(then: str, now: str) -> bool:
     if then == now:
         return True
     before, after = (float(each.replace(",", "").replace("−", "-")) for each in (then, now))
-    if before.is_integer() and after.is_integer():  # a count: one row of a million is a row
+    if not PARTS.intersection(then + now):  # counts: one row of a million is a row
         return before == after
     return math.isclose(before, after, rel_tol=NUMBERS)

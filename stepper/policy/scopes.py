@@ -31,6 +31,7 @@ class Names:
         self.scopes: list[Scope] = []
         self.alias: dict[str, set[str]] = {}
         self.used: set[str] = set()
+        self.alone: ast.expr | None = None  # whose value nobody takes
         self.kept: Kept | None = None  # of the outermost function around; None where the code runs now
 
     def noted(self, name: str, how: str, node: Any) -> None:
@@ -85,7 +86,8 @@ class Names:
         self.flow.made.pop(name, None)
         self.flow.prints.pop(name, None)
         if kind == DEFINED and self.source:
-            lines = self.source.split("\n")[node.lineno - 1 : node.end_lineno]
+            first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+            lines = self.source.split("\n")[first - 1 : node.end_lineno]
             self.flow.prints[name] = str(hash("\n".join(lines)))
         elif kind != DEFINED:
             self.flow.kept.pop(name, None)

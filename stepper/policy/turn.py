@@ -6,7 +6,7 @@ run that was judged) and `held` (a cell that did not run) → go on, let the age
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -140,10 +140,11 @@ def new_packages(state: State, known: Namespace) -> dict[str, str]:
     return {name: version for name, version in versions.items() if state.packages.get(name) != version}
 
 
-def replays(state: State, limits: Limits) -> bool:
-    """Whether a notebook that is complete now is replayed unasked: its cells' last runs took no longer than allowed."""
+def replays(state: State, limits: Limits, cells: Iterable[Cell]) -> bool:
+    """Whether a notebook that is complete now is replayed unasked: each cell ran here, and quickly enough."""
     last = {run.cell_id: run.duration_s for run in state.runs}
-    return limits.verify == "auto" and sum(last.values()) < limits.verify_seconds
+    unseen = changes.not_run_yet(cells, state.ran_ever)  # nobody had them run: a replay unasked is not the first to
+    return limits.verify == "auto" and not unseen and sum(last.values()) < limits.verify_seconds
 
 
 class Act(Enum):

@@ -1,12 +1,12 @@
 """What commands answer: each class a document, its fields the keys that `--json` prints, in their order.
 
-Some are told on the way: those that are `Told`. (Over 300 lines: it is a list of documents, read by name.)
+(Over 300 lines: it is a list of documents, read by name.)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +247,8 @@ class Ran:
     skipped: int
     report: str
     results: Sequence[CellResult]
+    follows: str  # what no longer follows after it: lines
+    which: str  # pending, all, stale, restore
 
 
 @dataclass(frozen=True)
@@ -254,55 +256,6 @@ class Restored(Ran):
     """What came of restoring a notebook: `gone` cells had ended well and are not there any more."""
 
     gone: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellBegins:
-    """A cell is about to run, the one at this position of those that are to."""
-
-    cell: int
-    position: int
-    of: int
-    what: str = "running"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellEnded:
-    """A cell ran; `line` tells how it ended."""
-
-    position: int
-    of: int
-    what: str = "ran"
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """What is asked for has to wait; `line` says for what."""
-
-    what: str = "waits"
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """What a cell that is followed has printed since: lines that stay, and one that may yet change."""
-
-    what: str = "printed"
-    lines: Sequence[str]
-    last: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellRuns:
-    """Each second, to other agents: what runs, for how long, its last line or bar."""
-
-    what: str = "runs"
-    running: Running
-
-
-Told = CellBegins | CellEnded | Waits | Printed
-Progress = Callable[[Told | CellRuns], None]
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
     ]
     for call in mine:
         call.telling = True
-    interrupted = await session.interrupt()
+    waits, interrupted = session.keeper.starting, await session.interrupt()
     if interrupted and mine:
         await asyncio.wait([call.work for call in mine], timeout=seconds)
     texts = []
@@ -280,4 +280,4 @@ async def stopped(session: Session, owner: str, seconds: float) -> str:
             forget(session, call)
         else:
             _tell(session, call)
-    return "\n".join(texts) or (handed.interrupted(session.name) if interrupted else "")
+    return "\n".join(texts) or (handed.interrupted(session.name, waits) if interrupted else "")

@@ -36,6 +36,7 @@ class CellsChanged:
     changed: Sequence[str]
     cells: Sequence[str]
     count: int = 0  # how many it was about
+    follows: str = ""  # what no longer follows after it: lines
 
 
 @dataclass(frozen=True)

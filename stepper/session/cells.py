@@ -10,7 +10,7 @@ from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.text import one_line
 from stepper.policy import arrange, cellcommands, changes, gate
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
-from stepper.session import answers, edits, handing, standing, unseen
+from stepper.session import answers, edits, follows, handing, standing, unseen
 from stepper.session.callers import Caller
 from stepper.session.cellanswers import CellsChanged
 from stepper.session.patience import Came
@@ -133,14 +133,16 @@ async def _ran(
 ) -> Came:
     """Run what is to run of the cells that were written; return what came of it."""
     to_run, ended = changes.runnable(written) if runs else [], list[Ended]()
-    try:
-        alone = len(written) == 1
-        found, ended = await edits.attempt(session, cells, to_run, new, consent, caller, alone)
-    except StepperError as error:
-        found = report.not_run(error.message, error.hint)
-    if not to_run:
+    found: Report | None
+    if to_run:
+        try:
+            alone = len(written) == 1
+            found, ended = await edits.attempt(session, cells, to_run, new, consent, caller, alone)
+        except StepperError as error:
+            found = report.not_run(error.message, error.hint)
+    else:
         unseen.untold(session, changes.runnable(written))
-        found = words.written(written)
+        found = words.written(written, follows.after(session))
     assert found is not None  # each of those to run is told of
     about = ended[-1].cell if ended else (to_run or written)[0]
     figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
@@ -227,4 +229,5 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     except arrange.NamingError as error:
         raise UsageError(f"{error} in {session.name}; nothing was changed", arrange.HOW) from None
     after = [cell.id for cell in session.file.glance().cells]
-    return CellsChanged(session.name, [after[place] for place in places if told.action != "delete"], after, len(some))
+    changed, left = [after[place] for place in places if told.action != "delete"], follows.after(session)
+    return CellsChanged(session.name, changed, after, len(some), left)

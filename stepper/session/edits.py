@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepper.ground.errors import KernelError, NotebookError, StepperError
+from stepper.ground.errors import KernelError, StepperError
 from stepper.ground.text import one_line
 from stepper.policy import changes, events, plan, progress, turn
 from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Outcome, Run, Verdict
@@ -107,10 +106,8 @@ async def attempt(
 
 def _left_behind(session: Session) -> Report | None:
     """Return what no longer follows after an edit by which nothing ran; None where all does."""
-    with contextlib.suppress(NotebookError):
-        if told := follows.news(session, session.read().cells):
-            return Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}")
-    return None
+    told = follows.after(session)
+    return Report(f"stepper: nothing ran. {told}", f"! {one_line(told, 300)}") if told else None
 
 
 async def _attempt(
@@ -139,7 +136,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
 
     The client's edit has emptied the cell's outputs: they are put back.
     """
-    if session.failed is None or not session.namespace:  # in doubt it runs
+    if session.failed is None or not session.namespace or session.keeper.elsewhere:  # in doubt it runs
         return False
     if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
         return False

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from stepper.ground.text import one_line
-from stepper.session import answers, standing
+from stepper.session import answers, standing, underway
 from stepper.session.callers import Caller
 from stepper.session.ports import Target
 from stepper.session.session import Session
@@ -17,7 +17,7 @@ FOLLOW_SECONDS = 0.5  # how often it is looked for more
 MOST = 100_000  # characters of a cell's output, from which on only its last line is told
 
 
-async def follow(session: Session, name: str, caller: Caller, tell: answers.Progress) -> answers.Page:
+async def follow(session: Session, name: str, caller: Caller, tell: underway.Progress) -> answers.Page:
     """Tell what comes of a cell while it runs; return its output, and how it ended. Raise UsageError."""
     cell, told, changes, last = standing.named(session, name), dict[int, int](), -1, ""
     run = session.state.running
@@ -29,12 +29,12 @@ async def follow(session: Session, name: str, caller: Caller, tell: answers.Prog
             changes, last = coming.changes, one_line(coming.last_line(), standing.LINE)
             outputs = coming.outputs()
             much = sum(len(output.get("text", "")) for output in outputs) > MOST
-            tell(answers.Printed(lines=[] if much else new_lines(outputs, told, ended=False), last=last))
+            tell(underway.Printed(lines=[] if much else new_lines(outputs, told, ended=False), last=last))
         await asyncio.sleep(FOLLOW_SECONDS)
     page = standing.output(session, name, 1)
     outputs = session.file.outputs_of(Target.of(cell))
     much = sum(len(output.get("text", "")) for output in outputs) > MOST
-    tell(answers.Printed(lines=[] if much else new_lines(outputs, told, ended=True), last=""))
+    tell(underway.Printed(lines=[] if much else new_lines(outputs, told, ended=True), last=""))
     ended = next((known for known in reversed(session.state.runs) if known.run == run.run), None)
     how = f"{ended.outcome.value} after {seconds(ended.duration_s)}" if ended else "it did not run"
     more = f"; its output is long: stepper output {name}" if much else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
+from stepper.ground.errors import NotebookError
 from stepper.policy import changes, dataflow
-from stepper.policy.dataflow import Follows, Marked
+from stepper.policy.dataflow import Because, Follows, Marked
 from stepper.policy.model import Cell
 from stepper.session.session import Session
 from stepper.words import follows as words
@@ -30,22 +32,31 @@ def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> s
     if ran and dataflow.at_the_end(cells, ran, session.past):
         return ""
     found, runs = look(session, cells), session.past.last
-    told = set[tuple[str, str, str, int]]()
+    told = set[tuple[object, ...]]()
+
+    def is_new(cell: Cell, because: Because) -> bool:
+        last = runs[because.provider].run if because.provider in runs else 0
+        key = (cell.id, because.name, because.provider, because.where, last)
+        told.add(key)
+        return key not in session.stale_told
 
     def fresh(marked: Sequence[Marked]) -> list[Marked]:
-        some = []
-        for each in marked:
-            mine = [(each.cell.id, because.name, because.provider) for because in each.because]
-            last = [runs[name].run if name in runs else 0 for _, _, name in mine]
-            keys = [(*key, run) for key, run in zip(mine, last, strict=True)]
-            told.update(keys)
-            new = [because for because, key in zip(each.because, keys, strict=True) if key not in session.stale_told]
-            some += [each._replace(because=new)] if new else []
-        return some
+        some = [
+            each._replace(because=[because for because in each.because if is_new(each.cell, because)])
+            for each in marked
+        ]
+        return [each for each in some if each.because]
 
     lines = [words.stale(fresh(found.stale)), words.hidden(fresh(found.hidden))]
     session.stale_told = told
     return "\n".join(filter(None, lines))
+
+
+def after(session: Session) -> str:
+    """Return what no longer follows after a change by which nothing ran, as `news` does."""
+    with contextlib.suppress(NotebookError):  # whoever works on it is told
+        return news(session, session.read().cells)
+    return ""
 
 
 def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[words.Mark], list[words.Mark]]:
@@ -55,15 +66,13 @@ def marks(session: Session, cells: Sequence[Cell]) -> tuple[list[words.Mark], li
 
 
 def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cell]:
-    """Return what `run --stale` has to run below a cell (its index), as things stand: the stale cells, those that were
-    changed since they ran, and what these read of and the present kernel does not hold.
+    """Return what `run --stale` has to run below a cell (its index), as things stand: the stale cells, and what these
+    read of and was changed since it ran, or the present kernel does not hold.
     """
     found, state = look(session, cells), session.state
-    changed = {cell.id for cell in changes.changed(cells, state.ran_ever)} & state.ran_ever.keys()
-    wanted = {each.cell.id for each in found.stale} | changed
-    here = state.ran.keys() | (
-        {*state.counts.values()} if state.ran else ()
-    )  # in the present kernel, however they ended
+    wanted = {each.cell.id for each in found.stale}
+    here = {*state.ran, *(state.counts.values() if state.ran else ())}  # in the present kernel, however they ended
+    here -= {cell.id for cell in changes.changed(cells, state.ran_ever)}
     todo = [*wanted]
     while todo:
         above = found.providers.get(todo.pop(), set()) - wanted - here

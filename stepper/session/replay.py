@@ -10,9 +10,9 @@ from typing import Any
 
 from stepper.ground.errors import KernelError, StepperError
 from stepper.policy import changes
-from stepper.policy.compare import Shown
+from stepper.policy.compare import Shown, compare
 from stepper.policy.model import Cell, Outcome, Verdict
-from stepper.session import answers
+from stepper.session import underway
 from stepper.session.callers import Caller
 from stepper.session.ports import Target
 from stepper.session.run import run_cell
@@ -112,15 +112,15 @@ def _as_recorded(ended: Ended, recorded: Outputs | None) -> bool:
     if ended.run.outcome is not Outcome.ERROR or ended.run.fault is None:
         return False
     errors = [output for output in recorded or () if output.get("output_type") == "error"]
-    fault = ended.run.fault
-    return any((error.get("ename"), error.get("evalue")) == (fault.ename, fault.evalue) for error in errors)
+    failed = {"output_type": "error", "ename": ended.run.fault.ename, "evalue": ended.run.fault.evalue}
+    return any(compare(Shown([error]), Shown([failed])).verdict.reproduces for error in errors)
 
 
-def begins(progress: answers.Progress, at: list[int], of: int) -> Callable[[Cell], None]:
+def begins(progress: underway.Progress, at: list[int], of: int) -> Callable[[Cell], None]:
     """Return what tells of each cell that begins, the one after those `at` which the replays are already."""
 
     def told(cell: Cell) -> None:
         at[0] += 1
-        progress(answers.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0])))
+        progress(underway.CellBegins(cell=cell.number, position=at[0], of=max(of, at[0])))
 
     return told

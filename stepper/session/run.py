@@ -158,14 +158,15 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     besides = (session, execution, run)
     seen, left = await asyncio.to_thread(_besides, *besides) if slow else _besides(*besides)
     met = execution.checked is not None and execution.checked.holds
-    ended = replace(ended, origins=_origins(session, work.cells), seen=seen, doubts=left, met=met, unmet=run.unmet)
+    origins = _origins(session, work.cells) if run.fault else {}
+    ended = replace(ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet)
     if follows.act is turn.Act.STOP:
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
             stands = order(session, document.cells)
-            session.replays = turn.replays(session.state, work.limits)
+            session.replays = turn.replays(session.state, work.limits, document.cells)
             tail = brief.completion(session.name, session.state, document.figures, stands, session.replays)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
     return ended
@@ -201,7 +202,7 @@ def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str
         left = adviser.doubtful(execution)
     else:
         how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
-        left = adviser.kept(execution.told, since_ns, how)
+        left = adviser.kept(execution.told, None if session.keeper.elsewhere else since_ns, how)
     return adviser.seen(execution, run.run), left
 
 

@@ -1,4 +1,7 @@
-"""One notebook's session: its state, kernel and file, and the order in which requests get at them."""
+"""One notebook's session: its state, kernel and file, and the order in which requests get at them.
+
+(Over 300 lines: what all requests share, each part a few lines.)
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
 from stepper.policy.names import Flow
 from stepper.policy.namespace import UNKNOWN, Namespace
+from stepper.session.advice import Diagnosis
 from stepper.session.callers import Call, Caller
 from stepper.session.keeper import Keeper, now
 from stepper.session.outputs import Outputs
 from stepper.session.ports import (
     Coming,
-    Diagnosis,
     Execution,
     FromElsewhere,
     Journal,
@@ -77,7 +80,7 @@ class Session:
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = dataflow.History(self.flow)
-        self.stale_told: set[tuple[str, str, str, int]] = set()  # what no longer follows, and was told
+        self.stale_told: set[tuple[object, ...]] = set()  # what no longer follows, and was told
         lines, trouble = journal.load()
         self.state = ledger.replay(lines)
         self.troubles: dict[Hashable, str] = {}  # what each is about → what is told of it with the next run

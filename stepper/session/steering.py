@@ -13,7 +13,7 @@ from stepper.ground.errors import KernelError, LineDownError, NotebookError, Ste
 from stepper.policy import changes, events, firstline, gate, plan
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
-from stepper.session import answers, follows, standing
+from stepper.session import answers, follows, standing, underway
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata
@@ -36,7 +36,7 @@ async def create(session: Session, made: Plan) -> None:
 
 
 async def run(
-    session: Session, which: str, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+    session: Session, which: str, caller: Caller, progress: underway.Progress, all_ended: Runs = None
 ) -> answers.Ran:
     """Run the `pending` cells (that have not run in the present kernel), `all` in a fresh one, those that are `stale`
     to the first failure; or `restore` those that had ended well. How each ended is put into `all_ended`.
@@ -53,11 +53,11 @@ async def run(
         again = None
         if which == "stale":
             cells, again = follows.to_run(session, notebook), functools.partial(follows.to_run, session, notebook)
-        return await _run(session, notebook, cells, caller, progress, all_ended, again=again)
+        return await _run(session, which, notebook, cells, caller, progress, all_ended, again=again)
 
 
 async def restore(
-    session: Session, caller: Caller, progress: answers.Progress, all_ended: Runs = None
+    session: Session, caller: Caller, progress: underway.Progress, all_ended: Runs = None
 ) -> answers.Restored:
     """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
 
@@ -74,7 +74,7 @@ async def restore(
         await _fresh(session, caller, "it was restarted to restore the notebook's state")
         session.log(events.Restored(at=now()))
         gone = len(well.keys() - {cell.id for cell in notebook})
-        ended = await _run(session, notebook, cells, caller, progress, all_ended, well)
+        ended = await _run(session, "restore", notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
@@ -101,10 +101,11 @@ async def _may_start(session: Session, caller: Caller) -> None:
 
 async def _run(
     session: Session,
+    which: str,
     notebook: Sequence[Cell],
     cells: Sequence[Cell],
     caller: Caller,
-    progress: answers.Progress,
+    progress: underway.Progress,
     all_ended: Runs,
     before: Mapping[str, Run] | None = None,
     again: Callable[[int], Sequence[Cell]] | None = None,
@@ -115,9 +116,9 @@ async def _run(
     """
     done, failed, results, cells = 0, None, list[answers.CellResult](), [*cells]
     for position, cell in enumerate(cells, 1):
-        progress(answers.CellBegins(cell=cell.number, position=position, of=len(cells)))
+        progress(underway.CellBegins(cell=cell.number, position=position, of=len(cells)))
         ended = await run_cell(session, notebook, cell, caller, keep_time=False)
-        progress(answers.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
+        progress(underway.CellEnded(position=position, of=len(cells), line=reports.person_line(ended)))
         results.append(_result(ended))
         if all_ended is not None:
             all_ended.append(ended)
@@ -133,7 +134,10 @@ async def _run(
             break
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     text = failed.text if failed else ""
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results)
+    left = follows.news(session, notebook, cells) if cells and not failed else ""
+    if left and all_ended:
+        all_ended[-1] = replace(all_ended[-1], follows=left)
+    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which)
 
 
 def _result(ended: reports.Ended) -> answers.CellResult:

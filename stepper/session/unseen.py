@@ -56,12 +56,8 @@ def compare(session: Session, read: Notebook | None = None) -> tuple[Notebook, l
     document, state = read or session.file.glance(), session.state
     if not session.runs(document):
         return document, []
-    fresh = changes.changed(document.cells, state.ran_ever)
+    fresh, state.changed = changes.since(document.cells, state.ran_ever)
     session.unrun = {cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun}
-    state.changed = {cell.id for cell in fresh if cell.id in state.ran_ever}
-    if fresh:  # a script that writes a notebook anew gives its cells other ids
-        there = {cell.id for cell in document.cells} | {changes.source_hash(cell.source) for cell in document.cells}
-        state.changed |= {name for name, source in state.ran_ever.items() if not {name, source} & there}
     if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
         state.last = None  # what failed is gone
     return document, fresh

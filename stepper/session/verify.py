@@ -14,11 +14,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepper.policy import changes, dataflow, events, verified
+from stepper.ground.text import one_line
+from stepper.policy import changes, dataflow, events, turn, verified
 from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.verified import CellVerdict, FileChange, Verified
-from stepper.session import answers, follows
+from stepper.session import follows, underway
 from stepper.session.callers import Caller
 from stepper.session.keeper import now
 from stepper.session.ports import Notebook
@@ -29,6 +30,7 @@ from stepper.words.report import Ended, seconds
 
 DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
 MISSING = re.compile(r"name '(\w+)' is not defined")
+IN_USE = "Address already in use"
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
 
 
@@ -54,7 +56,7 @@ class Found:
 
 
 async def verify(
-    session: Session, document: Notebook, way: Way, caller: Caller, progress: answers.Progress,
+    session: Session, document: Notebook, way: Way, caller: Caller, progress: underway.Progress,
     files: Callable[[], list[FileChange]],
 ) -> Verified:  # fmt: skip
     """Replay a notebook and compare; note the verdict in the journal. Raise StepperError where it can't be told."""
@@ -77,6 +79,7 @@ async def verify(
             again = await replay(fresh, found.recorded, last, caller, begins(progress, at, many))
         kernels = 2
         differences |= await asyncio.to_thread(_compared, session, found, way, again, differing)
+    await session.keeper.find()  # what a former daemon left lives, too
     verdicts = [_verdict(session, found, cell, differences.get(cell.index)) for cell in cells]
     made = Verified(
         session.name,
@@ -137,4 +140,7 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     if missing and session.speaks_python:
         follows.look(session, document.cells)
         bound = dataflow.had_bound(missing[1], ended.cell.id, document.cells, session.past)
-    return run.error + (f" ({bound})" if bound else "")
+    elif IN_USE in run.error and session.keeper.kernel is not None:
+        bound = f"the living kernel may hold it: `stepper shutdown {one_line(session.name, 200)}` ends that"
+    own = run.error.partition(turn.LOST)[0].partition(f"; {turn.KEPT}")[0]  # the replay's kernel is nobody's to restore
+    return own + (f" ({bound})" if bound else "")

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import settings, tables, trust
+from stepper.setup import doctor, settings, tables, trust
 from stepper.setup.files import editor, read, remove, remove_empty, write
 from stepper.setup.refuse import check_links
 from stepper.setup.tables import NAME, Entry, is_ours, merged
@@ -28,7 +28,7 @@ WALK = (
     's="$XDG_STATE_HOME"; [ -n "$s" ] || s="$HOME/.local/state"; d=$(pwd -P); '
     f'until [ -x "$d/{settings.SCRIPT}" ] && {{ [ -e "$s/stepper/projects$d/.stepper" ] || [ -O "$d/.git" ]; }}; do '
     'if [ -e "$d/.git" ] || [ "$d" = / ]; then '
-    'echo "stepper: nothing runs here: ./install.sh THIS_REPOSITORY sets it up" >&2; exit 1; fi; '
+    'echo "stepper: nothing runs here: uvx notebook-stepper install THIS_REPOSITORY sets it up" >&2; exit 1; fi; '
     'd=$(dirname "$d"); done; '
     f'exec "$d/{settings.SCRIPT}" {EVENT}'
 )
@@ -91,7 +91,7 @@ def put(paths: Paths, name: str) -> str:
     """Put a client's lines into its file; return made, updated or unchanged. Raise StepperError."""
     client, project, note = CLIENTS[name], Path(paths.project), recorded(paths.project)
     if not note:
-        raise StepperError("stepper is not set up here by you", "./install.sh --mcp THIS_REPOSITORY")
+        raise StepperError("stepper is not set up here by you", doctor.install_command(paths, more=" --mcp"))
     check_links(project, str(Path(client.file).parent), client.file)
     path = project / client.file
     before = read(path).decode("utf-8") if path.exists() else None

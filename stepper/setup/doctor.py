@@ -101,10 +101,14 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
-    script = Path(str(recorded(paths.checkouts[-1]).get("source", ""))) / "install.sh"
+    source = str(recorded(paths.checkouts[-1]).get("source", ""))
+    script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
-    return f"./install.sh {folder}{more}  # in a checkout of stepper"
+    words = shlex.split(source) if source.endswith(" install") else []  # by uvx, pipx or pip: that command
+    if words and all(map(os.path.exists, filter(os.path.isabs, words))):
+        return f"{source} {folder}{more}"
+    return f"./install.sh {folder}{more}  # in a checkout of stepper, else: uvx notebook-stepper install {folder}{more}"
 
 
 def listening(paths: Paths) -> bool:

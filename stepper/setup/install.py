@@ -270,7 +270,10 @@ def main() -> int:
     try:
         VERBS[verb](parse(arguments))
     except (StepperError, OSError) as error:
-        why = error if isinstance(error, StepperError) else f"{error.filename or ''}: {error.strerror or error}"
+        why = str(error if isinstance(error, StepperError) else f"{error.filename or ''}: {error.strerror or error}")
+        source = arguments[arguments.index("--source") + 1] if "--source" in arguments else "/"
+        if not os.path.isdir(source):  # the command that did what install.sh does
+            why = why.replace("./install.sh", source)
         sys.stderr.write(f"install.sh: {why}\n")
         return getattr(error, "exit_code", 1)
     return 0

@@ -173,7 +173,7 @@ def check_interpreter(choice: Choice) -> Interpreter:
 
 def stamp(options: argparse.Namespace) -> str:
     """Return the fingerprint of this checkout, this mode and this place, which an environment carries."""
-    source = Path(options.source)
+    source = PACKAGE.parent
     # an editable environment holds only what the metadata says
     files = [source / "pyproject.toml", source / "stepper/__init__.py"]
     if not options.editable:

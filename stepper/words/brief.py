@@ -1,4 +1,7 @@
-"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on."""
+"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on.
+
+(Over 300 lines: a list of texts, read by name.)
+"""
 
 from __future__ import annotations
 
@@ -321,7 +324,7 @@ def completed(state: State) -> str:
 
 def came(state: State, cells: Sequence[Cell]) -> list[str]:
     """Return what came for cells besides their runs since the last report, a sentence a cell."""
-    names = {cell.id: cell.label for cell in cells}
+    names = {cell.id: cell.label for cell in cells if cell.id in state.came}
     return [_came(names.get(cell_id, f"a cell that is gone (id {one_line(cell_id, 100)})"), what)
             for cell_id, what in state.came.items()]  # fmt: skip
 

@@ -43,11 +43,11 @@ def refused(why: str) -> Report:
     return Report(text, f"✗ refused: {one_line(why, 160)}", ok=False)
 
 
-def written(cells: Sequence[Cell]) -> Report:
-    """Return the report on cells of which nothing was to run."""
+def written(cells: Sequence[Cell], follows: str = "") -> Report:
+    """Return the report on cells of which nothing was to run; `follows` are lines on what no longer does."""
     names = ", ".join(f"{named(cell)}" for cell in cells[:20]) + ", …" * (len(cells) > 20)
     text = f"stepper: {counted(len(cells), 'cell')} written, nothing to run: {names}."
-    return Report(text, f"✓ {counted(len(cells), 'cell')} written")
+    return Report("\n".join(filter(None, [text, follows])), f"✓ {counted(len(cells), 'cell')} written")
 
 
 def goes_on(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
-from stepper.policy.dataflow import BELOW, GONE, UNBOUND, Because, Gap, Marked
+from stepper.policy.dataflow import BELOW, CLAUSES, GONE, OFF, UNBOUND, Because, Gap, Marked
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
-WHERE = {GONE: "was deleted", BELOW: "stands below", UNBOUND: "no longer binds it"}
+WHERE = {GONE: "was deleted", BELOW: "stands below", OFF: "is no longer run", UNBOUND: "no longer binds it"}
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def order(gaps: Sequence[Gap], left: int) -> str:
     if not gaps:
         return f"The order of its cells could reproduce it.{odd}"
     told = [
-        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which "
-        + (f"only cell {gap.below}, below it, binds" if gap.below else f"cell {gap.gone} bound, which was deleted")
+        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which {'only ' * (gap.where == BELOW)}"
+        f"cell {gap.number}, {CLAUSES[gap.where]}"
         for gap in gaps
     ]
     return f"The order of its cells can NOT reproduce it: {_some(told)}.{odd}"

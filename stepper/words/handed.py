@@ -129,6 +129,8 @@ def meanwhile(name: str, text: str) -> str:
     return f"stepper: what was handed on in {one_line(name)} ended meanwhile.\n{text}"
 
 
-def interrupted(name: str) -> str:
-    """Return the answer to `stop the cell` where its report is not there yet."""
+def interrupted(name: str, waits: bool) -> str:
+    """Return the answer to `stop the cell` where its report is not there yet; one may still wait for its kernel."""
+    if waits:
+        return f"stepper: the cell of {one_line(name)} that waits for its kernel will NOT run; its report comes."
     return f"stepper: what runs in {one_line(name)} was interrupted; its report comes."

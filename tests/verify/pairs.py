@@ -48,13 +48,14 @@ def error(name: str, value: str, traceback: str = "") -> Outputs:
 
 
 def png(title: str = "Rain", bars: tuple[int, ...] = (30, 60, 45), level: int = 6, software: str = "",
-        colour: str = "navy") -> Outputs:  # fmt: skip
+        colour: str = "navy", edge: str = "white") -> Outputs:  # fmt: skip
     """A figure: a title above bars."""
     image = Image.new("RGB", (160, 120), "white")
     draw = ImageDraw.Draw(image)
     draw.text((50, 5), title, fill="black")
     for place, height in enumerate(bars):
         draw.rectangle((20 + 40 * place, 110 - height, 45 + 40 * place, 110), fill=colour)
+    draw.line((0, 119, 159, 119), fill=edge)
     info, file = PngInfo(), io.BytesIO()
     if software:
         info.add_text("Software", software)
@@ -182,6 +183,14 @@ LATER = [
         out("1.4 us +- 0 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
         out("711 ns +- 1.2 ns per loop (mean +- std. dev. of 1 run, 1 loop each)\n"),
     ),
+    Pair(
+        "uuid4().hex",
+        False,
+        html('<img src="_img9f1b6c0de4b24f0c8a7d5e3f2b1a0c9d">'),
+        html('<img src="_img0a2b3c4d5e6f4a7b9c8d1e2f3a4b5c6d">'),
+    ),
+    Pair("a heatmap, a little warmer", True, png(colour="#000080"), png(colour="#020082")),
+    Pair("floats a millionth apart", False, shown("1000000.0"), shown("1000001.0")),
     Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
     Pair("tqdm below each other", False, out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"), out("ok\n")),
     Pair("tqdm without an end", False, out("120it [00:03, 41.2it/s]\n"), out("120it [00:01, 98.0it/s]\n")),

@@ -35,7 +35,7 @@ before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) a
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
     modules, functions, variables = dict[str, str](), dict[str, str](), dict[str, dict[str, Any]]()
-    classes, left = list[str](), 0
+    classes, prints, left = list[str](), dict[str, Any](), 0
     for name, value in bound():
         if len(modules) + len(functions) + len(classes) + len(variables) >= NAMES or clock() > deadline:
             left += 1
@@ -51,10 +51,10 @@ def namespace(deadline: float, known: Any) -> dict[str, Any]:
         else:
             variables[name] = {"type": class_name(kind)}
             guarded(measure, value, kind, variables[name])
-            if told := print_of(value, deadline):
-                variables[name]["print"] = told
+            prints[name] = print_of(value, deadline)
+            variables[name].update({"print": prints[name]} if prints[name] else {})
     found = {"modules": modules, "functions": functions, "classes": classes, "variables": variables, "left_out": left}
-    found["rebound"] = rebound(bound(), {name: fact.get("print", "") for name, fact in variables.items()})[:NAMES]
+    found["rebound"] = rebound(bound(), prints)[:NAMES]
     return {**found, **(guarded(loadable, known) or {})}
 
 

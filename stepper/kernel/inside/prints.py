@@ -10,22 +10,26 @@ from stepper.kernel.inside.base import clock, guarded, one_of, top_module
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 LONGEST = 100  # characters of a name that is told
 ITEMS, BYTES, LONG, CELLS = 200, 4096, 2000, 1000
-held: dict[str, tuple[int, str]] = {}  # name → (id, print) after the last cell: no object is kept
+held: dict[str, tuple[int, Any]] = {}  # name → (id, print) after the last cell: no object is kept
 
 
 def rebound(values: list[tuple[str, Any]], prints: dict[str, str]) -> list[str]:
-    """The names that hold something else than after the last cell."""
-    now = {name: (id(value), prints.get(name, "")) for name, value in values if len(name) <= LONGEST}
-    found = [name for name, seen in now.items() if held.get(name) != seen]
+    """The names that hold something else than after the last cell; not those for whose print there was no time."""
+    now = {name: (id(value), prints.get(name)) for name, value in values if len(name) <= LONGEST}
+    found = []
+    for name, (place, text) in now.items():
+        before, was = held.get(name, (0, None))
+        if before != place or (text != was and None not in (text, was)):
+            found.append(name)
     held.clear()
     held.update(now)
     return found
 
 
-def print_of(value: Any, deadline: float) -> str:
-    """'' for what is large, or whose looks might run the user's code."""
+def print_of(value: Any, deadline: float) -> str | None:
+    """'' for what is large, or whose looks might run the user's code; None where there is no time."""
     if clock() > deadline:
-        return ""
+        return None
     text = guarded(told, value, [ITEMS])
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if text else ""
 

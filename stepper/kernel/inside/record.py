@@ -2,18 +2,25 @@
 
 Whatever goes to iopub, from threads and forked children too, passes one method of ipykernel's own thread for it. The
 frames are kept as they are sent: nothing is measured or copied in a step but their sizes. Of much the head and the
-tail stay: a run of hours ends with what matters.
+tail stay, of one long text too: a run of hours ends with what matters.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 from stepper.kernel.inside.base import shell
 
 LIMIT = 1 << 20  # bytes of messages
+TAIL = LIMIT // 2 - 2048  # of one long text: with its headers it has a place behind the head
 DELIMITER = b"<IDS|MSG>"
+STREAM = re.compile(rb'\{"name": ?"std(?:out|err)", ?"text": ?"')
+CLOSED = b'"}'
+# In its text as JSON: characters and escapes that are whole; where one begins for certain.
+WHOLE = re.compile(rb"(?:[^\\\x80-\xff]+|[\xc0-\xdf].|[\xe0-\xef]..|[\xf0-\xff]...|\\u....|\\[^u])*", re.DOTALL)
+BEGINS = re.compile(rb"(?<=[^\\])\\|(?<=[^\\]{5})[^\\\x80-\xbf]")
 ALWAYS = (b'"status"', b'"execute_input"', b'"stepper_facts"')  # kept whatever is lost: they are few and small
 last: dict[str, Any] = {"id": b"", "messages": [], "count": 0, "head": 0, "size": 0, "lost": 0, "payload": []}
 before: list[list[Any]] = []  # the `busy` of a request, which comes before it is known to be a run
@@ -48,8 +55,15 @@ def take(message: list[Any]) -> None:
     last["count"] += 1  # whoever heard as many has heard all
     size, messages = 0 if always(parts) else sum(map(len, parts)), last["messages"]
     if size > LIMIT // 2:
-        last["lost"] += size
-        return
+        first, content, lost = ends(bytes(parts[3]), 0 if last["lost"] else max(0, LIMIT // 2 - last["size"]))
+        if first:
+            messages.append([*parts[:3], first])
+            last.update(size=last["size"] + len(first), head=len(messages))
+        last["lost"] += lost if content else size
+        if not content:
+            return
+        parts = [*parts[:3], content]
+        size = sum(map(len, parts))
     messages.append(parts)
     last["size"] += size
     if last["size"] <= LIMIT // 2 and not last["lost"]:
@@ -62,6 +76,19 @@ def take(message: list[Any]) -> None:
         gone = sum(map(len, messages.pop(at)))
         last["size"] -= gone
         last["lost"] += gone
+
+
+def ends(content: bytes, room: int) -> tuple[bytes, bytes, int]:
+    """The head of a stream's long text, of that many bytes at most, its tail, and how many bytes are in neither."""
+    stream = STREAM.match(content)
+    if stream is None:  # such as a picture: a part of it is nothing
+        return b"", b"", len(content)
+    until = (WHOLE.match(content, stream.end(), stream.end() + room) or stream).end()
+    begins = until
+    if until < len(content) - TAIL:
+        tail = BEGINS.search(content, len(content) - TAIL)
+        begins = tail.start() if tail is not None else len(content) - len(CLOSED)
+    return (content[:until] + CLOSED if until > stream.end() else b""), stream[0] + content[begins:], begins - until
 
 
 def always(parts: list[Any]) -> bool:

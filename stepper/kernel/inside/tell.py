@@ -19,7 +19,8 @@ import zmq
 from stepper.kernel.inside import ahead, children, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
-from stepper.kernel.inside.namespace import keep, namespace
+from stepper.kernel.inside.namespace import bound, keep, namespace
+from stepper.kernel.inside.prints import rebound
 
 SECONDS = 1.0
 # What a source or an imported module must hold for a part of the helper to be worth its 20 to 100 ms.
@@ -145,6 +146,7 @@ def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     guarded(sampled, stack)
     guarded(unbounded)
     guarded(record.begin)
+    guarded(lambda: rebound(bound(), {}))  # what is there already, no cell that is to come has bound
 
 
 def end() -> None:

@@ -92,6 +92,7 @@ class SlurmProcess:
         if self.link is not None:
             self.link.close()
         if self.left:
+            self.queue.cancel_later(self.name, self.job * self.step)
             with contextlib.suppress(OSError):
                 records.write(self.record, {**self.told, "ending": True})
             what = f"step {self.name} of job {self.job}" if self.step else f"job {self.job}"

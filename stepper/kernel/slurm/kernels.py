@@ -85,9 +85,10 @@ class SlurmKernels:
         if told:
             name, step = told["job_name"], told["step"]
             if not await self.queue.cancel(name, step):
+                self.queue.cancel_later(name, step)
+                what = f"the step {name} of job {step}" if step else f"the job {name}"
                 raise KernelError(
-                    f"{queue.SILENT}: {f'the step {name} of job {step}' if step else f'the job {name}'} may go on",
-                    f"scancel {step}" if step else f"scancel --me --name={name}",
+                    f"{queue.SILENT}: {what} may go on until it does", f"scancel {step or f'--me --name={name}'}"
                 )
             self._forget(told)
 

@@ -18,6 +18,8 @@ from stepper.ground.text import one_line
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LANG", "TZ", "SLURM_CONF")  # of an environment
 SECONDS = 15.0  # for one command; squeue hangs where the controller is frozen
+LATER_SECONDS = 5.0, 60.0  # between two tries to end what could not be: the first, and at most
+LATER_TIMES = 3  # that SLURM must have heard of it: what was submitted while it was silent it takes up only then
 FIELDS = "%A|%j|%T|%r|%N|%L|%S|%P"  # job, name, state, reason, node, time left, expected start, partition
 NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Could not establish a configuration source")
 SILENT = "SLURM's controller does not answer"
@@ -39,6 +41,9 @@ ENDS = {
     STEP_ENDED: ("its step ended, and the job goes on", ""),
     GONE: ("its job is gone, and SLURM does not know any more how it ended", ""),
 }
+
+
+LATER: dict[str, asyncio.Task[None]] = {}  # what ends jobs, by their names, once SLURM answers again
 
 
 class RefusedError(KernelError):
@@ -126,7 +131,8 @@ class Queue:
         said = await self.told("sbatch", "--parsable", *flags, given=script.encode(), environ=environ)
         number = (said or "").strip().partition(";")[0]
         if not number.isdecimal():
-            raise KernelError(f"{SILENT}: nothing was submitted, as far as that is known", "sinfo")
+            why = f"{SILENT}: nothing was submitted, as far as that is known; a job that it takes up later is ended"
+            raise KernelError(why, "sinfo")
         return int(number)
 
     async def look(self, job: int, name: str = "") -> Job | None:
@@ -166,6 +172,19 @@ class Queue:
             return await self.told("scancel", *which) is not None
         except KernelError as error:
             return not error.hint  # it answered, if only that there is none; a hint says that there is no scancel
+
+    def cancel_later(self, name: str, job: int = 0) -> None:
+        """Have them ended once SLURM answers again, as long as this daemon lives: the next one finds them by itself."""
+        if name not in LATER:
+            LATER[name] = asyncio.get_running_loop().create_task(self._later(name, job))
+            LATER[name].add_done_callback(lambda _: LATER.pop(name))
+
+    async def _later(self, name: str, job: int) -> None:
+        pause, heard = LATER_SECONDS[0], 0
+        while heard < LATER_TIMES:
+            await asyncio.sleep(pause)
+            heard += (answers := await self.cancel(name, job))
+            pause = LATER_SECONDS[0] if answers else min(2 * pause, LATER_SECONDS[1])
 
     async def ahead(self, job: Job) -> int:
         """Return how many jobs wait in the same partition before that one, as far as their priorities tell."""

@@ -1,0 +1,42 @@
+"""Ask the project's daemon what only it knows. It is never started, kept or ended by that, and may come and go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stepper import __version__
+from stepper.ground import wire
+from stepper.ground.errors import StepperError
+from stepper.ground.meeting import Meeting, encoded
+from stepper.hook import client
+
+THERE, NONE, HANGS = "", "no daemon runs: what is shown is the journal's", "the daemon does not answer"
+OTHER = "the daemon is of stepper {}, this view of {}: start the view again"
+
+
+class Daemon:
+    """The daemon, as one who looks on asks it; `trouble` is what keeps it from answering."""
+
+    def __init__(self, project: str) -> None:
+        self.project, self.trouble = project, NONE
+
+    def look(self, notebook: str, run: int, changes: int, marks: bool) -> dict[str, Any] | None:
+        """Return what it knows of a notebook, None where it says nothing of it."""
+        paths = Meeting(self.project)  # looked for anew: the socket's folder may have been taken
+        told = json.dumps({"notebook": notebook, "run": run, "changes": changes, "marks": marks}).encode()
+        try:
+            sock = client.connect(paths)
+            if sock is None:
+                self.trouble = NONE
+                return None
+            about = b"look", __version__.encode(), b"", encoded(self.project)
+            *_, (kind, body) = client.exchange(paths, sock, *about, told)
+        except (StepperError, OSError):
+            self.trouble = HANGS
+            return None
+        self.trouble = OTHER.format(body.decode("utf-8", "replace"), __version__) if kind == wire.STALE else THERE
+        if kind != wire.OK:
+            return None
+        found = json.loads(body)
+        return found if isinstance(found, dict) else None

@@ -1,0 +1,189 @@
+"""A real browser: Debian's chromium without a screen, driven by the DevTools protocol over its websocket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests import debian
+
+WAIT_SECONDS = 60  # for anything that is to come: bounds a hang
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+    "--disable-component-update", "--no-first-run", "--no-default-browser-check", "--mute-audio", "--hide-scrollbars",
+    "--remote-debugging-address=127.0.0.1", "--remote-debugging-port=0", "--enable-precise-memory-info",
+)  # fmt: skip
+
+
+class Browser:
+    """One process of chromium."""
+
+    def __init__(self) -> None:
+        program = debian.installed("chromium", "chromium", "fonts-dejavu-core", "ca-certificates")
+        self.folder = tempfile.mkdtemp(prefix="chromium")
+        self.said = open(os.path.join(self.folder, "said"), "wb")  # noqa: SIM115
+        environ = {**os.environ, "HOME": self.folder, "XDG_CONFIG_HOME": self.folder, "XDG_CACHE_HOME": self.folder}
+        self.process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={self.folder}/profile", "about:blank"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.said, env=environ,
+        )  # fmt: skip
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        told = Path(self.folder, "profile", "DevToolsActivePort")
+        until(lambda: told.exists() and told.read_text().count("\n"), lambda: Path(self.said.name).read_text()[-2000:])
+        self.port = int(told.read_text().split("\n")[0])
+
+    def page(self) -> Page:
+        """Open a page in a window of its own, with cookies of its own."""
+        link = Link(self, self._asked("/json/version")["webSocketDebuggerUrl"])
+        context = link.send("Target.createBrowserContext")["browserContextId"]
+        target = link.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        link.close()
+        return Page(self, f"ws://127.0.0.1:{self.port}/devtools/page/{target}", context)
+
+    def _asked(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=WAIT_SECONDS) as answer:
+            return json.load(answer)
+
+    def close(self) -> None:
+        for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
+            process.kill()
+        self.process.wait()
+        self.said.close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Link:
+    """One connection of the protocol."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.browser, self.numbers = browser, itertools.count(1)
+        self.answers: dict[int, Any] = {}
+        self.events: list[dict[str, Any]] = []
+        self.came = threading.Condition()
+
+        async def connected() -> WebSocketClientConnection:
+            return await websocket_connect(address, max_message_size=1 << 28, on_message_callback=self._take)
+
+        made = asyncio.run_coroutine_threadsafe(connected(), browser.loop)
+        self.link: WebSocketClientConnection = made.result(WAIT_SECONDS)
+
+    def _take(self, message: Any) -> None:
+        if message is None:
+            return
+        told = json.loads(message)
+        with self.came:
+            if "id" in told:
+                self.answers[told["id"]] = told
+            else:
+                self.events.append(told)
+            self.came.notify_all()
+
+    def send(self, method: str, **given: Any) -> Any:
+        number = next(self.numbers)
+        message = json.dumps({"id": number, "method": method, "params": given})
+        self.browser.loop.call_soon_threadsafe(self.link.write_message, message)
+        with self.came:
+            assert self.came.wait_for(lambda: number in self.answers, WAIT_SECONDS), f"no answer to {method}"
+            told = self.answers.pop(number)
+        assert "error" not in told, (method, told)
+        return told["result"]
+
+    def close(self) -> None:
+        self.browser.loop.call_soon_threadsafe(self.link.close)
+
+
+class Page(Link):
+    """One page."""
+
+    def __init__(self, browser: Browser, address: str, context: str) -> None:
+        super().__init__(browser, address)
+        self.context = context
+        for domain in ("Page", "Runtime", "Network", "Log", "Performance"):
+            self.send(f"{domain}.enable")
+
+    def go(self, address: str) -> None:
+        self.send("Page.navigate", url=address)
+
+    def js(self, expression: str) -> Any:
+        """Return what an expression gives; what it awaits is waited for."""
+        told = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, (expression, told["exceptionDetails"])
+        return told["result"].get("value")
+
+    def until(self, expression: str) -> Any:
+        """Wait until an expression gives something that is true; return that."""
+        found = None
+
+        def look() -> Any:
+            nonlocal found
+            try:
+                found = self.js(expression)
+            except AssertionError as error:  # the page is on its way
+                found, self.why = None, error
+            return found
+
+        until(look, lambda: f"{expression}\n{self.text()}\n{self.errors()}")
+        return found
+
+    def text(self) -> str:
+        return str(self.js("document.body ? document.body.innerText : ''"))
+
+    def size(self, width: int, height: int = 900, phone: bool = False) -> None:
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+
+    def prefer(self, **features: str) -> None:
+        """Have media features: `prefers_color_scheme="dark"`."""
+        named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.send("Emulation.setEmulatedMedia", features=named)
+
+    def key(self, name: str, code: int) -> None:
+        for kind in ("keyDown", "keyUp"):
+            more = {"text": "\r"} if name == "Enter" and kind == "keyDown" else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code, **more)
+
+    def errors(self) -> list[str]:
+        """Return what went wrong on the page: exceptions, refused loads, violations of its policy."""
+        found = []
+        for event in list(self.events):
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(json.dumps(event["params"]["exceptionDetails"])[:600])
+            if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+                found.append(json.dumps(event["params"]["entry"])[:600])
+        return found
+
+    def requests(self) -> set[str]:
+        """Return the addresses that were asked for."""
+        asked = [
+            each["params"]["request"]["url"] for each in self.events if each["method"] == "Network.requestWillBeSent"
+        ]
+        return {re.sub(r"\?.*", "", url) for url in asked}
+
+    def picture(self, path: Path, whole: bool = False) -> None:
+        told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(told["data"]))
+
+
+def until(condition: Callable[[], Any], why: Callable[[], str] = lambda: "") -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, why()
+        time.sleep(0.03)

@@ -1,0 +1,128 @@
+"""Done means replayed, in the real client: cells edited out of order, a provider deleted. `docs/verify.md` shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.conftest import make_env
+
+from .conftest import ClaudeFactory
+from .model import Block, Message, ScriptedModel, shown_in, text
+from .test_main_job import delete, insert, news, read, replace, stepper
+from .test_unseen import bash
+
+Model = Callable[..., ScriptedModel]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
+HELD = "reproduces (3 of 3 cells as recorded)"
+
+
+@pytest.fixture(scope="module")
+def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository that is set up; the environment is made without the network."""
+    folder = tmp_path_factory.mktemp("verify") / "repo"
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
+
+
+def made(project: Path, problem: str, *steps: str) -> Path:
+    found = json.loads(stepper(project, "new", problem, *(f"--step={step}" for step in steps), "--json"))
+    return project / found["notebook"]
+
+
+def ids(notebook: Path) -> list[str]:
+    return [cell["id"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def edits(
+    notebook: Path, edit: Callable[..., Block], source: str, place: int
+) -> Callable[[list[Message]], list[Block]]:
+    """A turn that edits the code cell in that place, or inserts one below it."""
+    return lambda _: [edit(notebook, source, ids(notebook)[place])]
+
+
+def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    notebook = made(project, "Rain in inches")
+    name = f"notebooks/{notebook.name}"
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rain = [35.1, 10.4, 25.9]", "cell-0")],
+        edits(notebook, insert, "mm = 25.4", 0),
+        edits(notebook, insert, "inches = [round(day / mm, 2) for day in rain]", 1),
+        edits(notebook, insert, "print(sum(inches))", 2),
+        edits(notebook, replace, "rain = [35.1, 10.4, 25.9, 40.6]", 0),
+        [bash("stepper run --stale")],
+        [read(notebook)],
+        lambda _: [delete(notebook, ids(notebook)[1])],
+        [bash("stepper verify")],
+        edits(notebook, replace, "inches = [round(day / 25.4, 2) for day in rain]", 1),
+        [bash("stepper verify")],
+        [text("It is done, and a fresh kernel gets the same.")],
+    )
+    result = claude(model).prompt("How much rain is that in inches?")
+    assert result.text == "It is done, and a fresh kernel gets the same."
+    told = [news(model, turn) for turn in range(len(model.requests))]
+    assert "Stale: cell 3 read `rain`, which cell 1 rebound after it ran. `stepper run --stale` runs it." in told[6]
+    assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]
+    assert "Hidden state: cell 2 read `mm` from cell 2, which was deleted." in told[9]
+    assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in told[10]
+    failed = "failed: NameError: name 'mm' is not defined (cell 2, which was deleted, had bound it)"
+    assert re.search(rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", told[10])
+    assert "ran ok" in told[11] and "Stale" not in told[11] and "Hidden" not in told[11]
+    assert f"{name}: REPRODUCES · 3 of 3 cells as recorded · " in told[12]
+    assert [line for line in stepper(project, "status").splitlines() if HELD in line]
+
+
+def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_changes(
+    project: Path, scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    (project / ".stepper" / "config.yaml").write_text("verify: auto\n")
+    notebook = made(project, "Replayed unasked", "Load", "Add", "Tell")
+    name = f"notebooks/{notebook.name}"
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rain = [1, 2]", "cell-0")],
+        edits(notebook, insert, "total = sum(rain)", 0),
+        edits(notebook, insert, "print(total)", 1),
+        [text("All steps are done.")],
+    )
+    client = claude(model)
+    client.prompt("Add it up.")
+    assert "It is replayed in a fresh kernel now (verify: auto): the next prompt says" in news(model, 4)
+    status = wait(project, lambda found: found["verified"] and found["unheard"])
+    assert status["verified"]["reproduces"]
+    changes = [[read(notebook)], edits(notebook, replace, "print(total + 1)", 2), [text("Changed.")]]
+    model.then([text("Good.")], [text("Shown.")], *changes)
+    client.prompt("And does it reproduce?", "--continue")
+    assert f"stepper: {name}: REPRODUCES · 3 of 3 cells as recorded · " in news(model, 5)
+    client.prompt("/notebook-status", "--continue")
+    shown = shown_in(model.requests[6])
+    assert re.search(rf"verified (just now|[\w ]+ ago): {re.escape(HELD)}\n", shown), shown[-3000:]
+    client.prompt("Tell one more.", "--continue")
+    text_of = stepper(project, "status")
+    assert f"{HELD}; that no longer holds: a source was changed since" in text_of
+
+
+def wait(project: Path, holds: Callable[[Any], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not holds(found := json.loads(stepper(project, "status", "--json"))):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
