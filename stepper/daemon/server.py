@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import psutil
 
@@ -117,7 +118,9 @@ class Daemon:
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
         left = private.names(self.paths.verify)  # by a daemon that was killed
-        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(left))]
+        tasks = [
+            asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(), self._clear(left))
+        ]
         await self.ending.wait()
         for replay in self.workspace.replays:
             replay.set()
@@ -147,16 +150,27 @@ class Daemon:
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
-    async def _reconcile(self, replays: list[str]) -> None:
-        """End what a former daemon had started elsewhere, and nothing tells of any more, and its replays."""
-        if replays:
+    async def _clear(self, replays: list[str]) -> None:
+        """End what replays of a former daemon left; a server's token comes with whoever asks."""
+        pause = 1.0
+        while replays:
             from stepper.daemon import verify
 
-            await verify.clear(self.paths, replays)
+            replays = await verify.clear(self.paths, replays, lambda: self.workspace.environ)
+            await asyncio.sleep(pause := min(2 * pause, 300))
+
+    async def _reconcile(self) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+
+        def recorded() -> Iterator[Path]:
+            from stepper.kernel import records
+
+            return records.of_project(self.paths)
+
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
-            await providers.reconcile(accepted, self.paths.runtime, self.paths.kernels, os.environ)
+            await providers.reconcile(accepted, self.paths.runtime, recorded, os.environ)
 
     async def _look(self) -> None:
         """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""

@@ -203,9 +203,10 @@ class Paths(Meeting):
 
 
 def is_worktree(folder: str) -> bool:
-    """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
+    """Whether the folder is a linked worktree of a checkout that is set up, by a committed script or for the plugin."""
     has_script = os.path.isfile(os.path.join(folder, SCRIPT))
-    return has_script and any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
+    mains = [main for main in checkouts(folder)[1:] if os.path.isdir(os.path.join(main, HOME))]
+    return any(has_script or recorded(main).get("plugin") for main in mains)
 
 
 def find_project(start: str) -> "str | None":
