@@ -25,6 +25,7 @@ HERE = {
     "attach": "stepper.cli.attach:attach",
     "shutdown": "stepper.cli.stop:shutdown",
     "doctor": "stepper.setup.doctor:checks",
+    "statusline": "stepper.cli.faces:statusline",
     "trust": "stepper.setup.trust:trust",
     "completion": "stepper.cli.complete:script",
     "mcp": "stepper.cli.faces:mcp",

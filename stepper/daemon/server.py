@@ -25,6 +25,7 @@ from stepper.daemon import log as daemon_log
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.requests import Request
+from stepper.daemon.statusline import StatusLines
 from stepper.daemon.verbs import answer
 from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
@@ -74,6 +75,7 @@ class Daemon:
         self.began = time.monotonic()
         self.memory = Footprint()
         self.beat_at = 0.0  # when the person is told next of what nobody waits for
+        self.lines = StatusLines(self.workspace)
         self.shown = True  # what runs is, in files; a former daemon may have left them
         self.last_used = time.monotonic()
 
@@ -144,6 +146,7 @@ class Daemon:
             calls.parting(session)
         self.workspace.mark()
         self._show([])
+        self.lines.end()
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
@@ -184,6 +187,7 @@ class Daemon:
                     replay.add_done_callback(self.replays.discard)
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
+            self.lines.look()
             self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
             await asyncio.sleep(LOOK_SECONDS)
 
