@@ -83,13 +83,8 @@ def key(picture: str) -> str:
     return str(zlib.crc32(picture.encode("utf-8", "replace")))
 
 
-def undecoded(then: str, now: str) -> float | None:
-    """No picture is decoded: what differs differs."""
-    return None
-
-
 def compare(
-    then: Shown, now: Shown, again: Shown | None = None, pixels: Pixels = undecoded, redrawn: bool = False
+    then: Shown, now: Shown, again: Shown | None = None, pixels: Pixels = lambda *_: None, redrawn: bool = False
 ) -> Difference:
     """Return how fresh outputs differ from the recorded ones; `again` is what a second fresh run showed.
 
@@ -266,15 +261,16 @@ def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[
         return before
     region = after[min(low, begin) : max(high, end)]
     free, places = Counter(region) & Counter(again) & Counter(before), list[int]()
-    made, left = [*before], Counter(free)
+    made, left = [*before], free.copy()
     for place, item in enumerate(before):
         if left[item]:
             left[item] -= 1
             places.append(place)
+    spots = iter(places)
     for item in region:
         if free[item]:
             free[item] -= 1
-            made[places.pop(0)] = item
+            made[next(spots)] = item
     return made
 
 
