@@ -216,6 +216,21 @@ def test_files_too_large_to_be_compared_are_told(tmp_path: Path, monkeypatch: py
     assert [(each.name, each.change) for each in written.changes()] == [("large", "written")]
 
 
+def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.csv").write_text("1")
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 100)
+    assert written.changes() == [], "those that were not looked at before are not new"
+    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    (tmp_path / "7.csv").unlink()
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    assert [(each.name, each.change) for each in written.changes()] == [("7.csv", "deleted")]
+
+
 def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(project: Quick) -> None:
     notebook = ran(project, "print(1)", "print(2)")
     assert project.json("status", "a")["verified"] is None
