@@ -332,10 +332,10 @@ def test_orphans_are_found_by_their_names(other: Room, room: Room) -> None:
     foreign = [int(other.lab.ask("sbatch", "--parsable", f"--job-name={name}", "--wrap=sleep 60")) for name in names]
     (other.folder / "odd.json").symlink_to("/dev/null")
     with pytest.raises(OSError):  # it may be the record that is missing
-        other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
+        other.wait(reconcile([place()], str(other.folder), lambda: other.folder.rglob("*.json"), os.environ))
     (other.folder / "odd.json").unlink()
     assert list(other.ours.values()) == ["RUNNING"]
-    other.wait(reconcile([place()], str(other.folder), str(other.folder), os.environ))
+    other.wait(reconcile([place()], str(other.folder), lambda: other.folder.rglob("*.json"), os.environ))
     assert other.until(lambda: not other.ours)
     assert {*foreign, room.kernel.process.job} <= {*other.lab.jobs()}
     other.lab.ask("scancel", *map(str, foreign))

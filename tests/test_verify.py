@@ -364,7 +364,8 @@ def test_a_link_in_the_place_of_its_folder_leads_nowhere(project: Quick, tmp_pat
 def test_what_a_killed_daemon_left_is_removed(project: Quick, tmp_path: Path) -> None:
     private.replace(os.path.join(project.paths.verify, "123-1", "0", "kernel.json"), b"{}")
     private.replace(os.path.join(project.paths.verify, "123-1", "scratch", "a.csv"), b"1")
-    asyncio.run(replays.clear(project.paths, private.names(project.paths.verify)))
+    left = asyncio.run(replays.clear(project.paths, private.names(project.paths.verify), dict))
+    assert left == []
     assert os.listdir(project.paths.verify) == []
 
 

@@ -47,7 +47,7 @@ class Connection:
         self.about, self.memory, self.death = process.about, process.memory, process.death
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
-        self.others = Others(lambda: self.channels.session_id, self.complete)
+        self.others = Others(lambda: self.channels.client_session, self.complete)
 
     @property
     def away(self) -> str:

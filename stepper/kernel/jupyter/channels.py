@@ -100,7 +100,7 @@ class WebsocketChannels:
         self.work: asyncio.Task[None] | None = None
 
     @property
-    def session_id(self) -> str:
+    def client_session(self) -> str:
         """The id of the session whose requests its own are."""
         return self.session
 
