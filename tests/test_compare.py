@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import time
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from stepper.kernel import pictures, pixels
 from stepper.policy import compare, noise, verified
@@ -50,6 +53,11 @@ def test_lines_are_counted_and_shown() -> None:
         ("1e-300", "2e-300", False),
         ("1000000", "1000001", False),
         ("1000000.0", "1000001.0", True),
+        ("18446744073709551616", "18446744073709551617", False),
+        ("02134", "2134", False),
+        ("1,234,567", "1234567", True),
+        ("3", "3.0", False),
+        ("3", "3.0000000001", True),
         ("1e6", "1.000001e6", True),
         ("1,000,000.25", "1,000,000.26", True),
         ("v1.26.4", "v1.26.5", False),
@@ -135,6 +143,30 @@ def test_a_picture_is_known_by_the_key_that_the_kernel_tells() -> None:
     assert compare.key("".join(text.split())) == str(pictures.key(text))
 
 
+def test_of_a_picture_in_several_forms_both_sides_give_the_same_one() -> None:
+    def shot(colour: tuple[int, int, int], *forms: str) -> Outputs:
+        more = {f"image__{form}": picture(form, colour) for form in forms}
+        return shown("<PIL.Image.Image image mode=RGB size=40x40>", **more)
+
+    then = shot((10, 20, 30), "png", "jpeg")
+    assert compared(then, shot((10, 20, 30), "jpeg", "png")).verdict is Sameness.SAME
+    assert compared(then, shot((10, 20, 31), "jpeg", "png")).verdict is Sameness.CHANGED
+    assert compared(shot((10, 20, 30), "jpeg"), shot((10, 20, 30), "jpeg", "png")).verdict is Sameness.SAME
+
+
+def test_a_moving_picture_is_all_its_pictures() -> None:
+    then, now = (shown("<Image>", image__gif=picture("gif", (200, 0, 0), (0, 0, blue))) for blue in (200, 90))
+    assert compared(then, then).verdict is Sameness.SAME
+    assert compared(then, now).verdict is Sameness.CHANGED
+
+
+def picture(form: str, *colours: tuple[int, int, int]) -> str:
+    made = io.BytesIO()
+    first, *more = [Image.new("RGB", (40, 40), colour) for colour in colours]
+    first.save(made, form, **({"save_all": True, "append_images": more} if more else {}))
+    return base64.b64encode(made.getvalue()).decode()
+
+
 def test_pictures_that_can_not_be_decoded_differ_by_their_bytes() -> None:
     def broken(text: str) -> Outputs:
         return shown("<Figure>", image__png=text)
@@ -142,6 +174,27 @@ def test_pictures_that_can_not_be_decoded_differ_by_their_bytes() -> None:
     assert compared(broken("AAAA"), broken("AAAA")).verdict is Sameness.SAME
     assert compared(broken("AAAA"), broken("BBBB")).verdict is Sameness.CHANGED
     assert compared(broken("%%%"), broken("BBBB")).verdict is Sameness.CHANGED
+
+
+def test_ids_are_by_lot_but_not_what_one_reads() -> None:
+    page = html
+    drawn = '<style>#T{0} {{color: {1}}}</style><b id="T{0}">5</b><script>draw("#T{0}")</script>'
+    assert compared(page(drawn.format("a1", "red")), page(drawn.format("f7", "red"))).verdict is Sameness.SAME
+    assert compared(page(drawn.format("a1", "red")), page(drawn.format("f7", "blue"))).verdict is Sameness.CHANGED
+    for one, other in (("5", "6"), ("rain", "snow")):
+        then, now = (page(f'<h2 id="{each}">{each}</h2>') for each in (one, other))
+        assert compared(then, now).verdict is Sameness.CHANGED
+
+
+def test_a_text_that_leaves_all_out_says_nothing() -> None:
+    charts = [shown("alt.Chart(...)", text__html=f'<div id="v{n}"></div><script>v("{n}")</script>') for n in "aab"]
+    assert compared(*charts[:2]).verdict is Sameness.SAME
+    assert compared(*charts[1:]).verdict is Sameness.CHANGED
+
+
+def test_json_counts_as_a_browser_saves_it() -> None:
+    then, now = (shown("Figure()", **{"application/vnd.plotly.v1+json": {"y": y}}) for y in ([1, 2.5], [1.0, 2.5]))
+    assert compared(then, now).verdict is Sameness.SAME
 
 
 def test_of_a_display_what_says_something_counts() -> None:

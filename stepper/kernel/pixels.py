@@ -12,7 +12,7 @@ LARGEST = 50_000_000  # pixels
 
 
 def differing(one: str, other: str) -> float | None:
-    """Return the share of the pixels by which two pictures (base64) differ; None where they can't be decoded."""
+    """Return the share of pixels by which two pictures (base64) differ; None where they move or can't be decoded."""
     from PIL import Image, ImageChops
 
     if one == other:
@@ -24,7 +24,8 @@ def differing(one: str, other: str) -> float | None:
             images = [Image.open(each, formats=FORMATS) for each in data]
         if images[0].size != images[1].size:
             return 1.0
-        if images[0].width * images[0].height > LARGEST:
+        moving = any(getattr(image, "n_frames", 1) > 1 for image in images)
+        if moving or images[0].width * images[0].height > LARGEST:
             return None
         before, after = (image.convert("RGBA") for image in images)
         bands = ImageChops.difference(before, after).split()

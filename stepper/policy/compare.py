@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections import Counter
@@ -22,7 +21,7 @@ from stepper.policy.model import Word
 
 RASTER = re.compile(r"image/(?!svg)")
 OBJECT = re.compile(r"application/vnd\.(?!jupyter\.widget-view).*json")  # of plotly, Vega, Bokeh
-PLACEHOLDER = re.compile(r"<[^\n]*>")  # a text that says nothing but what it is
+PLACEHOLDER = re.compile(r"<[^\n]*>|[\w.]+\(\.\.\.\)")  # a text that says nothing but what it is
 FORMS = ("text/html", "image/svg+xml", "text/markdown", "text/latex", "application/json", "application/javascript")
 MARKUP = ("text/html", "image/svg+xml")
 LONG = 1_000_000  # characters of a text whose numbers are not compared across its lines
@@ -142,16 +141,17 @@ def _items(outputs: Iterable[Mapping[str, Any]], both: set[str]) -> list[Item]:
 
 
 def _display(data: Mapping[str, Any], both: set[str]) -> list[Item]:
-    for kind, content in data.items():
-        if RASTER.match(kind) and content:
-            return [Picture("".join(_text(content).split()))]
+    if rasters := [kind for kind, content in data.items() if RASTER.match(kind) and content]:
+        # One picture in several forms: of both sides the same one, whose pixels nothing rounds off.
+        kind = min(rasters, key=lambda kind: (kind not in both, kind != "image/png", kind))
+        return [Picture("".join(_text(data[kind]).split()))]
     if kind := next((kind for kind in data if kind in both and OBJECT.match(kind)), ""):
-        return [*noise.lines(_plain(data[kind]))]
+        return [*noise.lines(noise.plain(data[kind]))]
     text = _text(data.get("text/plain", ""))
     if text.strip() and not PLACEHOLDER.fullmatch(text.strip()):
         return [*noise.lines(text)]
     kind = next((form for form in FORMS if data.get(form)), "") or next(iter(data), "")
-    content = _plain(data[kind]) if kind.endswith("json") else _text(data.get(kind, ""))
+    content = noise.plain(data[kind]) if kind.endswith("json") else _text(data.get(kind, ""))
     return [*noise.lines(noise.markup(content) if kind in MARKUP else content)]
 
 
@@ -163,11 +163,7 @@ def _stream(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
 def _text(content: Any) -> str:
     if isinstance(content, list):
         return "".join(map(str, content))
-    return content if isinstance(content, str) else _plain(content)
-
-
-def _plain(content: Any) -> str:
-    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, default=str)
+    return content if isinstance(content, str) else noise.plain(content)
 
 
 def _stderr(then: Shown, now: Shown) -> str:

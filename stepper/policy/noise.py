@@ -5,8 +5,10 @@ What no row tells is not guessed at: a second fresh run settles it (`compare`).
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from typing import Any
 
 from stepper.ground.text import ESCAPES, last_state
 
@@ -38,8 +40,10 @@ RULES = [(word, re.compile(pattern, re.MULTILINE), left) for _, word, pattern, l
 NUMBER = re.compile(
     r"(?<![A-Za-z_\d.])([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
+BEGINS_ESCAPE = re.compile("[\x1b\x9b\x9d]")
 PARTS = frozenset(".eE")  # of a number that is no count
 ID = re.compile(r"""\bid=["']?([\w:.-]+)""")
+CODE = re.compile(r"(<script\b.*?</script>|<style\b.*?</style>|<[^>]*>)", re.DOTALL | re.IGNORECASE)
 UNTOLD = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)  # of an SVG: when and by what it was made
 
 
@@ -56,7 +60,11 @@ def lines(text: str) -> list[str]:
 def _quiet(shown: list[str]) -> list[str]:
     if any(len(line) > LONG for line in shown):
         return shown
-    told = "\n".join(last_state(ESCAPES.sub("", line)) for line in shown)
+    told = "\n".join(shown)
+    if BEGINS_ESCAPE.search(told):
+        told = "\n".join([ESCAPES.sub("", line) for line in shown])
+    if "\r" in told:
+        told = "\n".join(map(last_state, told.split("\n")))
     for word, rule, left in RULES:
         if word in told:
             told = rule.sub(left, told)
@@ -64,14 +72,28 @@ def _quiet(shown: list[str]) -> list[str]:
 
 
 def markup(text: str) -> str:
-    """Return HTML or an SVG with its ids by their order: whoever makes it draws them by lot."""
+    """Return HTML or an SVG with its ids by their order, for they are drawn by lot; what one reads stays."""
     text = UNTOLD.sub("", text)
     names = dict.fromkeys(ID.findall(text))
     places = {name: f"id-{place}" for place, name in enumerate(names)}
     if places:
         longest = sorted(map(re.escape, places), key=len, reverse=True)
-        text = re.sub(rf"(?<![A-Za-z0-9])(?:{'|'.join(longest)})(?![A-Za-z0-9])", lambda found: places[found[0]], text)
+        known = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(longest)})(?![A-Za-z0-9])")
+        parts = CODE.split(text)  # what is read, and between that what is not
+        parts[1::2] = [known.sub(lambda found: places[found[0]], part) for part in parts[1::2]]
+        text = "".join(parts)
     return text.replace("><", ">\n<")
+
+
+def plain(content: Any) -> str:
+    """Return JSON as text, its numbers as a browser saves them: 1.0 is 1."""
+    saved = json.loads(json.dumps(content, default=str), parse_float=_number)
+    return json.dumps(saved, indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def close(then: str, now: str) -> bool:
@@ -86,7 +108,9 @@ def close(then: str, now: str) -> bool:
 def _near(then: str, now: str) -> bool:
     if then == now:
         return True
-    before, after = (float(each.replace(",", "").replace("−", "-")) for each in (then, now))
-    if not PARTS.intersection(then + now):  # counts: one row of a million is a row
-        return before == after
-    return math.isclose(before, after, rel_tol=NUMBERS)
+    then, now = (each.replace(",", "").replace("−", "-").removeprefix("+") for each in (then, now))
+    counts = [PARTS.isdisjoint(each) for each in (then, now)]
+    if all(counts):  # one row of a million is a row, and 02134 is a name
+        return then == now
+    before, after = float(then), float(now)
+    return math.isclose(before, after, rel_tol=NUMBERS) and not (any(counts) and before == after)  # 3 is not 3.0
