@@ -343,7 +343,7 @@ function drawNow() {
 }
 function tick() {
   const run = S.live && S.live.running;
-  if (!run) return;
+  if (!run || !$("now").firstChild) return;
   const seconds = Math.max(0, (now() - run.at) / 1000), box = $("now");
   const told = seconds < 60 ? `${seconds.toFixed(1)} s` : seconds < 3600 ? `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")} min` : `${(seconds / 3600).toFixed(2)} h`;
   put(box.querySelector(".clock"), told, h("small", {}, run.timeout > 0 && run.timeout < 1e8 ? ` of ${span(run.timeout)}` : "", run.left ? `, about ${took(run.left)} left` : ""));
