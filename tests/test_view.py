@@ -703,7 +703,7 @@ def keep(page: Page, path: Path) -> None:
     page.picture(path)
     image = Image.open(path).convert("RGB")
     assert len(image.getcolors(1 << 20) or ()) > 100
-    image.quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     if os.environ.get("PICTURES"):
         shutil.copy(path, DOCS / path.name)
 
