@@ -34,7 +34,7 @@ checks: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck install.sh hooks/stepper hooks/shell .ci/run
+	$(BIN)/shellcheck -x install.sh hooks/stepper hooks/plugin hooks/shell bin/stepper .ci/run
 
 # Workers who take tests from each other when they have none left.
 pytest: env

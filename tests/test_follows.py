@@ -86,7 +86,7 @@ def test_the_completion_says_whether_the_order_could_reproduce(project: Quick) -
     notebook = project.new("Load", "Look")
     notebook.insert("x = 1")
     _, done = notebook.insert("print(x)")
-    assert "The order of its cells could reproduce it." in done.text
+    assert "The order of its cells could reproduce it.\n`stepper verify notebooks/" in done.text
     other = project.new("Load", "Look")
     other.insert("x = 1")
     _, done = other.insert("print(x)", after="")

@@ -192,6 +192,7 @@ def test_a_cell_that_was_stopped_while_the_controller_was_silent_does_not_run(fu
     assert project.json("history") == [] and kernel(project)["state"] == "none"
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_interrupted_while_its_kernel_starts_does_not_run(full: Full, project: Project) -> None:
     full.ends()
     notebook = project.new("Count")

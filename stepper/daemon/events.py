@@ -22,6 +22,7 @@ from stepper.session.callers import Caller
 from stepper.session.session import Session
 from stepper.words import brief, report
 
+PLUGIN = "CLAUDE_PLUGIN_ROOT"  # the client gives it to a plugin's hooks
 PATIENCE_SECONDS = 8.0  # with a cell that is being interrupted: more than that takes, less than the client waits
 
 
@@ -31,7 +32,11 @@ async def hook(workspace: Workspace, name: str, data: bytes, caller: Caller) -> 
     `PostToolUse again` is asked by a client whose daemon ended before it could answer, `Wake again` by one that waits
     to wake the agent. Those, and `Rearm`, are told what they wait for by `caller.deliver`: their answer is empty.
     """
-    name, _, again = name.partition(" ")
+    answer = await _hook(workspace, *name.partition(" ")[::2], data, caller)
+    return payload.as_plugin(answer) if caller.environ.get(PLUGIN) else answer
+
+
+async def _hook(workspace: Workspace, name: str, again: str, data: bytes, caller: Caller) -> bytes:
     try:
         event = Event(load_json(payload.lean(data)), caller.environ.get(calls.CLIENT, ""))
     except ValueError as error:

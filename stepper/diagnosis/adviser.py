@@ -115,10 +115,14 @@ class Adviser:
         return replace(fault, suggestion=one_line(joined(said), LONGEST))
 
     @harmless(lambda *_: [])
-    def kept(self, told: Mapping[str, Any], since_ns: int, how: str = "failing") -> list[str]:
-        """Return what a cell had bound and written before it ended, and failed shell lines: a retry begins there."""
+    def kept(self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing") -> list[str]:
+        """Return what a cell had bound and written before it ended, and failed shell lines: a retry begins there.
+
+        Without a time nothing is said of files.
+        """
         changed = read(Changed, told.get("changed") or {})
-        written = [f"{path} ({size:,} bytes)" for path, size in self.surroundings.written_since(since_ns, [self.path])]
+        files = self.surroundings.written_since(since_ns, [self.path]) if since_ns is not None else []
+        written = [f"{path} ({size:,} bytes)" for path, size in files]
         parts = {
             "rebound": listed([f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300),
             "changed in place": listed([f"`{name}` (line {line})" for name, line in changed.in_place], 200),

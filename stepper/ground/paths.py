@@ -100,6 +100,7 @@ class Paths(Meeting):
         self.verify = os.path.join(self.home, "verify")  # a folder for each replay that is under way
         # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
+        self.statusline = os.path.join(self.home, "statusline")  # the lines of status lines, by session
         self.handed = os.path.join(self.home, "handed")  # there while something handed on is to be told
         self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.
@@ -202,9 +203,10 @@ class Paths(Meeting):
 
 
 def is_worktree(folder: str) -> bool:
-    """Whether the folder is a linked worktree of a checkout that is set up, with the hook script that it committed."""
+    """Whether the folder is a linked worktree of a checkout that is set up, by a committed script or for the plugin."""
     has_script = os.path.isfile(os.path.join(folder, SCRIPT))
-    return has_script and any(os.path.isdir(os.path.join(main, HOME)) for main in checkouts(folder)[1:])
+    mains = [main for main in checkouts(folder)[1:] if os.path.isdir(os.path.join(main, HOME))]
+    return any(has_script or recorded(main).get("plugin") for main in mains)
 
 
 def find_project(start: str) -> "str | None":

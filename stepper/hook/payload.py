@@ -204,6 +204,17 @@ def answer(event: str, report: Report | None) -> bytes:
     return _dump(said)
 
 
+def as_plugin(answer: bytes) -> bytes:
+    """Return a hook's answer as a plugin's is to be read: the client has a /continue of its own."""
+    if b"/continue" not in answer:
+        return answer
+    told = json.loads(answer)
+    for holder, name in ((told, "stopReason"), (_object(told, "hookSpecificOutput"), "additionalContext")):
+        if "/continue" in holder.get(name, ""):
+            holder[name] += "\n(/continue is typed /stepper:continue here: a bare /continue is the client's own.)"
+    return _dump(told)
+
+
 def shown(line: str) -> bytes:
     """Return what a hook prints that tells the person alone something, if anything."""
     return _dump({"systemMessage": line}) if line else SILENT

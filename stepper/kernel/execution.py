@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import ODD, Connection
 from stepper.kernel.faults import bounded, fault_of, sampled
-from stepper.kernel.messages import read
 from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard, Inbox
 from stepper.kernel.wake import Watch
@@ -134,7 +133,7 @@ class Running:
         self.done = Execution(Outcome.OK, memory=self.done.memory)
         record, header = told["record"], dict[str, Any]()
         missing = f"{record['lost']:,} bytes of its output are missing: {why}"
-        for place, message in enumerate(recorded(told)):
+        for place, message in enumerate(helper.recorded(told)):
             if record["lost"] and place == record.get("head"):
                 said = {"name": "stderr", "text": f"… {missing} …\n"}
                 self.take({"msg_type": "stream", "header": {}, "parent_header": {}, "content": said})
@@ -290,12 +289,3 @@ class Running:
         # %%capture shows an error and replies `ok`: the helper knows better. In an Output widget it fails no cell.
         fails = "fault" in self.done.told and (self.error is not None or not self.caught)
         return Outcome.OK if status == "ok" and not fails else Outcome.ERROR
-
-
-def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the helper's record, as far as they can be read."""
-    frames = iter(told.get("frames") or [])
-    for count in (told.get("record") or {}).get("counts", []):
-        message = read([frame for _, frame in zip(range(count), frames, strict=False)])
-        if message is not None:
-            yield message

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
+
+from stepper.kernel.messages import read
 
 MESSAGE = "stepper_facts"
 INSIDE = "stepper.kernel.inside"  # it tells how a run ended and what the namespace holds without any other part
@@ -71,3 +73,12 @@ def _sources(packages: tuple[str, ...]) -> tuple[dict[str, str], str]:
     modules = [path for path in paths if path.name.endswith(".py") and path.name != "__init__.py"]
     texts = {path.name.removesuffix(".py"): path.read_text("utf-8") for path in modules}
     return texts, hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:16]
+
+
+def recorded(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the messages of the helper's record, as far as they can be read."""
+    frames = iter(told.get("frames") or [])
+    for count in (told.get("record") or {}).get("counts", []):
+        message = read([frame for _, frame in zip(range(count), frames, strict=False)])
+        if message is not None:
+            yield message

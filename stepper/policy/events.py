@@ -1,4 +1,7 @@
-"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper."""
+"""What stands in the journal: a class for each kind of line. It may be a stranger's, edited, or of another stepper.
+
+(A few lines over 300: it is a list of lines, read by name.)
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def _same(session: Session, cell: Cell, last: Run) -> bool:
 
     The client's edit has emptied the cell's outputs: they are put back.
     """
-    if session.failed is None or not session.namespace:  # in doubt it runs
+    if session.failed is None or not session.namespace or session.keeper.elsewhere:  # in doubt it runs
         return False
     if await asyncio.to_thread(session.adviser.changed_since, last, session.namespace):
         return False

@@ -36,10 +36,10 @@ class Keeper:
         state: State,
         log: Callable[[Event], None],
         hears: Callable[[dict[str, Any], bool], bool],
-        elsewhere: Callable[[FromElsewhere], None],
+        from_elsewhere: Callable[[FromElsewhere], None],
     ) -> None:
         self.hears = hears  # what comes for cells beside the one that runs
-        self.elsewhere = elsewhere  # what other clients had it run
+        self.from_elsewhere = from_elsewhere  # what other clients had it run
         self.provider, self.place, self.state, self.log = provider, place, state, log
         self.kernel: Kernel | None = None
         self.looked = False  # for the kernel of a former daemon
@@ -52,6 +52,7 @@ class Keeper:
         self.news = ""
         self.lacked = False  # ipykernel, which was said
         self.told = set[str]()  # what places can't do, which was said
+        self.elsewhere = False  # the last kernel is, or was: what its machine has for files and clock is not known here
         self.lives_in = ""  # the name of the place where the last one was started; a former daemon knew it of its own
 
     async def find(self) -> Kernel | None:
@@ -64,7 +65,8 @@ class Keeper:
                     self.found_dead = found
                 elif found is not None:
                     self.kernel, self.foreign = found, True
-                    found.hears, found.others.ended = self.hears, self.elsewhere
+                    found.hears, found.others.ended = self.hears, self.from_elsewhere
+                    self.elsewhere = bool(found.about().where)
         return self.kernel
 
     async def adopt(self) -> None:
@@ -101,12 +103,13 @@ class Keeper:
             place = self.place(environ, self.state.plan.kernel)
             self.lives_in = place.at.name if place.at else Limits.kernel
             self.kernel = kernel = await self._started(place, left)
-            kernel.hears, kernel.others.ended = self.hears, self.elsewhere
+            kernel.hears, kernel.others.ended = self.hears, self.from_elsewhere
         finally:
             self.starting = False
         if self.state.lost:
             self.news = f"state lost: {self.state.lost}. A fresh kernel is there, without any earlier variable"
         about = kernel.about()
+        self.elsewhere = bool(about.where)
         if about.lacks and not self.lacked:
             self.lacked = True
             said = f"{about.python} lacks ipykernel: stepper's own copy runs the kernel, behind the project's packages"

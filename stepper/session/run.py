@@ -202,7 +202,7 @@ def _besides(session: Session, execution: Execution, run: Run) -> tuple[list[str
         left = adviser.doubtful(execution)
     else:
         how = "its interrupt" if run.outcome is Outcome.CANCELLED else "failing"
-        left = adviser.kept(execution.told, since_ns, how)
+        left = adviser.kept(execution.told, None if session.keeper.elsewhere else since_ns, how)
     return adviser.seen(execution, run.run), left
 
 

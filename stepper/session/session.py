@@ -1,4 +1,7 @@
-"""One notebook's session: its state, kernel and file, and the order in which requests get at them."""
+"""One notebook's session: its state, kernel and file, and the order in which requests get at them.
+
+(Over 300 lines: what all requests share, each part a few lines.)
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     holders = [folder for folder in paths.checkouts if Path(broken).is_relative_to(folder)]
     # the longest: a worktree may lie in the main checkout
     folder = shlex.quote(max(holders, key=len, default=paths.project))
-    source = str(recorded(paths.checkouts[-1]).get("source", ""))
+    note = recorded(paths.checkouts[-1])
+    source, more = str(note.get("source", "")), more + " --plugin" * bool(note.get("plugin"))
     script = Path(source, "install.sh")
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
@@ -159,11 +160,13 @@ def _hook_script(paths: Paths) -> str:
     """The script is ours, executable, and finds stepper's environment; the name `.stepper/env` leads there too."""
     name, script, ours = settings.SCRIPT, Path(paths.project, settings.SCRIPT), assets("hooks") / "stepper"
     env, link = paths.used_env, Paths(paths.lender).link
-    if not script.is_file():
+    if by_plugin(paths):
+        name = "the plugin's"
+    elif not script.is_file():
         raise StepperError(f"{name} is missing", install_command(paths))
-    if script.read_bytes() != ours.read_bytes():
+    elif script.read_bytes() != ours.read_bytes():
         raise StepperError(f"{name} is not the one of stepper {__version__}", install_command(paths))
-    if not os.access(script, os.X_OK):
+    elif not os.access(script, os.X_OK):
         raise StepperError(f"{name} is not executable", f"chmod +x {shlex.quote(str(script))}")
     if os.path.lexists(link) and not paths.env_is_ours():
         raise StepperError(f"{link} is not of an install of yours: nothing of it runs, and no cell", TRUST)
@@ -179,17 +182,30 @@ def _hook_script(paths: Paths) -> str:
 
 
 def _hooks(paths: Paths) -> str:
-    """The settings hold all our handlers, and do not switch hooks off."""
+    """The settings hold all our handlers, or the plugin does and is enabled, and hooks are not switched off."""
+    plugin, enabled = by_plugin(paths), False
+    if plugin:
+        _, data = read_settings(modes.home() / "settings.json")
+        enabled = settings.enables(data)
     for file in ("settings.json", "settings.local.json"):
         name, path = f".claude/{file}", Path(paths.project, ".claude", file)
         _, data = read_settings(path)
         if data.get("disableAllHooks"):
             raise StepperError(f'{name} switches all hooks off ("disableAllHooks")', editor(path))
-        lacking = settings.missing(data) if file == "settings.json" else []
+        enabled = enabled or settings.enables(data)
+        lacking = settings.missing(data) if file == "settings.json" and not plugin else []
         if lacking:
             detail = f"{name} lacks, or holds as an older version made them: {', '.join(lacking)}"
             raise StepperError(detail, install_command(paths))
-    return f"{len(settings.HANDLERS)} handlers"
+    if plugin and not enabled:
+        detail = "hooks and skills are to be the plugin's, which no settings of yours enable"
+        raise StepperError(detail, "claude plugin install stepper@stepper")
+    return "the plugin's" if plugin else f"{len(settings.HANDLERS)} handlers"
+
+
+def by_plugin(paths: Paths) -> bool:
+    """Whether hooks and skills are the plugin's: the last install was told so, and found none of ours."""
+    return bool(recorded(paths.lender).get("plugin"))
 
 
 def _notebooks(paths: Paths) -> str:
@@ -203,6 +219,8 @@ def _mode(paths: Paths) -> str:
 
 
 def _skills(paths: Paths) -> str:
+    if by_plugin(paths):
+        return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
     words = {"missing": "missing", "foreign": "another skill of that name", "outdated": "of another version"}
     found = skills.standing(Path(paths.project))
     wrong = [f"{name} is {words[word]}" for name, word in found.items() if word in words]
@@ -214,7 +232,7 @@ def _skills(paths: Paths) -> str:
 
 def _personal_skills(paths: Paths) -> str:
     """No personal skill has the name of one of ours: Claude Code would take that one."""
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser(), "skills")
+    home = modes.home() / "skills"
     same = [str(home / name) for name in skills.shipped_skills() if (home / name / "SKILL.md").exists()]
     if same:
         detail = f"{', '.join(same)}: wins over the project's skill of the same name"
@@ -248,6 +266,20 @@ def _command(paths: Paths) -> str:
     return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
 
 
+def _jupyter(paths: Paths) -> str:
+    """No Jupyter server shows the project without reloading what stepper writes."""
+    try:
+        from stepper.notebook import jupyter
+        from stepper.words import beside
+    except ImportError:  # in no environment of stepper's
+        return "not looked at"
+    found = jupyter.unaware(paths.project)
+    if found:
+        mend = f"pip install {beside.PACKAGE}  # in the environment of that server; then start it again"
+        raise StepperError(beside.not_reloaded([server.url for server in found]), mend)
+    return "no server shows the project without reloading what stepper writes"
+
+
 def _places(paths: Paths) -> list[Check]:
     """Each place that the configuration names; one that was accepted is looked at, no other is asked anything."""
     found = _sound_limits(paths)
@@ -274,5 +306,5 @@ def _version(_: Paths) -> str:
 
 CHECKS = (
     *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
-    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _version),
+    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _jupyter, _version),
 )

@@ -22,7 +22,7 @@ from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, trust
+from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, statusline, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -35,13 +35,7 @@ def apply(options: argparse.Namespace) -> None:
     choice = refuse(options)
     paths = Paths(options.target)
     project = Path(paths.project)
-    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
-    _finish_env(paths)
-    if options.remade:
-        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
-            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
-        for folder in (paths.project, *paths.borrowers()):
-            _retire(Paths(folder))
+    _take_up_env(paths, options)
     if options.add_ipykernel and not ipykernel.named(project):
         _must([*ipykernel.ADD], project, None)
         say("ipykernel", f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}")
@@ -52,21 +46,33 @@ def apply(options: argparse.Namespace) -> None:
 
     text, data = read_settings(project / SETTINGS)
     wanted = settings.rules(limits.patterns) if options.allow else []
-    merged, new_rules = settings.add_rules(settings.add_hooks(data), wanted)
+    plugin = options.plugin and not settings.has_ours(data)  # it is silent beside hooks of ours
+    merged, new_rules = settings.add_rules(data if plugin else settings.add_hooks(data), wanted)
     known = recorded(paths.project).get("script")
-    _write_record(paths, options, choice, new_rules, config)
+    wants_line = options.statusline or statusline.is_ours(data.get(statusline.KEY))
+    _write_record(paths, options, choice, new_rules, config, plugin)
+    if wants_line:
+        merged, noted = statusline.put(paths, merged, recorded(paths.project))
+        trust.remember(paths, noted)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
     ignored = project / ".gitignore"
     say(".gitignore", write(ignored, settings.ignore(read(ignored))))
-    _install_script(project, known)
+    if not plugin:
+        _install_script(project, known)
     if merged != data:
         write(project / SETTINGS, settings.render(merged, text or "{}\n").encode())
-    say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if plugin:
+        say("plugin", "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/")
+    else:
+        say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if wants_line:
+        say("status line", statusline.said(paths))
     if options.allow:
         say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
-    _install_skills(project)
+    if not plugin:
+        _install_skills(project)
     if not (project / notebooks).is_dir():
         (project / notebooks).mkdir(parents=True)
         say("notebooks", f"made: {notebooks}/")
@@ -76,17 +82,28 @@ def apply(options: argparse.Namespace) -> None:
         if not shell.on_path():
             say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
-        _say_what_is_next(paths, limits, options)
+        _say_what_is_next(paths, limits, options, plugin)
 
 
-def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace) -> None:
+def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
+    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    _finish_env(paths)
+    if options.remade:
+        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+        for folder in (paths.project, *paths.borrowers()):
+            _retire(Paths(folder))
+
+
+def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool) -> None:
     if told := doctor.uncovered(paths.project, limits.patterns):
         say("notebooks", told)
     say("mode", modes.said(Path(paths.project), limits))
     say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
-    say("next", f"cd {shlex.quote(paths.project)} && claude, then: /new-notebook WHAT YOU WANT TO KNOW")
-    say("", "commit .claude/ and .gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
-    if options.mcp:
+    command, files = ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
+    say("next", f"cd {shlex.quote(paths.project)} && claude, then: {command} WHAT YOU WANT TO KNOW")
+    say("", f"commit {files}.gitignore; what is wrong, if anything: .stepper/env/bin/stepper doctor")
+    if options.mcp and not plugin:
         say("mcp", f"for other agents' clients: {clients.hint(paths.project)}")
     if not options.link:
         say("", f"`stepper` in your own shell, for every project: --link (makes {shell.place()})")
@@ -109,8 +126,11 @@ def _finish_env(paths: Paths) -> None:
     write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    statusline.script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-    script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    at = f"at={shlex.quote(str(env))}"
+    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'  # no Python is started for it
+    script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
 
@@ -191,7 +211,12 @@ def _write_config(paths: Paths, patterns: list[str]) -> str | None:
 
 
 def _write_record(
-    paths: Paths, options: argparse.Namespace, choice: Choice, new_rules: list[str], config: str | None
+    paths: Paths,
+    options: argparse.Namespace,
+    choice: Choice,
+    new_rules: list[str],
+    config: str | None,
+    plugin: bool,
 ) -> None:
     """Note, before the project is changed, what runs here and what uninstall can't see: what was there before."""
     project, old = Path(paths.project), recorded(paths.project)
@@ -211,12 +236,13 @@ def _write_record(
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
         before["found"] = [*before["found"], notebooks]
     note = {
-        **{name: value for name, value in old.items() if name in ("accepted", "clients")},
+        **{name: value for name, value in old.items() if name in ("accepted", "clients", "statusline")},
         "version": 1,
         "python": choice.python,
         "given": choice.given,
         "source": options.source,
         "mcp": options.mcp,
+        "plugin": plugin,
         "notebooks": notebooks,
         "config": config or old.get("config"),
         "script": hashlib.sha256(read(assets("hooks") / "stepper")).hexdigest(),

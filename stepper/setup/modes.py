@@ -31,18 +31,22 @@ MODES = {
 }
 
 
+def home() -> Path:
+    """Return the folder of the client's own settings."""
+    return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
+
+
 def mode(project: Path) -> tuple[str, str]:
     """Return the mode that the settings name, and which of them: the nearest wins. Raise StepperError."""
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser())
+    own = home()
     for folder, name in (
         (project / ".claude", "settings.local.json"),
         (project / ".claude", "settings.json"),
-        (home, "settings.json"),
+        (own, "settings.json"),
     ):
         told = read_settings(folder / name)[1].get("permissions", {}).get("defaultMode")
         if isinstance(told, str):
-            own = folder != home
-            return ("default" if own and told == UNTRUSTED else told), str(folder / name)
+            return ("default" if folder != own and told == UNTRUSTED else told), str(folder / name)
     return UNSET, ""
 
 

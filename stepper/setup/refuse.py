@@ -58,7 +58,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     parser.add_argument("--notebooks", nargs="+", default=[])
-    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "remade"):
+    for name in (
+        "allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "statusline", "plugin", "remade",
+    ):  # fmt: skip
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it
@@ -83,7 +85,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.scratch and not options.planned:
         options.target = tempfile.mkdtemp(prefix="stepper-demo-")
     options.target = os.path.realpath(options.planned or options.target or ".")
-    options.mcp = options.mcp or bool(recorded(options.target).get("mcp"))  # what is there stays
+    known = recorded(options.target)  # what is there stays
+    options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))  # the plugin brings the lines of a client
     return options
 
 

@@ -117,6 +117,12 @@ def has_ours(data: Data) -> bool:
     return remove(data, [], {}) != data
 
 
+def enables(data: Data) -> bool:
+    """Tell whether settings enable our plugin, of whatever marketplace."""
+    enabled = data.get("enabledPlugins")
+    return isinstance(enabled, dict) and any(name.startswith("stepper@") and on for name, on in enabled.items())
+
+
 def add_hooks(data: Data) -> Data:
     """Return `data` with all our handlers, after those that were there; `data` itself if it has them."""
     lists = [groups for groups in data.get("hooks", {}).values() if isinstance(groups, list)]

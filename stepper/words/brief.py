@@ -1,4 +1,7 @@
-"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on."""
+"""The texts of the commands and of a session's start: where a notebook stands, what was tried, where to go on.
+
+(Over 300 lines: a list of texts, read by name.)
+"""
 
 from __future__ import annotations
 

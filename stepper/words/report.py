@@ -1,4 +1,7 @@
-"""The texts for the agent and for the person: verdict first, facts not orders, bounded, no escapes."""
+"""The texts for the agent and for the person: verdict first, facts not orders, bounded, no escapes.
+
+(Over 300 lines: one report, part after part.)
+"""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from stepper.policy.names import Flow
 Edge = tuple[int, int, str]  # provider, reader, name
 # Whose source distributions hold notebooks that need neither a network nor minutes.
 PACKAGES = (
-    "control==0.10.2", "emcee==3.1.6", "giddy==2.3.8", "inequality==1.1.2", "lmfit==1.3.4", "mapclassify==2.10.0",
-    "mesa==3.3.1", "pointpats==2.5.5", "seaborn==0.13.2", "spreg==1.9.0",
+    "control==0.10.2", "emcee==3.1.6", "fluids==1.3.1", "giddy==2.3.8", "inequality==1.1.2", "lmfit==1.3.4",
+    "mapclassify==2.10.0", "mesa==3.3.1", "pointpats==2.5.5", "seaborn==0.13.2", "spaghetti==1.7.6", "spreg==1.9.0",
 )  # fmt: skip
 NEEDED = (
     *PACKAGES,

@@ -9,11 +9,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Block: TypeAlias = dict[str, Any]
 Message: TypeAlias = dict[str, Any]
-Turn: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
+Answer: TypeAlias = Sequence[Block] | Callable[[list[Message]], Sequence[Block]]
+
+
+class Awaited(NamedTuple):
+    """A turn that is not taken before the model was shown these words so often: until then it only says so."""
+
+    words: str
+    count: int
+    turn: Answer
+
+
+Turn: TypeAlias = Answer | Awaited
 
 _numbers = itertools.count(1)
 
@@ -104,7 +115,11 @@ class ScriptedModel:
         messages: list[Message] = body["messages"]
         with self._lock:
             self.requests.append(messages)
-            turn = self._script.pop(0) if self._script else [text("done")]
+            turn: Turn = self._script[0] if self._script else [text("done")]
+            if isinstance(turn, Awaited) and shown_in(messages).count(turn.words) < turn.count:
+                return [text("Nothing yet.")]
+            self._script = self._script[1:]
+            turn = turn.turn if isinstance(turn, Awaited) else turn
         if not callable(turn):
             return turn
         try:

@@ -35,6 +35,7 @@ PING_SECONDS = 10.0  # a line that says nothing for twice as long is cut
 LARGEST = 1 << 30  # bytes of a message
 HELD = 1000  # messages that nobody has taken: then no more are read, and the server waits
 COUNTED = 100  # requests of which it is known how many messages came
+OUTSIDE = "EndedOutside"  # nothing in a cell ended it
 PARTS = ("header", "parent_header", "metadata", "content")
 log = logging.getLogger("stepper")
 
@@ -87,6 +88,8 @@ class WebsocketChannels:
         self.server, self.kernel, self.session, self.life = server, kernel, session, life
         self.is_open = False
         self.lost = ""  # how it was lost, as far as the line tells
+        self.cause = ""  # the class of that, where it is known
+        self.hears_life = False  # this line, which was not cut since, has told of that process
         self.away = ""  # why nothing reaches it now
         self.cuts = 0  # a request that was under way then may be lost: what the kernel remembers tells
         self.iopub, self.shell = Inbox(), Inbox()
@@ -97,7 +100,7 @@ class WebsocketChannels:
         self.work: asyncio.Task[None] | None = None
 
     @property
-    def session_id(self) -> str:
+    def client_session(self) -> str:
         """The id of the session whose requests its own are."""
         return self.session
 
@@ -171,6 +174,7 @@ class WebsocketChannels:
                 )  # fmt: skip
                 tries, self.away = 0, ""
                 self._flush()
+                self.hears_life = False
                 await self._read(self.line)
             except HTTPClientError as error:
                 silent = error.code == NO_ANSWER
@@ -194,11 +198,16 @@ class WebsocketChannels:
         try:
             answer = await self.server.request(f"/api/kernels/{self.kernel}")
             if answer.code in GONE:
-                self.lost = f"{self.server.name} has it no more"
+                self.gone()
         except KernelError as error:
             self.away = error.message
         if code in (401, 403):
             self.server.kept = ""  # it may be a new one by now
+
+    def gone(self) -> None:
+        """The server says that it has the kernel no more: nothing in a cell did that."""
+        if not self.lost:
+            self.lost, self.cause = f"{self.server.name} has it no more", OUTSIDE
 
     async def _read(self, line: WebSocketClientConnection) -> None:
         binary = line.selected_subprotocol == PROTOCOL
@@ -219,8 +228,10 @@ class WebsocketChannels:
             self.life = self.life or str(session)
         if kind == "status" and content.get("execution_state") in ("restarting", "dead"):
             self.lost = self.lost or "its process died, and the server has started another"
-        elif kind == "status" and self.life and session not in (self.life, self.session):
-            self.lost = self.lost or "the server has started another in its place"
+        elif kind == "status" and not self.lost and self.life and session not in (self.life, self.session):
+            self.lost = "the server has started another in its place"
+            self.cause = OUTSIDE if self.hears_life else ""  # of a death it would have told first
+        self.hears_life = self.hears_life or bool(self.life and session == self.life)
         whose = message["parent_header"].get("session") or self.session
         if self.lost:
             return  # what the next one says belongs to no cell of ours

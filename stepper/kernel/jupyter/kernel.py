@@ -86,11 +86,11 @@ class JupyterProcess:
             self.looked_at = now
             try:
                 if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
-                    channels.lost = channels.lost or f"{self.server.name} has it no more"
+                    channels.gone()
             except KernelError as error:
                 channels.away = "" if channels.line else error.message
         if self.ended is None and channels.lost:
-            self.ended = Death(channels.lost)
+            self.ended = Death(channels.lost, cause=channels.cause)
         return self.ended
 
     async def sample(self) -> str:

@@ -78,7 +78,19 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=folder,
             env=dict(os.environ, STEPPER_KERNEL=told["kernel"]), start_new_session=True,
         )  # fmt: skip
-    return {"pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "encrypts": encrypts}
+    return {
+        "pid": child.pid, "ports": ports, "python": sys.executable, "stack": stack, "encrypts": encrypts,
+        "boot": boot(),
+    }  # fmt: skip
+
+
+def boot() -> str:
+    """Return what tells this start of the host from the one before, '' where it does not say so."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
 
 
 def lives(told: dict[str, Any]) -> bool:
@@ -100,7 +112,7 @@ def look(told: dict[str, Any]) -> dict[str, Any]:
                 said = stream.read()[-TAIL:].decode("utf-8", "replace")
         except OSError:
             said = ""
-    return {"alive": alive, "said": said}
+    return {"alive": alive, "said": said, "boot": boot()}
 
 
 def about(told: dict[str, Any]) -> dict[str, Any]:

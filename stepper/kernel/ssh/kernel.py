@@ -111,7 +111,9 @@ class SshProcess:
         self.sign_at = self.looked_at
         if not found["alive"] and self.ended is None:
             self.said = ESCAPES.sub("", str(found["said"])).strip()[-STDERR_CHARACTERS:]
-            self.ended = Death(f"its process on {self.host} is gone", self.said)
+            anew = found["boot"] != self.told.get("boot", found["boot"])
+            why = f"{self.host} was started anew" if anew else f"its process on {self.host} is gone"
+            self.ended = Death(why, self.said, "EndedOutside" if anew else "")
 
     async def sample(self) -> str:
         """Nothing is known of what runs there."""

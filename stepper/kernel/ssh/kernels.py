@@ -63,6 +63,7 @@ class SshKernels:
         told = {
             "kind": "ssh", "name": place.at.name, "definition": dict(place.at.definition), "kernel": name,
             "pid": said["pid"], "python": said["python"], "stack": said["stack"], "connection": connection,
+            "boot": said["boot"],
             "ports": [said["ports"][f"{channel}_port"] for channel in CHANNELS],
         }  # fmt: skip
         records.write(self.record, told)  # before anybody waits for it

@@ -1,0 +1,202 @@
+"""The plugin in the real client: from the repository as its own marketplace, alone and beside an installation of install.sh."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse, uninstall
+from tests.conftest import ROOT, make_env
+
+from .client import environment
+from .conftest import ClaudeFactory
+from .model import Block, ScriptedModel, shown_in, tool, tool_results
+from .test_main_job import code, insert, read, replace, stepper, touched
+
+Model = Callable[..., ScriptedModel]
+pytestmark = pytest.mark.timeout(120)
+PARTS = (
+    ".claude-plugin",
+    ".mcp.json",
+    "README.md",
+    "LICENSE",
+    "bin",
+    "hooks",
+    "skills",
+    "install.sh",
+    "stepper",
+    "pyproject.toml",
+)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as a clone holds it, as far as a plugin is concerned."""
+    folder = tmp_path_factory.mktemp("clone") / "stepper"
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    folder = (tmp_path / "a répo").resolve()
+    (folder / "notebooks").mkdir(parents=True)
+    yield folder
+    if Path(Paths(str(folder)).env).exists():
+        stepper(folder, "shutdown")
+        uninstall.uninstall(refuse.parse(["--uninstall", str(folder)]))
+
+
+@pytest.fixture
+def manage(claude_binary: Path, home: Path) -> Callable[..., str]:
+    """`manage("install", …)`: `claude plugin install …`, as a person types it; what it printed."""
+
+    def call(*words: object) -> str:
+        command = [claude_binary, "plugin", *map(str, words)]
+        env = {**environment(home, NOBODY)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return call
+
+
+class Nobody(ScriptedModel):
+    """No model: what manages plugins asks none."""
+
+    def __init__(self) -> None:
+        self.url = "http://127.0.0.1:9"
+
+
+NOBODY = Nobody()
+
+
+@pytest.fixture
+def installed(manage: Callable[..., str], repository: Path) -> Callable[..., str]:
+    """The plugin, installed for this person from the repository."""
+    manage("marketplace", "add", repository)
+    manage("install", "stepper@stepper")
+    return manage
+
+
+def set_up(folder: Path, *options: str) -> None:
+    """What the one command does, with an environment that is made without the network."""
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, *options]))
+
+
+def path_without_stepper() -> str:
+    """A PATH on which no `stepper` lies but the client's: this environment has one."""
+    return os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "stepper").exists())
+
+
+def bash(command: str) -> Block:
+    return tool("Bash", {"command": command, "description": "Call it"})
+
+
+def runs(folder: Path, notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(stepper(folder, "history", str(notebook), "--json"))
+    return found
+
+
+def new(folder: Path) -> Path:
+    made = json.loads(stepper(folder, "new", "Count", "--step=Load", "--step=Count", "--json"))
+    return folder / made["notebook"]
+
+
+@pytest.mark.parametrize("more", [[], ["--profile", "directory"]], ids=["plugin", "directory"])
+def test_the_client_finds_nothing_wrong_with_it(
+    claude_binary: Path, home: Path, repository: Path, more: list[str]
+) -> None:
+    for target in (repository, repository / ".claude-plugin" / "plugin.json"):
+        command = [claude_binary, "plugin", "validate", "--strict", *more, target]
+        done = subprocess.run(command, env=environment(home, NOBODY), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (
+            "stepper:continue" in done.stdout and "hooks/plugin" in done.stdout and "warning" not in done.stdout.lower()
+        )
+
+
+def test_alone(
+    project: Path, installed: Callable[..., str], scripted_model: Model, claude: ClaudeFactory, repository: Path
+) -> None:
+    """No environment: a session's start says the one command and nothing runs. Then cells run, with nothing of ours in .claude/."""
+    assert "stepper@stepper" in installed("list")
+    path = path_without_stepper()
+    bare = project / "notebooks" / "first.ipynb"
+    bare.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    model = scripted_model([bash("command -v stepper; stepper status")], [read(bare)], [insert(bare, "1 + 1", "")])
+    before = sorted(project.rglob("*"))
+    claude(model, env={"PATH": path}).prompt("Begin.")
+    command = f"'{repository}/install.sh' --plugin '{project}'"
+    assert f"The command that sets it up: {command}" in shown_in(model.requests[0])
+    assert model.shown().count("the cell was NOT run: stepper is not set up") == 1 and model.shown().count(command) == 2
+    assert "install.sh --plugin" in tool_results(model.requests[1])[0]  # the plugin's own `stepper` says it
+    assert sorted(project.rglob("*")) == before and not Path(Paths(str(project)).record).exists()
+
+    set_up(project, "--plugin")
+    assert not (project / ".claude").exists() and (project / ".gitignore").read_text() == ".stepper/\n"
+    notebook = new(project)
+    model = scripted_model(
+        [bash("command -v stepper")],
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
+        lambda messages: [insert(notebook, "raise RuntimeError('STOP: which one?')", touched(messages))],
+    )
+    result = claude(model, env={"PATH": path}).prompt("Begin.", "--include-hook-events")
+    env = Paths(str(project)).env
+    assert f"{env}/cli/stepper" in tool_results(model.requests[1])[0]
+    assert [run["outcome"] for run in runs(project, notebook)][:1] == ["ok"]
+    assert model.shown().count("ran ok") == 1 and next(source for source, _ in code(notebook)).startswith("rows")
+    # the stop names the command that there is
+    assert "which one?" in result.stdout and "/continue is typed /stepper:continue here" in result.stdout
+
+    claude(scripted_model(), env={"PATH": path}).prompt("/stepper:continue the first")
+    assert json.loads(stepper(project, "status", str(notebook), "--json"))["state"] != "stopped"
+
+    # gone again: notebooks and kernels stay
+    kernel = json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]
+    installed("uninstall", "stepper@stepper")
+    model = scripted_model([read(notebook)], [insert(notebook, "len(rows)", "cell-0")])
+    claude(model, env={"PATH": path}).prompt("Begin.")
+    assert "stepper" not in shown_in(model.requests[0]) and len(runs(project, notebook)) == 2  # as before
+    assert json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]["state"] == kernel["state"]
+    assert stepper(project, "eval", "len(rows)").strip().endswith("3")
+
+
+def test_beside_an_installation(
+    project: Path, installed: Callable[..., str], scripted_model: Model, claude: ClaudeFactory
+) -> None:
+    """Both fire: one run, one report, one line."""
+    set_up(project)
+    notebook = new(project)
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
+        lambda messages: [insert(notebook, "rowz", touched(messages))],
+        lambda messages: [replace(notebook, "rows", touched(messages))],
+    )
+    result = claude(model, env={"PATH": path_without_stepper()}).prompt("Begin.", "--include-hook-events")
+    assert [run["outcome"] for run in runs(project, notebook)] == ["ok", "ok"]
+    assert model.shown().count("ran ok") == 2
+    assert model.shown().count("FAILED before it ran") == 1
+    (servers,) = [event["mcp_servers"] for event in result.events if event.get("subtype") == "init"]
+    assert [server["status"] for server in servers if server["name"] == "plugin:stepper:stepper"] in (
+        ["connected"],
+        ["pending"],
+    )
+    told = [event for event in result.events if "hook_name" in event and "✓ step" in str(event.get("output", ""))]
+    assert len(told) == 2, result.stdout

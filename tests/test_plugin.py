@@ -1,0 +1,163 @@
+"""The repository as a plugin: its files, its hook script alone, what `--plugin` sets up and what doctor says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageChops
+
+from docs.pictures import icon
+from stepper import __version__
+from stepper.ground.paths import Paths, recorded
+from stepper.hook import payload
+from stepper.setup import doctor, install, refuse, settings, uninstall
+from tests.conftest import ROOT, make_env
+from tests.test_install import snapshot
+
+HOOK = "${CLAUDE_PLUGIN_ROOT}/hooks/plugin"
+
+
+def loaded(name: str) -> dict:
+    return json.loads((ROOT / name).read_text())
+
+
+# --- its files
+
+
+def test_its_hooks_are_those_that_install_writes() -> None:
+    wanted = json.dumps(settings.add_hooks({})).replace("${CLAUDE_PROJECT_DIR}/" + settings.SCRIPT, HOOK)
+    assert loaded("hooks/hooks.json") == json.loads(wanted)
+
+
+def test_its_papers_agree() -> None:
+    plugin, market = loaded(".claude-plugin/plugin.json"), loaded(".claude-plugin/marketplace.json")
+    assert plugin["version"] == __version__
+    assert [(each["name"], each["source"]) for each in market["plugins"]] == [(plugin["name"], "./")]
+    assert loaded(".mcp.json")["mcpServers"] == {"stepper": {"command": HOOK, "args": ["Mcp"]}}
+
+
+def test_its_icon_is_the_one_that_is_drawn_here() -> None:
+    there = Image.open(ROOT / ".claude-plugin" / "icon.png")
+    assert (there.size, there.format) == ((512, 512), "PNG")
+    off = ImageChops.difference(there.convert("RGBA"), icon.drawn())
+    assert max(high for _, high in off.getextrema()) <= 8  # another Pillow rounds otherwise
+
+
+# --- its hook script alone
+
+
+def asked(event: str, project: Path, given: str = "{}", plugin: Path = ROOT) -> str:
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "CLAUDE_PROJECT_DIR": str(project)}
+    done = subprocess.run(
+        [plugin / "hooks/plugin", event], input=given, env=env, cwd="/", capture_output=True, text=True
+    )
+    assert done.returncode == (event == "Mcp"), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["repo", "a répo", "it's", 'a "q" \\n', "a\nb", "$(touch x)"])
+def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
+    project = tmp_path / name
+    project.mkdir()
+    told = json.loads(asked("SessionStart", project, '{"source":"startup"}'))
+    said = told["systemMessage"]
+    assert told["hookSpecificOutput"] == {"hookEventName": "SessionStart", "additionalContext": said}
+    command = said.partition("sets it up: ")[2]
+    words = subprocess.run(["sh", "-c", f'printf "%s\\n" {command}'], capture_output=True, text=True).stdout
+    if {*"'\"\\\n"} & {*name}:
+        assert command == "uvx notebook-stepper install --plugin THIS_REPOSITORY"
+    else:  # as a shell takes it
+        assert words.splitlines() == [f"{ROOT}/install.sh", "--plugin", str(project)]
+    assert list(project.iterdir()) == []
+    for source in ("resume", "compact"):
+        assert asked("SessionStart", project, json.dumps({"source": source})) == ""
+    for event in ("Stop", "PostToolBatch", "UserPromptSubmit", "Watch", "Rearm", "FileChanged", "PreToolUse", "Mcp"):
+        assert asked(event, project) == ""
+    assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
+
+
+def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
+    """Where its hooks are in the settings; the script alone may be left from one."""
+    script, of = tmp_path / settings.SCRIPT, tmp_path / ".claude/settings.json"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    assert asked("SessionStart", tmp_path)
+    of.write_text('{"permissions": {"allow": ["Bash(.claude/hooks/stepper *)"]}}')
+    assert asked("SessionStart", tmp_path)
+    for file in (of, of.with_name("settings.local.json")):
+        file.write_text(settings.render(settings.add_hooks({})))
+        assert not asked("SessionStart", tmp_path) and not asked("PostToolUse", tmp_path)
+        file.unlink()
+
+
+def test_the_word_that_is_the_clients_own() -> None:
+    for answer in (
+        {"continue": False, "stopReason": "… /continue ANSWER"},
+        {"hookSpecificOutput": {"additionalContext": "/continue"}},
+    ):
+        said = json.loads(payload.as_plugin(json.dumps(answer).encode()))
+        assert "typed /stepper:continue" in json.dumps(said)
+    for other in (b"", b'{"systemMessage": "/continue"}', b'{"stopReason": "/fix"}'):
+        assert payload.as_plugin(other) == other or json.loads(payload.as_plugin(other)) == json.loads(other)
+
+
+# --- what `--plugin` sets up
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = (tmp_path / "repo").resolve()
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    return folder
+
+
+def apply(folder: Path, *options: str) -> None:
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, *options]))
+
+
+def wrong(folder: Path) -> dict[str, str]:
+    return {check.name: check.mend for check in doctor.checks(Paths(str(folder))) if not check.ok}
+
+
+def test_there_and_back(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "client"))
+    own = Path(Paths(str(repo)).env)
+    apply(repo, "--plugin")
+    said = capsys.readouterr().out
+    assert "/stepper:new-notebook" in said and "commit .gitignore" in said
+    assert sorted(path.name for path in repo.iterdir()) == [".gitignore", ".stepper", "notebooks"]
+    assert recorded(str(repo))["plugin"] and recorded(str(repo))["mcp"]
+    first = snapshot(repo), snapshot(own)
+    apply(repo, "--plugin")
+    assert (snapshot(repo), snapshot(own)) == first
+
+    # doctor: the plugin's hooks and skills are to be enabled, nothing else is missing
+    assert wrong(repo) == {"hooks": "claude plugin install stepper@stepper"}
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "settings.json").write_text('{"enabledPlugins": {"stepper@stepper": true}}')
+    assert wrong(repo) == {}
+    assert doctor.install_command(Paths(str(repo))) == f"{ROOT}/install.sh {repo} --plugin"
+
+    uninstall.uninstall(refuse.parse([str(repo), "--uninstall"]))
+    assert list(repo.iterdir()) == [] and not own.exists()
+
+
+def test_an_installation_goes_before_it(repo: Path) -> None:
+    """Both ways: `--plugin` takes nothing away, and install.sh without it sets all up."""
+    apply(repo, "--plugin")
+    apply(repo)
+    assert not recorded(str(repo))["plugin"] and settings.missing(loaded_settings(repo)) == []
+    first = snapshot(repo)
+    apply(repo, "--plugin")
+    assert snapshot(repo) == first and not recorded(str(repo))["plugin"]
+
+
+def loaded_settings(repo: Path) -> dict:
+    return json.loads((repo / ".claude/settings.json").read_text())
