@@ -394,8 +394,8 @@ function drawRuns() {
     if (place !== undefined) bars.push(s("g", { class: "run now" }, s("rect", { x, y: 24 + 20 * place, width: 26, height: 12, rx: 2.5 })));
     x += 30;
   }
-  const tall = 24 + 20 * keys.length, svg = s("svg", { width: x + 12, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
-  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: x + 12, y1: 30 + 20 * place, y2: 30 + 20 * place })));
+  const tall = 24 + 20 * keys.length, total = Math.max(x + 12, $("lanes").clientWidth - 175), svg = s("svg", { width: total, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
+  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: total, y1: 30 + 20 * place, y2: 30 + 20 * place })));
   svg.append(...bars);
   const strip = h("div", { class: "strip", tabindex: "0", role: "region", "aria-label": "Timeline of runs" }, svg);
   put($("lanes"), h("div", { class: "names", "aria-hidden": "true" }, ...keys.map(([, name]) => h("div", { title: name }, name))), strip);
