@@ -404,9 +404,9 @@ function drawRuns() {
 }
 function drawHistory() {
   if (!$("history").open) return;
-  const rows = S.runs.slice(-500).reverse(), numbers = new Map(S.cells.map((row) => [row.id, row.number]));
+  const rows = S.runs.slice(-200).reverse(), left = S.runs.length - rows.length, numbers = new Map(S.cells.map((row) => [row.id, row.number]));
   put($("ran"), h("thead", {}, h("tr", {}, ...["run", "started", "cell", "step", "took", "by", "outcome"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))));
+    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))), left ? h("caption", {}, `The last 200; ${left} earlier: stepper history`) : null);
 }
 $("history").addEventListener("toggle", drawHistory);
 
