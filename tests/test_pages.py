@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -60,6 +61,14 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_the_readme_is_one_screen() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 50
+    (picture,) = re.findall(r'<img src="([^"]+)"', text)
+    drawing = ElementTree.parse(ROOT / picture)
+    shown = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
+    for line in ('✗ step 2 of 2 "Mean price in Oslo" · KeyError', '✓ step 2 of 2 "Mean price in Oslo" · ok'):
+        assert line in shown
+    assert "http" not in (ROOT / picture).read_text().replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
     assert "Approving an edit is approving its execution" in text  # what one must know is not behind a link
 
 
