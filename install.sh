@@ -1,7 +1,8 @@
 #!/bin/sh
 # install.sh: sets stepper up in a repository, so that Claude Code runs each notebook cell as it writes it.
 #
-#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--mcp] [--plugin] [--editable]
+#   ./install.sh [TARGET] [--python PATH] [--notebooks PATTERN…] [--allow] [--add-ipykernel] [--link] [--mcp] [--statusline] [--plugin]
+#                [--editable]
 #   ./install.sh [TARGET] --uninstall
 #   ./install.sh [TARGET] --demo
 #
@@ -15,6 +16,8 @@
 #   --link         `stepper` for your own shell: ~/.local/bin/stepper, which calls that of the project you are in
 #   --mcp          serve other agents too (Cursor, Codex, Gemini, VS Code, Zed, JupyterLab): adds the package `mcp` to
 #                  stepper's environment; then `stepper mcp --config CLIENT --install`
+#   --statusline   a line below Claude Code's prompt: how far the notebook is, what runs; your own status line stays
+#                  above it
 #   --plugin       for stepper's plugin of Claude Code, which brings hooks and skills: the environment and the kernel alone
 #   --editable     use this checkout itself, so that its changes hold at once
 #   --uninstall    remove what install added, and only that

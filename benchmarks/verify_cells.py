@@ -5,12 +5,15 @@
 The cells are those that are compared with nbclient's (`tests/oracle/notebooks`). PYTHON has IPython, numpy, pandas and
 matplotlib; each notebook's cells run in its IPython, without a kernel, in three processes with three hash seeds: the
 recording, the first replay, the second. Then one thing is changed in what was recorded: a digit among the first four of
-a number, a word, a line that is gone. Cells that would end or leave the process are left out.
+a number, a word, a line that is gone, a picture's colours. Cells that would end or leave the process are left out.
+nbdime and nbval are asked of the same pairs (`benchmarks/verify.py` installs them).
 """
 
 from __future__ import annotations
 
+import base64
 import copy
+import io
 import json
 import os
 import random
@@ -25,9 +28,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from PIL import Image, ImageOps
+
+from benchmarks.verify import peers
 from stepper.kernel import pixels
 from stepper.policy.compare import Difference, Shown, compare
 from tests.oracle.sheets import NAMES, sheets
+from tests.verify.pairs import Pair
 
 LEFT_OUT = ("input(", "_exit", "exit()", "quit()", "kernel", "os.kill", "fork", "%load", "%edit", "%debug", "%pdb")
 RUN = """
@@ -120,9 +127,22 @@ def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     return first if first.verdict.reproduces else compare(Shown(then), Shown(now), Shown(again), pixels.differing)
 
 
+def recoloured(outputs: Outputs) -> Iterator[tuple[str, Outputs]]:
+    """Give the outputs with the colours of a picture inverted."""
+    for place, output in enumerate(outputs):
+        if isinstance(text := output.get("data", {}).get("image/png"), str):
+            image, file = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"), io.BytesIO()
+            ImageOps.invert(image).save(file, "PNG")
+            made = copy.deepcopy(outputs)
+            made[place]["data"]["image/png"] = base64.b64encode(file.getvalue()).decode()
+            yield "picture", made
+            return
+
+
 def main() -> None:
     """Print how many are decided how, and each that is decided wrongly."""
     chance, tally = random.Random(1), Counter[str]()
+    pairs = list[Pair]()
     asked = [
         [sheet.source for sheet in sheets(name) if not any(word in sheet.source for word in LEFT_OUT)] for name in NAMES
     ]
@@ -134,12 +154,18 @@ def main() -> None:
         tally[f"run again: {found.verdict}"] += 1
         if not found.verdict.reproduces:
             print(f"{found.verdict}: {source[:100]!r} {found.lines}")
-        for kind, made in changed(then, chance) if found.verdict.reproduces else ():
+        else:
+            pairs.append(Pair("run again", False, then, now))
+        for kind, made in (*changed(then, chance), *recoloured(then)) if found.verdict.reproduces else ():
             missed = told(made, now, again).verdict.reproduces
             tally[f"a {kind} changed: {'missed' if missed else 'seen'}"] += 1
+            pairs.append(Pair(f"a {kind} changed", True, made, now))
             if missed:
                 print(f"a {kind} missed: {source[:100]!r}")
     print(*(f"{number:5} {what}" for what, number in sorted(tally.items())), sep="\n")
+    for name, flags in peers(pairs).items():
+        wrong = Counter(pair.name for pair, flag in zip(pairs, flags, strict=True) if flag is not pair.real)
+        print(f"{name}: flagged of those that are as recorded, and missed of those changed: {dict(wrong)}")
 
 
 if __name__ == "__main__":

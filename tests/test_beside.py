@@ -20,11 +20,12 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from stepper.kernel.local.kernels import LocalKernels
+from stepper.notebook import jupyter
 from stepper.policy.model import Limits, Outcome
 from stepper.session.ports import KernelPlace
 from tests.conftest import Notebook, Project, reused, text_of
 from tests.environments import environment
-from tests.jupyterserver import Served
+from tests.jupyterserver import TOKEN, Served
 
 CONSOLE = ("jupyter_console>=6.6,<7", "ipykernel>=7,<8")
 project = pytest.fixture(reused)
@@ -209,6 +210,25 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
     assert "x = a + 1" in project.stepper("history").stdout
 
 
+def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> None:
+    made = project.new("Set", "Read")
+    made.insert("a = 1")
+    with other(project) as client:
+        ran(client, "a, own = 2, 3")
+        cell, answer = made.insert("b = a + own\nprint(b)")
+        assert "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere." in answer.text
+        assert "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound." in answer.text
+        (hidden,) = project.json("status")["hidden"]
+        assert (hidden["cell_id"], hidden["why"]) == (
+            cell, "hidden state: read `a` and `own` from an execution from elsewhere"
+        )  # fmt: skip
+        ran(client, "a = 1")  # the very value that the cell gave
+        made.insert("c = a")
+        assert "Hidden" not in made.insert("print(c)")[1].text
+    made.replace(cell, "b = a")
+    assert project.json("status")["hidden"] == []
+
+
 def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
     project: Project, notebook: Notebook
 ) -> None:
@@ -312,3 +332,41 @@ def test_a_lost_end_of_anothers_does_not_hold_up_cells(tmp_path: Path) -> None:
             await kernel.shutdown()
 
     asyncio.run(played())
+
+
+# --- a notebook that is open elsewhere -------------------------------------------------------------------------------
+
+
+def test_a_jupyter_server_that_does_not_reload_the_notebook_is_named(
+    untouched: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served("server", f"--ServerApp.root_dir={untouched.folder}")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.folder / "run"))
+    try:
+        untouched.new()
+        told = untouched.json("status")["jupyter"]
+        assert f"http://127.0.0.1:{served.port}/" in told or f"http://localhost:{served.port}/" in told
+        assert "does not reload an open notebook" in told
+        assert "jupyter-collaboration" in told
+        assert TOKEN not in told
+        assert told in untouched.stepper("status").stdout
+        said = untouched.stepper("doctor", check=1).stdout
+        assert f"BAD  jupyter: {told}" in said
+        assert "pip install jupyter-collaboration" in said
+    finally:
+        served.close()
+    assert untouched.json("status")["jupyter"] == ""
+    assert "jupyter-collaboration" not in untouched.stepper("doctor", check=None).stdout
+
+
+def test_one_that_shows_another_folder_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    for root, known in ((tmp_path, 1), (tmp_path / "other", 0)):
+        told = {"root_dir": str(root), "url": f"http://u:p@localhost:1/base/?token={TOKEN}", "token": TOKEN}
+        (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
+        found = jupyter.unaware(str(tmp_path / "a.ipynb"))
+        assert [server.url for server in found] == ["http://localhost:1/base/"] * known
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / f"jpserver-{gone.pid}.json").write_text(json.dumps({"root_dir": "/", "url": "http://localhost:1/"}))
+    assert jupyter.unaware(str(tmp_path / "a.ipynb")) == []

@@ -17,7 +17,7 @@ from stepper.ground.paths import Paths
 from stepper.setup import doctor, files, install, interpreter, refuse, settings, shell, skills, trust
 
 NAMES = ["config", "notebooks", "interpreter", "ipykernel", "hook script", "hooks", "mode", "skills", "personal skills"]
-NAMES += ["socket", "command", "version"]
+NAMES += ["socket", "command", "jupyter", "version"]
 
 
 @pytest.fixture(autouse=True)

@@ -363,3 +363,8 @@ def test_a_room_takes_the_outputs_over_while_the_message_is_not_over(project: Pr
         after = notebook.path.stat().st_mtime_ns
         assert before < after < before + 100_000
         until(lambda: outputs_are_there(room.ask(), {cell_id: "1\n"}), "the outputs in the room")
+
+
+def test_a_server_that_reloads_is_not_named_for_it(lab: Lab, project: Project) -> None:
+    project.new()
+    assert project.json("status")["jupyter"] == ""

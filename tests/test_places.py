@@ -10,6 +10,8 @@ import functools
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -146,6 +148,27 @@ def test_a_replay_has_a_kernel_of_its_own_there_which_is_gone_afterwards(there: 
     wait_until(lambda: gone(now))
     assert not [*Path(project.paths.verify).rglob("*.json")] and notebook.path.read_bytes() == before
     assert number(notebook.insert(cells.process)[1]) == living
+
+
+@whole("helper")
+@pytest.mark.nightly
+def test_what_a_daemon_that_was_killed_in_a_replay_left_there_the_next_one_ends(there: Elsewhere) -> None:
+    project, notebook, go, pids = there.project, there.new("Wait"), Path(there.file("ran-go")), there.file("ran")
+    go.touch()
+    wait = f"import os, time\nopen({pids!r}, 'a').write(f'{{os.getpid()}}\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)"
+    notebook.insert(wait)
+    go.unlink()
+    command = [sys.executable, "-c", "from stepper.cli.main import main; main()", "verify", notebook.path.stem]
+    with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as doing:
+        wait_until(lambda: there.times("ran") == 2, 30)
+        living, replay = map(int, Path(pids).read_text().split())
+        project.kill_daemon()
+        out, _ = doing.communicate(timeout=30)
+    assert (doing.returncode, out) == (3, b"")
+    assert project.json("status")["verified"] is None
+    wait_until(lambda: gone(replay), 30)
+    wait_until(lambda: not [*Path(project.paths.verify).rglob("*.json")], 30)
+    assert not gone(living)
 
 
 @pytest.mark.parametrize("point", POINTS)

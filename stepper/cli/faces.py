@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from stepper.cli.main import loaded
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths
+from stepper.setup.files import assets
+
+
+def statusline(paths: Paths) -> None:
+    """Become what prints the line: the same script as where no Python is started for it."""
+    script = str(assets("hooks") / "statusline")
+    os.execv("/bin/sh", ["sh", script, paths.project])  # noqa: S606  # our own script
 
 
 def mcp(paths: Paths, http: int | None, config: str | None, install: bool) -> dict[str, Any] | None:

@@ -90,6 +90,7 @@ def _status(found: dict[str, Any]) -> str:
         told += f", {elsewhere(kernel['where'], kernel['left_seconds'], kernel['trouble'])}"
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
     lines += [found["verified"]["text"]] if found["verified"] else []
+    lines += [found["jupyter"]] if found["jupyter"] else []
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 
@@ -308,6 +309,7 @@ PRESENT = {
     ),
     "trust": Rendering(_trust),
     "completion": Rendering(has_json=False),
+    "statusline": Rendering(has_json=False),
     **dict.fromkeys(("view", "watch"), Rendering(lambda told: "", has_json=False)),
     "mcp": Rendering(lambda told: str(told["text"]) if told else "", has_json=False),
 }

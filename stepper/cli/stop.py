@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from stepper.ground.paths import Paths
 from stepper.ground.text import one_line
 from stepper.hook import client
 from stepper.hook.start import locked
+from stepper.kernel import records
 
 WAIT_SECONDS = 10.0  # for the daemon's process to be gone
 
@@ -27,7 +27,7 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
     told = json.dumps({"notebook": notebook}).encode()
     try:
         ended = client.ask(paths, b"shutdown", told, launch=False)
-        if ended is None and any(_records(paths)):  # kernels may live although no daemon does
+        if ended is None and any(records.of_project(paths)):  # kernels may live although no daemon does
             ended = client.ask(paths, b"shutdown", told)
         answer = json.loads(ended or b"null")
         if notebook:
@@ -54,7 +54,7 @@ def end_by_force(paths: Paths) -> int:
         with contextlib.suppress(psutil.Error):  # gone already
             daemon.kill()
     psutil.wait_procs(daemons, timeout=5)
-    for record in _records(paths):
+    for record in records.of_project(paths):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
             told = json.loads(private.read(str(record)))
             if "definition" in told:  # it lives elsewhere: its record is all that leads there
@@ -72,12 +72,6 @@ def end_by_force(paths: Paths) -> int:
         if os.path.exists(leftover):
             os.unlink(leftover)
     return kernels
-
-
-def _records(paths: Paths) -> Iterator[Path]:
-    """Give the records of kernels, those of replays too."""
-    yield from Path(paths.kernels).rglob("*.json")
-    yield from Path(paths.verify).glob("*/*/kernel.json")
 
 
 def daemons_of(paths: Paths) -> list[psutil.Process]:

@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import psutil
 
@@ -24,6 +25,7 @@ from stepper.daemon import log as daemon_log
 from stepper.daemon.events import hook
 from stepper.daemon.footprint import Footprint
 from stepper.daemon.requests import Request
+from stepper.daemon.statusline import StatusLines
 from stepper.daemon.verbs import answer
 from stepper.daemon.workspace import Workspace
 from stepper.diagnosis import ipython
@@ -73,6 +75,7 @@ class Daemon:
         self.began = time.monotonic()
         self.memory = Footprint()
         self.beat_at = 0.0  # when the person is told next of what nobody waits for
+        self.lines = StatusLines(self.workspace)
         self.shown = True  # what runs is, in files; a former daemon may have left them
         self.last_used = time.monotonic()
 
@@ -115,7 +118,9 @@ class Daemon:
         log.info("daemon %s listens, pid %d", __version__, os.getpid())
         gc.freeze()  # what is imported stays: no collection has to look at it again
         left = private.names(self.paths.verify)  # by a daemon that was killed
-        tasks = [asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(left))]
+        tasks = [
+            asyncio.create_task(work) for work in (self._watch(), self._look(), self._reconcile(), self._clear(left))
+        ]
         await self.ending.wait()
         for replay in self.workspace.replays:
             replay.set()
@@ -141,19 +146,31 @@ class Daemon:
             calls.parting(session)
         self.workspace.mark()
         self._show([])
+        self.lines.end()
         private.remove(self.paths.daemon_json)
         log.info("daemon ended")
 
-    async def _reconcile(self, replays: list[str]) -> None:
-        """End what a former daemon had started elsewhere, and nothing tells of any more, and its replays."""
-        if replays:
+    async def _clear(self, replays: list[str]) -> None:
+        """End what replays of a former daemon left; a server's token comes with whoever asks."""
+        pause = 1.0
+        while replays:
             from stepper.daemon import verify
 
-            await verify.clear(self.paths, replays)
+            replays = await verify.clear(self.paths, replays, lambda: self.workspace.environ)
+            await asyncio.sleep(pause := min(2 * pause, 300))
+
+    async def _reconcile(self) -> None:
+        """End what a former daemon had started elsewhere, and nothing tells of any more."""
+
+        def recorded() -> Iterator[Path]:
+            from stepper.kernel import records
+
+            return records.of_project(self.paths)
+
         with contextlib.suppress(StepperError, OSError):
             places = self.workspace.config.limits().kernels.values()
             accepted = [place for place in places if self.paths.accepts_kernel(place.definition)]
-            await providers.reconcile(accepted, self.paths.runtime, self.paths.kernels, os.environ)
+            await providers.reconcile(accepted, self.paths.runtime, recorded, os.environ)
 
     async def _look(self) -> None:
         """See to what no request asks for: runs that lost their daemon, kernels that died, outputs that wait."""
@@ -170,6 +187,7 @@ class Daemon:
                     replay.add_done_callback(self.replays.discard)
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
+            self.lines.look()
             self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
             await asyncio.sleep(LOOK_SECONDS)
 

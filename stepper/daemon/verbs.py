@@ -15,11 +15,13 @@ from stepper import __version__
 from stepper.daemon.requests import Request, telling
 from stepper.daemon.workspace import plan_of
 from stepper.ground.errors import StepperError, UsageError
+from stepper.notebook import jupyter
 from stepper.notebook.plainjson import load_json
 from stepper.policy import arguments, commands, gate, plan
 from stepper.policy.model import Consent, Limits
 from stepper.session import answers, beside, following, standing, steering, underway, unseen
 from stepper.session.session import Session
+from stepper.words import beside as beside_words
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
@@ -244,7 +246,11 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
         from stepper.daemon import agents
 
         return await agents.status(request, session, told)
-    return await standing.status(session) if session else answers.Status()
+    if session is None:
+        return answers.Status()
+    path = os.path.join(request.workspace.paths.project, session.name)
+    unaware = beside_words.not_reloaded([server.url for server in jupyter.unaware(path)])
+    return replace(await standing.status(session), jupyter=unaware)
 
 
 def _system(told: commands.Context, found: answers.Context) -> answers.Context:

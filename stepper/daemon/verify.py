@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ SCRATCH_BYTES = 1 << 30  # of a folder that is copied
 CUT = b"left out by stepper (max_output_bytes)"  # what a recording says of which the limit left something out
 SEED = "PYTHONHASHSEED"
 numbers = itertools.count(1)
+log = logging.getLogger("stepper")
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
     workspace, caller = request.workspace, request.caller
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    # What is no notebook, or of another language, is said before anything is made; a kernel that is named may run any.
-    document = session.file.read() if told.kernel else session.read()
+    read = session.file.read if told.kernel else session.read  # a kernel that is named may run any language
+    read()  # what is no notebook, or of another language, is said before anything is made or waited for
     name = told.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told)
@@ -73,6 +75,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
         async with _turn(workspace, request):
             folder = os.path.join(workspace.paths.verify, f"{os.getpid()}-{next(numbers)}")
             try:
+                document = read()
                 cwd = await asyncio.to_thread(_prepared, workspace.paths, path, folder, place.cwd, told.scratch)
                 room = Room(folder, place, cwd, _limits(limits, path), told.kernel or "", metadata)
                 written = await asyncio.to_thread(Written, cwd, path)
@@ -85,7 +88,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
                 why = f"{session.name} can't be replayed: {error.strerror}"
                 raise StepperError(why, getattr(error, "hint", "") or "df -h .stepper") from error
             finally:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await clear(workspace.paths, [os.path.basename(folder)], lambda: caller.environ)
     finally:
         workspace.replays.discard(caller.left)
 
@@ -209,17 +212,25 @@ def _limits(limits: Limits, path: str) -> Limits:
     return replace(limits, max_output_bytes=2 * size)
 
 
-async def clear(paths: Paths, left: Iterable[str]) -> None:
-    """End the kernels of replays whose daemon was killed, and remove what they left."""
-    for folder in (os.path.join(paths.verify, name) for name in left):
-        with contextlib.suppress(OSError):
-            for name in private.names(folder):
-                record = os.path.join(folder, name, RECORD)
-                if os.path.exists(record):
-                    with contextlib.suppress(StepperError):
-                        provider = providers.AnyPlace(record, paths.runtime, {})
-                        kernel = await provider.attach()
-                        if kernel is not None and not isinstance(kernel, Death):
-                            await kernel.shutdown()
-                        await provider.withdraw()
+async def clear(paths: Paths, left: Iterable[str], environ: Callable[[], Mapping[str, str]]) -> list[str]:
+    """End the kernels that replays left and remove their folders; return those whose kernels can't be ended now.
+
+    A server's may want a token, which comes with whoever asks.
+    """
+    stay = list[str]()
+    for name in left:
+        folder = os.path.join(paths.verify, name)
+        records = [os.path.join(folder, each, RECORD) for each in private.names(folder)]
+        try:
+            for record in filter(os.path.exists, records):
+                provider = providers.AnyPlace(record, paths.runtime, {}, environ)
+                kernel = await provider.attach()
+                if kernel is not None and not isinstance(kernel, Death):
+                    await kernel.shutdown()
+                await provider.withdraw()
+        except (StepperError, OSError) as error:
+            log.warning("a replay's kernel could not be ended: %s", error)
+            stay.append(name)
+        else:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    return stay

@@ -113,7 +113,7 @@ class Workspace:
         private.replace(path, json.dumps(data).encode())
         self._notes[path] = data
 
-    def _currents(self) -> dict[str, str]:
+    def currents(self) -> dict[str, str]:
         """Return the current notebook of each session of Claude Code, and that of the project as `''`."""
         noted = self._noted(self.paths.state)
         own = noted.get("sessions")
@@ -122,12 +122,12 @@ class Workspace:
 
     def current(self, session: str = "") -> str | None:
         """Return the current notebook of a session, else of the project, relative to it; None where there is none."""
-        currents = self._currents()
+        currents = self.currents()
         return currents.get(session) or currents.get("")
 
     def make_current(self, name: str, session: str = "") -> None:
         """Make the notebook the current one, of the session and of the project."""
-        own = {key: value for key, value in self._currents().items() if key}
+        own = {key: value for key, value in self.currents().items() if key}
         if session:
             own.pop(session, None)
             own = {**{key: own[key] for key in [*own][-SESSIONS_KEPT:]}, session: name}
@@ -157,7 +157,7 @@ class Workspace:
     def mark(self) -> None:
         """Keep the marker file by which hooks know, without asking the daemon, that something is under way."""
         owed = any(session.state.handed or session.state.unheard for session in self.sessions.values())
-        work = owed or any(map(self._working, set(self._currents().values())))
+        work = owed or any(map(self._working, set(self.currents().values())))
         marked = os.path.exists(self.paths.active)
         if work and not marked:
             private.replace(self.paths.active, b"")

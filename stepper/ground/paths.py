@@ -100,6 +100,7 @@ class Paths(Meeting):
         self.verify = os.path.join(self.home, "verify")  # a folder for each replay that is under way
         # What runs for longer: for people's status lines, and what the hook prints where Claude Code sees it change.
         self.running = os.path.join(self.home, "running")
+        self.statusline = os.path.join(self.home, "statusline")  # the lines of status lines, by session
         self.handed = os.path.join(self.home, "handed")  # there while something handed on is to be told
         self.notice = os.path.join(self.home, "now", "line")
         # No notebook is newer than this while none was changed; its lines are the folders in which they are looked for.

@@ -112,7 +112,7 @@ class Channels:
         self.client.load_connection_info(dict(connection, key=connection["key"].encode()))  # type: ignore[arg-type]
 
     @property
-    def session_id(self) -> str:
+    def client_session(self) -> str:
         """The id of the session whose requests its own are."""
         return str(self.client.session.session)
 

@@ -47,7 +47,7 @@ class Connection:
         self.about, self.memory, self.death = process.about, process.memory, process.death
         self.models = self.widgets.models
         self.lasting: Lasting | None = None  # what the helper told and tells again only where it has changed
-        self.others = Others(lambda: self.channels.session_id, self.complete)
+        self.others = Others(lambda: self.channels.client_session, self.complete)
 
     @property
     def away(self) -> str:
@@ -122,9 +122,10 @@ class Connection:
             self.owed = self.owed or reason
 
     async def reached(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Return once something reaches it, or it is known to be dead; raise LineDownError."""
+        """Return once something reaches it, or it is known to be dead; raise LineDownError, soon after an interrupt."""
         until = time.monotonic() + seconds
         while (why := self.process.away) and await self.death() is None:
+            until = min(until, time.monotonic() + PATIENCE_SECONDS) if self.owed else until
             if time.monotonic() > until:
                 raise LineDownError(why)
             await asyncio.sleep(0.02)

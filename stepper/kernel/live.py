@@ -11,7 +11,7 @@ from stepper.ground.errors import IpykernelMissingError, KernelError, KernelStar
 from stepper.kernel import helper
 from stepper.kernel.connection import Connection
 from stepper.kernel.execution import CUT, NO_DAEMON, Before, LineCutError, Running
-from stepper.kernel.place import GRACE_SECONDS, Inbox
+from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Inbox
 from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.ports import Execution
@@ -171,7 +171,7 @@ class LiveKernel(Connection):
         What it published is in the helper's record; what comes meanwhile is for those who look on, and all that is
         known of it where there is no helper. Raise KernelError.
         """
-        await self.reached()
+        await self.reached(PATIENCE_SECONDS + (max(0.0, seconds) if cut else 0.0))
         self.channels.open()
         owed, self.owed = self.owed, ""
         seconds = 0.0 if owed else max(0.0, seconds)

@@ -76,7 +76,7 @@ class Channels(Protocol):
     """The way to a kernel, whatever carries its messages."""
 
     @property
-    def session_id(self) -> str:
+    def client_session(self) -> str:
         """The id of the session whose requests its own are."""
 
     @property

@@ -14,6 +14,8 @@ from stepper.policy.model import Death
 from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider, Queued
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepper.kernel.local.specs import Spec
     from stepper.policy.kernels import Place
 
@@ -92,7 +94,9 @@ def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
     return specs.named(place.where.kernelspec, environ, python)
 
 
-async def reconcile(places: Iterable[Place], runtime: str, records: str, environ: Mapping[str, str]) -> None:
+async def reconcile(
+    places: Iterable[Place], runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]
+) -> None:
     """End what former daemons started there for this project and no record tells of; raise KernelError."""
     if any(place.kind == "slurm" for place in places):
         from stepper.kernel.slurm import kernels as jobs

@@ -11,11 +11,12 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from stepper.ground import private
-from stepper.ground.paths import record_root
+from stepper.ground.paths import Paths, record_root
 
 SEAL = "seal"
 
@@ -52,3 +53,9 @@ def _key() -> bytes:
         os.link(new, path)
     private.remove(new)
     return private.read(path)
+
+
+def of_project(paths: Paths) -> Iterator[Path]:
+    """Give the records of a project's kernels, those of replays too."""
+    yield from Path(paths.kernels).rglob("*.json")
+    yield from Path(paths.verify).glob("*/*/kernel.json")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyter_core.paths import jupyter_runtime_dir
 
@@ -30,6 +31,7 @@ NUDGE_SECONDS = 1.0
 NOTICED_NS = 2000  # Jupyter reads times in microseconds, from a float; Claude Code compares whole milliseconds
 # What collaboration leaves in its folders: the server itself may be out of sight (a container, another user's).
 TRACES = (".jupyter_ystore.db", os.path.join(".jupyter", "collaboration_sessions.json"))
+ROOMS = ("pycrdt", "y_py")  # what shares documents, as it lies in a process
 
 _known: dict[str, tuple[float, bool]] = {}
 
@@ -39,21 +41,55 @@ def about(path: str) -> bool:
     until, found = _known.get(path, (0.0, False))
     if until < time.monotonic():
         real = Path(os.path.realpath(path))
-        found = any(real.is_relative_to(root) for root in _roots()) or any(
+        found = any(real.is_relative_to(server.root) for server in servers()) or any(
             os.path.exists(folder / trace) for folder in real.parents for trace in TRACES
         )
         _known[path] = (time.monotonic() + KNOWN_SECONDS, found)
     return found
 
 
-def _roots() -> Iterator[str]:
-    """Yield the folders that the running servers of this user show."""
+@dataclass(frozen=True)
+class Server:
+    """A running Jupyter server of this user's: the folder that it shows, its address without any token."""
+
+    pid: int
+    root: str
+    url: str
+
+    @property
+    def reloads(self) -> bool | None:
+        """Whether an open notebook is reloaded there that others wrote; None where that is not known.
+
+        What does that is loaded into the server: collaboration's documents, of one make or the other.
+        """
+        try:
+            maps = Path(f"/proc/{self.pid}/maps").read_text("utf-8", "replace")
+        except OSError:  # not Linux
+            return None
+        return any(name in maps for name in ROOMS)
+
+
+def servers() -> Iterator[Server]:
+    """Yield the running servers of this user."""
     runtime = jupyter_runtime_dir()
     for record in glob.glob("[jn][pb]server-*.json", root_dir=runtime):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever stands in it
-            os.kill(int(record.partition("-")[2].removesuffix(".json")), 0)
+            pid = int(record.partition("-")[2].removesuffix(".json"))
+            os.kill(pid, 0)
             told = json.loads(Path(runtime, record).read_bytes())
-            yield os.path.realpath(told.get("root_dir") or told["notebook_dir"])
+            where = urlsplit(str(told.get("url")))
+            url = f"{where.scheme}://{where.hostname}:{where.port}{where.path}"
+            yield Server(pid, os.path.realpath(told.get("root_dir") or told["notebook_dir"]), url)
+
+
+def unaware(path: str) -> list[Server]:
+    """Return the servers that show a notebook, or some of a folder, and do not reload what others write there."""
+    real, found = Path(os.path.realpath(path)), list[Server]()
+    for server in servers():
+        below = real.is_relative_to(server.root) or Path(server.root).is_relative_to(real)
+        if below and server.reloads is False:
+            found.append(server)
+    return found
 
 
 def kept_time(path: str, mtime_ns: int) -> int:

@@ -277,6 +277,13 @@ class Mcp(
     install: bool = option("With --config: put them there; all else there is kept.", default=False)
 
 
+class Statusline(Arguments, name="statusline", daemon=False, group=SETUP):
+    """Print the line for Claude Code's status line: how far the notebook is, what runs, what the kernel holds.
+
+    `install.sh --statusline` has Claude Code show it, below your own.
+    """
+
+
 class Look(Arguments, name="look", face="web"):
     """Tell those who look on what only the daemon knows. It counts as no use, starts nothing, changes nothing."""
 

@@ -133,6 +133,7 @@ class Status:
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
     verified: LastVerdict | None = None
+    jupyter: str = ""  # which Jupyter server shows the notebook and does not reload it, and what helps
 
 
 @dataclass(frozen=True)

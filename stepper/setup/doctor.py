@@ -266,6 +266,20 @@ def _command(paths: Paths) -> str:
     return f"{place}: {known.get(told, 'calls the stepper of the project it is called in')}"
 
 
+def _jupyter(paths: Paths) -> str:
+    """No Jupyter server shows the project without reloading what stepper writes."""
+    try:
+        from stepper.notebook import jupyter
+        from stepper.words import beside
+    except ImportError:  # in no environment of stepper's
+        return "not looked at"
+    found = jupyter.unaware(paths.project)
+    if found:
+        mend = f"pip install {beside.PACKAGE}  # in the environment of that server; then start it again"
+        raise StepperError(beside.not_reloaded([server.url for server in found]), mend)
+    return "no server shows the project without reloading what stepper writes"
+
+
 def _places(paths: Paths) -> list[Check]:
     """Each place that the configuration names; one that was accepted is looked at, no other is asked anything."""
     found = _sound_limits(paths)
@@ -292,5 +306,5 @@ def _version(_: Paths) -> str:
 
 CHECKS = (
     *(_config, _notebooks, _interpreter, _ipykernel, _hook_script),
-    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _version),
+    *(_hooks, _mode, _skills, _personal_skills, _socket, _command, _jupyter, _version),
 )

@@ -22,7 +22,7 @@ from stepper.hook import client
 from stepper.hook.start import retired
 from stepper.policy import covered
 from stepper.policy.model import Limits
-from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, trust
+from stepper.setup import clients, doctor, ipykernel, modes, settings, shell, statusline, trust
 from stepper.setup.files import PACKAGE, assets, link, read, read_settings, remove, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SETTINGS, Choice, check_interpreter, parse, plan, refuse, say
@@ -35,13 +35,7 @@ def apply(options: argparse.Namespace) -> None:
     choice = refuse(options)
     paths = Paths(options.target)
     project = Path(paths.project)
-    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
-    _finish_env(paths)
-    if options.remade:
-        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
-            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
-        for folder in (paths.project, *paths.borrowers()):
-            _retire(Paths(folder))
+    _take_up_env(paths, options)
     if options.add_ipykernel and not ipykernel.named(project):
         _must([*ipykernel.ADD], project, None)
         say("ipykernel", f"added to the project's dependencies: {shlex.join(ipykernel.ADD)}")
@@ -55,7 +49,11 @@ def apply(options: argparse.Namespace) -> None:
     plugin = options.plugin and not settings.has_ours(data)  # it is silent beside hooks of ours
     merged, new_rules = settings.add_rules(data if plugin else settings.add_hooks(data), wanted)
     known = recorded(paths.project).get("script")
+    wants_line = options.statusline or statusline.is_ours(data.get(statusline.KEY))
     _write_record(paths, options, choice, new_rules, config, plugin)
+    if wants_line:
+        merged, noted = statusline.put(paths, merged, recorded(paths.project))
+        trust.remember(paths, noted)
     if doctor.strange(paths, python := doctor.kernel_python(paths)):
         say("", f"`python:` in .stepper/config.yaml names {python}: no cell runs before `stepper trust` accepts it")
 
@@ -69,6 +67,8 @@ def apply(options: argparse.Namespace) -> None:
         say("plugin", "hooks and skills are the plugin's: /stepper:new-notebook, …; nothing of them is in .claude/")
     else:
         say("hooks", f"{'unchanged' if merged == data else 'merged'}: {SETTINGS}")
+    if wants_line:
+        say("status line", statusline.said(paths))
     if options.allow:
         say("permissions", ", ".join(new_rules) + " added" if new_rules else "unchanged")
     if not plugin:
@@ -83,6 +83,16 @@ def apply(options: argparse.Namespace) -> None:
             say("", f"it is not on your PATH: export PATH={shlex.quote(str(shell.place().parent))}:$PATH")
     if not options.demo:
         _say_what_is_next(paths, limits, options, plugin)
+
+
+def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
+    say("environment", f"{'made' if options.remade else 'unchanged'}: .stepper/env (stepper {__version__})")
+    _finish_env(paths)
+    if options.remade:
+        if not options.editable and compile_client(Path(paths.env, "bin/hook")):
+            say("", "the hook's client is compiled (cc): it takes 1 ms where Python's takes 10")
+        for folder in (paths.project, *paths.borrowers()):
+            _retire(Paths(folder))
 
 
 def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool) -> None:
@@ -116,8 +126,11 @@ def _finish_env(paths: Paths) -> None:
     write(env / "session.sh", os.fsencode(f'export PATH={shlex.quote(f"{env}/cli")}:"$PATH"\n'))
     link(env / "cli/stepper", Path("../bin/stepper"))
     # pip's own script does not survive every path (quotes, $); -I keeps the user's PYTHONPATH out
+    statusline.script(env)
     code = "import sys; sys.argv[0] = 'stepper'; from stepper.cli.main import main; sys.exit(main())"
-    script = f'#!/bin/sh\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
+    at = f"at={shlex.quote(str(env))}"
+    line = f'[ "$1" != statusline ] || {{ {at}; set --; . "$at/statusline"; exit; }}'  # no Python is started for it
+    script = f'#!/bin/sh\n{line}\nexec {shlex.quote(f"{env}/bin/python")} -I -c "{code}" "$@"\n'
     write(env / "bin/stepper", os.fsencode(script), 0o755)
     link(Path(paths.link), env)  # in the place of an older installation's environment, or of what a pull put there
 
@@ -223,7 +236,7 @@ def _write_record(
     if notebooks != old.get("notebooks", notebooks) and (project / notebooks).exists():
         before["found"] = [*before["found"], notebooks]
     note = {
-        **{name: value for name, value in old.items() if name in ("accepted", "clients")},
+        **{name: value for name, value in old.items() if name in ("accepted", "clients", "statusline")},
         "version": 1,
         "python": choice.python,
         "given": choice.given,

@@ -58,7 +58,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--python")
     parser.add_argument("--notebooks", nargs="+", default=[])
-    for name in ("allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "plugin", "remade"):
+    for name in (
+        "allow", "add-ipykernel", "editable", "uninstall", "demo", "link", "mcp", "statusline", "plugin", "remade",
+    ):  # fmt: skip
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--source", default=str(PACKAGE.parent))
     parser.add_argument("--planned")  # the target as `plan` resolved it

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths, recorded
-from stepper.setup import clients, doctor, settings, shell, trust
+from stepper.setup import clients, doctor, settings, shell, statusline, trust
 from stepper.setup.files import assets, read, read_settings, remove, remove_empty, write
 from stepper.setup.interpreter import run, tail
 from stepper.setup.refuse import SCRIPT_MARK, SETTINGS, check_links, check_target, say
@@ -27,7 +27,7 @@ OWN = (
     "install.json",  # of older versions
     ".gitignore",
     *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
-    *("running", "now"),
+    *("running", "statusline", "now"),
 )
 
 
@@ -93,7 +93,7 @@ def _remove_settings(project: Path, note: settings.Data, text: str | None, data:
     before = settings.parse(first) if isinstance(first, str) else {}
     # Without a record only the rule that names stepper is surely ours; the other does no harm without hooks.
     rules = note.get("allow", [settings.SHELL_RULE])
-    rest = settings.remove(data, rules, before)
+    rest = settings.remove(statusline.take(data, note), rules, before)
     if text is None or rest == data:
         return
     same = isinstance(first, str) and json.dumps(before) == json.dumps(rest)

@@ -8,6 +8,7 @@ from stepper.ground.text import counted, one_line
 from stepper.policy.state import State
 
 NAMES = 20  # told
+PACKAGE = "jupyter-collaboration"
 
 LEAVE = (
     "What is run there is known here: the next report says how much, and which names it bound."
@@ -45,3 +46,13 @@ def executions(state: State) -> list[str]:
     told = f", bound: {', '.join(bound[:NAMES])}{more}" if bound else ""
     failed = sum(bool(each.error) for each in some)
     return [f"{counted(len(some), 'execution')} from elsewhere{told}" + (f" ({failed} failed)" if failed else "")]
+
+
+def not_reloaded(urls: Sequence[str]) -> str:
+    """Return what is to be known of Jupyter servers that show a notebook and do not reload it; '' for none."""
+    if not urls:
+        return ""
+    return (
+        f"the Jupyter server at {one_line(', '.join(urls), 300)} does not reload an open notebook that stepper has"
+        f" written (File > Reload Notebook from Disk does): {PACKAGE}, installed beside it, has it reload by itself"
+    )

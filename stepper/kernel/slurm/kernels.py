@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -255,12 +255,12 @@ class SlurmKernels:
         return death or kernel
 
 
-async def reconcile(runtime: str, recorded: str, environ: Mapping[str, str]) -> None:
+async def reconcile(runtime: str, records: Callable[[], Iterable[Path]], environ: Mapping[str, str]) -> None:
     """End this project's jobs of which no record tells; raise KernelError, OSError where a record can't be read."""
     asked = queue.Queue(environ)
     jobs = await asked.mine(queue.prefix(runtime))
     known = b""
-    for path in Path(recorded).rglob("*.json") if jobs else ():
+    for path in records() if jobs else ():
         with contextlib.suppress(FileNotFoundError):
             known += private.read(str(path))
     for name in jobs:

@@ -1,0 +1,80 @@
+"""The lines of clients' status lines, kept in a file: whoever shows them starts no Python and asks no daemon.
+
+The first line of the file is the daemon's process and until when its words hold: while a cell runs for some seconds,
+else as long as that process lives. Each further one has the session of Claude Code that it is for, `-` for all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+
+from stepper.daemon.workspace import Workspace
+from stepper.ground import private
+from stepper.session import standing
+from stepper.session.session import Session
+from stepper.words import statusline
+
+HOLDS_SECONDS = 10  # from a look at what runs
+ALWAYS = 9_999_999_999  # as long as the daemon lives
+WEIGH_SECONDS = 5.0  # between two looks at the memory of a kernel that works
+
+
+@dataclass
+class Shown:
+    """What is shown of a notebook's kernel, and at what it was looked last."""
+
+    frame: str = ""
+    memory: int = 0
+    mark: tuple[object, ...] = ()
+    due: float = 0.0
+
+
+class StatusLines:
+    """Keeps the file. To be called each second."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace, self.path = workspace, workspace.paths.statusline
+        self.shown: dict[str, Shown] = {}
+        self.told = "?"  # a former daemon's may be there
+
+    def look(self) -> None:
+        """Write what has changed; while something runs its clock does."""
+        lines, runs = list[str](), False
+        for session, name in self.workspace.currents().items():
+            found = self.workspace.sessions.get(name)
+            if found is not None and (text := self._line(found)):
+                runs = runs or bool(found.state.running or found.looks or found.keeper.waits or found.keeper.queued)
+                lines.append(f"{session or '-'} {text}\n")
+        told = "".join(lines)
+        if told == self.told and not runs:
+            return
+        self.told = told
+        with contextlib.suppress(OSError):
+            if not told:
+                private.remove(self.path)
+                return
+            until = int(time.time()) + HOLDS_SECONDS if runs else ALWAYS
+            private.replace(self.path, f"{os.getpid()} {until}\n{told}".encode("utf-8", "replace"))
+
+    def end(self) -> None:
+        """Have nothing shown any more."""
+        with contextlib.suppress(OSError):
+            private.remove(self.path)
+
+    def _line(self, session: Session) -> str:
+        now, queued = standing.running(session), session.keeper.queued
+        shown = self.shown.setdefault(session.name, Shown())
+        known, kernel, clock = session.namespace, session.keeper.kernel, time.monotonic()
+        mark = kernel and kernel.id, session.state.next_run, now is None, len(session.state.elsewhere)
+        if mark != shown.mark or (now and clock > shown.due):
+            shown.mark, shown.due = mark, clock + WEIGH_SECONDS
+            shown.memory = kernel.memory() if kernel else 0
+        shown.frame = statusline.frame(known, shown.frame) if kernel else ""
+        said = statusline.clock(now.seconds, now.timeout) if now else ""
+        told = now.name if now else ""
+        return statusline.line(
+            session.state, told, said, queued.text if queued else "", known, shown.frame, shown.memory
+        )
