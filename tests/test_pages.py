@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from stepper.cli.main import main
 from stepper.daemon import config
 from stepper.policy.model import Limits
 from stepper.setup.refuse import parse
@@ -107,6 +108,11 @@ def test_every_script_that_a_page_calls_is_there() -> None:
     assert len(named) > 3
     for page, line in named:
         assert (ROOT / line.split()[1]).is_file(), (page, line)
+
+
+def test_the_page_of_the_commands_has_each() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in main.commands if f"`stepper {name}" not in text] == []
 
 
 def test_the_settings_page_has_every_key_with_its_default() -> None:
