@@ -170,6 +170,10 @@ def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     assert words(found) == "a:same b:failed c:not_run" and found["cells"][1]["difference"].endswith(
         "deadline of 1.00 s"
     )
+    project.config("cell_timeout_seconds: 1\n")
+    change(notebook, lambda cells: cells[1].update(source="while True: pass"))
+    said = verified(project, check=1)["cells"][1]["difference"]
+    assert said == "no end within its deadline of 1.00 s (`# stepper: timeout=10m` as its first line gives more)"
     change(notebook, lambda cells: cells[1].update(source="die('SIGSEGV')"))
     found = verified(project, check=1)
     assert words(found) == "a:same b:failed c:not_run"
@@ -210,6 +214,21 @@ def test_files_too_large_to_be_compared_are_told(tmp_path: Path, monkeypatch: py
     (tmp_path / "large").write_text("y" * 20)
     (tmp_path / "a.ipynb").write_text("{}")
     assert [(each.name, each.change) for each in written.changes()] == [("large", "written")]
+
+
+def test_of_a_folder_too_large_to_be_walked_nothing_is_told_that_is_not_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.csv").write_text("1")
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 100)
+    assert written.changes() == [], "those that were not looked at before are not new"
+    written = Written(str(tmp_path), str(tmp_path / "a.ipynb"))
+    (tmp_path / "7.csv").unlink()
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 10)
+    assert [(each.name, each.change) for each in written.changes()] == [("7.csv", "deleted")]
 
 
 def test_status_shows_the_last_verdict_and_that_it_no_longer_holds(project: Quick) -> None:
@@ -286,10 +305,26 @@ def test_two_at_once_wait_for_each_other(project: Quick) -> None:
     assert [each["reproduces"] for each in found] == [True, True]
 
 
-def ask(project: Project) -> Any:
+def test_what_is_edited_while_a_replay_waits_for_another_is_what_it_compares(project: Quick) -> None:
+    ran(project, "import time\ntime.sleep(2)\nprint(1)", name="slow.ipynb")
+    notebook = ran(project, "print(1)", "print(2)")
+    found = list[Any]()
+    both = [threading.Thread(target=lambda name=name: found.append(ask(project, name))) for name in ("slow", "a")]
+    both[0].start()
+    wait_until(lambda: os.path.isdir(project.paths.verify) and os.listdir(project.paths.verify))
+    both[1].start()
+    time.sleep(0.5)
+    change(notebook, lambda cells: cells.reverse())
+    for each in both:
+        each.join()
+    assert [words(each) for each in found] == ["a:same", "b:same a:same"]
+
+
+def ask(project: Project, name: str = "a") -> Any:
     from stepper.hook import client
 
-    return json.loads(client.ask(project.paths, b"verify", b'{"notebook": "notebooks/a.ipynb"}') or b"null")
+    asked = json.dumps({"notebook": f"notebooks/{name}.ipynb"}).encode()
+    return json.loads(client.ask(project.paths, b"verify", asked) or b"null")
 
 
 def test_a_full_disk_is_said_and_nothing_of_the_notebook(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
     """Replay a notebook and return what came of it, one replay of the project at a time; raise StepperError."""
     workspace, caller = request.workspace, request.caller
     path = workspace.resolve(os.path.join(workspace.paths.project, session.name))
-    # What is no notebook, or of another language, is said before anything is made; a kernel that is named may run any.
-    document = session.file.read() if told.kernel else session.read()
+    read = session.file.read if told.kernel else session.read  # a kernel that is named may run any language
+    read()  # what is no notebook, or of another language, is said before anything is made or waited for
     name = told.kernel or session.state.plan.kernel
     limits = workspace.config.limits()
     _own_kernel(limits.kernels.get(name or limits.kernel), told)
@@ -75,6 +75,7 @@ async def asked(request: Request, session: Session, told: commands.Verify) -> Ve
         async with _turn(workspace, request):
             folder = os.path.join(workspace.paths.verify, f"{os.getpid()}-{next(numbers)}")
             try:
+                document = read()
                 cwd = await asyncio.to_thread(_prepared, workspace.paths, path, folder, place.cwd, told.scratch)
                 room = Room(folder, place, cwd, _limits(limits, path), told.kernel or "", metadata)
                 written = await asyncio.to_thread(Written, cwd, path)

@@ -30,19 +30,22 @@ class Written:
 
     def __init__(self, folder: str, besides: str) -> None:
         self.folder, self.besides, self.left = folder, os.path.realpath(besides), ALL
+        self.cut = False  # there is more than was looked at
         stamps = self._stamps()
         smallest = sorted(stamps, key=lambda name: stamps[name][1])
         self.before = {name: Seen(stamps[name], stamps[name][1], self._digest(name, stamps[name])) for name in smallest}
 
     def changes(self) -> list[FileChange]:
         """Return what was written since."""
-        now, found = self._stamps(), list[FileChange]()
+        cut, found = self.cut, list[FileChange]()
+        now = self._stamps()
         for name in sorted({*self.before, *now}):
             before, stamp = self.before.get(name), now.get(name)
             if before is None:
-                found.append(words.file_change(name, "new"))
+                found += [] if cut else [words.file_change(name, "new")]  # it may have been there
             elif stamp is None:
-                found.append(words.file_change(name, "deleted"))
+                gone = not os.path.lexists(os.path.join(self.folder, name))
+                found += [words.file_change(name, "deleted")] if gone else []
             elif stamp != before.stamp:
                 self.left = ALL
                 digest = self._digest(name, stamp) if before.digest else None
@@ -52,8 +55,9 @@ class Written:
         return found
 
     def _stamps(self) -> dict[str, Stamp]:
-        found = dict[str, Stamp]()
-        for name in walk(self.folder).files:
+        found, tree = dict[str, Stamp](), walk(self.folder)
+        self.cut = tree.cut
+        for name in tree.files:
             path = os.path.join(self.folder, name)
             with suppress(OSError):
                 about = os.stat(path)

@@ -31,7 +31,8 @@ def walk(root: str) -> Tree:
     waiting = deque([("", entries(root))])
     while waiting and left > 0 and time.monotonic() < until:
         prefix, rest = waiting.popleft()
-        turn = list(islice(rest, min(TURN, left)))
+        most = min(TURN, left)
+        turn = list(islice(rest, most))
         left -= len(turn)
         for entry in turn:
             path = prefix + entry.name
@@ -48,7 +49,7 @@ def walk(root: str) -> Tree:
             ):
                 tree.folders.append(path)
                 waiting.append((path + "/", entries(entry.path)))
-        if len(turn) == TURN:  # a folder of many thousand pictures must not use up what the others need
+        if len(turn) == most:  # a folder of many thousand pictures must not use up what the others need
             waiting.append((prefix, rest))
     return tree._replace(cut=bool(waiting))
 

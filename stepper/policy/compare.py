@@ -1,9 +1,7 @@
 """How a cell's fresh outputs are compared with those that were recorded. Pure: pictures are decoded by who asks.
 
-1. Streams of one name are joined; stderr is told, not judged; of a display the text counts where it says something,
-   else the richest other form. What is left out, and which numbers are close: `noise`.
-2. What still differs is looked at in a second fresh run: lines on which the two disagree are unstable, lines on which
-   they agree against the recording are changed.
+1. Streams of one name are joined; of a display the text counts where it says something. What is left out: `noise`.
+2. Of what differs in two fresh runs lines on which the two disagree are unstable, others changed.
 3. Pictures: bytes, then pixels, then what is known of the figures.
 """
 
@@ -85,13 +83,8 @@ def key(picture: str) -> str:
     return str(zlib.crc32(picture.encode("utf-8", "replace")))
 
 
-def undecoded(then: str, now: str) -> float | None:
-    """No picture is decoded: what differs differs."""
-    return None
-
-
 def compare(
-    then: Shown, now: Shown, again: Shown | None = None, pixels: Pixels = undecoded, redrawn: bool = False
+    then: Shown, now: Shown, again: Shown | None = None, pixels: Pixels = lambda *_: None, redrawn: bool = False
 ) -> Difference:
     """Return how fresh outputs differ from the recorded ones; `again` is what a second fresh run showed.
 
@@ -101,7 +94,8 @@ def compare(
     if then.outputs == now.outputs:
         return Difference(Sameness.SAME)
     told = _stderr(then, now)
-    before, after = _items(then.outputs), _items(now.outputs)
+    both = _kinds(then.outputs) & _kinds(now.outputs)
+    before, after = _items(then.outputs, both), _items(now.outputs, both)
     drawn = (
         [each for each in before if isinstance(each, Picture)],
         [each for each in after if isinstance(each, Picture)],
@@ -119,7 +113,7 @@ def compare(
     if not blocks:
         return Difference(Sameness.CLOSE, "numbers within 1e-6")
     if again is not None:
-        second = _same_pictures(_items(again.outputs), after, pixels)
+        second = _same_pictures(_items(again.outputs, both), after, pixels)
         before = _in_order(before, after, second)
         blocks = _stable(_differing(before, after), before, after, second)
         if not blocks:
@@ -130,23 +124,28 @@ def compare(
     return Difference(Sameness.CHANGED, "; ".join([counts, *words[:3]]), tuple(quoted))
 
 
-def _items(outputs: Iterable[Mapping[str, Any]]) -> list[Item]:
-    """Return what is judged of outputs: lines and pictures, what was printed first."""
+def _kinds(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the forms in which outputs are there: editors add some of their own to what they record."""
+    return {kind for output in outputs if isinstance(data := output.get("data"), Mapping) for kind in data}
+
+
+def _items(outputs: Iterable[Mapping[str, Any]], both: set[str]) -> list[Item]:
+    """Return what is judged of outputs: lines and pictures, what was printed first; `both` sides have these forms."""
     outputs = [*outputs]
     found: list[Item] = [*noise.lines(_stream(outputs, "stdout"))]
     for output in outputs:
         if output.get("output_type") == "error":
             found += noise.lines(f"{output.get('ename')}: {output.get('evalue')}")
         elif isinstance(data := output.get("data"), Mapping):
-            found += _display(data)
+            found += _display(data, both)
     return found
 
 
-def _display(data: Mapping[str, Any]) -> list[Item]:
+def _display(data: Mapping[str, Any], both: set[str]) -> list[Item]:
     for kind, content in data.items():
         if RASTER.match(kind) and content:
             return [Picture("".join(_text(content).split()))]
-    if kind := next(filter(OBJECT.match, data), ""):
+    if kind := next((kind for kind in data if kind in both and OBJECT.match(kind)), ""):
         return [*noise.lines(_plain(data[kind]))]
     text = _text(data.get("text/plain", ""))
     if text.strip() and not PLACEHOLDER.fullmatch(text.strip()):
@@ -262,18 +261,16 @@ def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[
         return before
     region = after[min(low, begin) : max(high, end)]
     free, places = Counter(region) & Counter(again) & Counter(before), list[int]()
-    left, order = Counter(free), list[Item]()
+    made, left = [*before], free.copy()
     for place, item in enumerate(before):
         if left[item]:
             left[item] -= 1
             places.append(place)
+    spots = iter(places)
     for item in region:
         if free[item]:
             free[item] -= 1
-            order.append(item)
-    made = [*before]
-    for place, item in zip(places, order, strict=True):
-        made[place] = item
+            made[next(spots)] = item
     return made
 
 

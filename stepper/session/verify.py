@@ -30,6 +30,7 @@ from stepper.words.report import Ended, seconds
 
 DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
 MISSING = re.compile(r"name '(\w+)' is not defined")
+MORE = "# stepper: timeout=10m"
 IN_USE = "Address already in use"
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
 
@@ -134,7 +135,8 @@ def _failure(session: Session, document: Notebook, ended: Ended) -> str:
     """Return how a cell failed, and what is known of why."""
     run = ended.run
     if run.outcome is Outcome.TIMEOUT:
-        return f"no end within its deadline of {seconds(ended.timeout)}"
+        more = "" if "timeout" in ended.cell.source.partition("\n")[0] else f" (`{MORE}` as its first line gives more)"
+        return f"no end within its deadline of {seconds(ended.timeout)}{more}"
     missing = MISSING.search(run.fault.evalue) if run.fault and run.fault.ename == "NameError" else None
     bound = ""
     if missing and session.speaks_python:

@@ -16,9 +16,9 @@ from stepper.ground.paths import Paths
 from stepper.setup import install, refuse
 from tests.conftest import make_env
 
-from .conftest import ClaudeFactory
+from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, shown_in, text
-from .test_main_job import delete, insert, news, read, replace, stepper
+from .test_main_job import delete, insert, news, read, replace, stepper, wait_until
 from .test_unseen import bash
 
 Model = Callable[..., ScriptedModel]
@@ -118,6 +118,25 @@ def test_verify_auto_is_told_with_the_next_prompt_and_holds_until_a_source_chang
     client.prompt("Tell one more.", "--continue")
     text_of = stepper(project, "status")
     assert f"{HELD}; that no longer holds: a source was changed since" in text_of
+
+
+def test_esc_ends_a_replay(project: Path, scripted_model: Model, interactive_claude: InteractiveFactory) -> None:
+    notebook = made(project, "Slow")
+    slow = "import os, time\nif os.path.exists('slow'): time.sleep(100)"
+    model = scripted_model(
+        [read(notebook)], [insert(notebook, slow, "cell-0")], [text("It ran.")], [bash("stepper verify")]
+    )
+    client = interactive_claude(model)
+    client.send("Begin.")
+    client.wait_for("It ran.")
+    (notebook.parent / "slow").touch()
+    client.send("Verify it.")
+    replays = Path(Paths(str(project)).verify)
+    wait_until(lambda: [*replays.glob("*/*/kernel.json")])
+    client.keys("Escape")
+    client.wait_for("Interrupted")
+    wait_until(lambda: not [*replays.iterdir()])
+    assert json.loads(stepper(project, "status", "--json"))["verified"] is None
 
 
 def wait(project: Path, holds: Callable[[Any], Any]) -> Any:

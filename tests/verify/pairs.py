@@ -189,6 +189,21 @@ LATER = [
         html('<img src="_img9f1b6c0de4b24f0c8a7d5e3f2b1a0c9d">'),
         html('<img src="_img0a2b3c4d5e6f4a7b9c8d1e2f3a4b5c6d">'),
     ),
+    Pair(
+        "a table as an editor keeps it",
+        False,
+        shown(
+            FRAME.format("1.0"),
+            text__html=TABLE.format(1),
+            **{
+                "application/vnd.microsoft.datawrangler.viewer.v0+json": {
+                    "rows": [["0", "Paris", "1.0"]],
+                    "rowCount": 2,
+                }
+            },
+        ),
+        shown(FRAME.format("1.0"), text__html=TABLE.format(1)),
+    ),
     Pair("a heatmap, a little warmer", True, png(colour="#000080"), png(colour="#020082")),
     Pair("floats a millionth apart", False, shown("1000000.0"), shown("1000001.0")),
     Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
