@@ -206,6 +206,7 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
         (0, "elsewhere", "ok", ["x"]),
         (4, "hook", "ok", []),
     ]
+    assert rows[2]["source"] == "print('not the notebook\\'s')"  # the first line
     assert "elsewhere  ok" in project.stepper("history").stdout
     assert "x = a + 1" in project.stepper("history").stdout
 
