@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -23,10 +24,11 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from tests import debian
 
-WAIT_SECONDS = 60  # for anything that is to come: bounds a hang
+WAIT_SECONDS = float(os.environ.get("WAIT", "60"))  # for anything that is to come: bounds a hang
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-    "--disable-component-update", "--no-first-run", "--no-default-browser-check", "--mute-audio", "--hide-scrollbars",
+    "--disable-component-update", "--no-first-run", "--no-default-browser-check", "--mute-audio", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
+    "--disable-background-timer-throttling", "--hide-scrollbars",
     "--remote-debugging-address=127.0.0.1", "--remote-debugging-port=0", "--enable-precise-memory-info",
 )  # fmt: skip
 
@@ -44,15 +46,17 @@ class Browser:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.said, env=environ,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.links: list[Link] = []
         told = Path(self.folder, "profile", "DevToolsActivePort")
         until(lambda: told.exists() and told.read_text().count("\n"), lambda: Path(self.said.name).read_text()[-2000:])
         self.port = int(told.read_text().split("\n")[0])
 
-    def page(self) -> Page:
-        """Open a page in a window of its own, with cookies of its own."""
+    def page(self, context: str = "") -> Page:
+        """Open a page with cookies of its own, or with those of a context."""
         link = Link(self, self._asked("/json/version")["webSocketDebuggerUrl"])
-        context = link.send("Target.createBrowserContext")["browserContextId"]
+        context = context or link.send("Target.createBrowserContext")["browserContextId"]
         target = link.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         link.close()
         return Page(self, f"ws://127.0.0.1:{self.port}/devtools/page/{target}", context)
@@ -62,11 +66,16 @@ class Browser:
             return json.load(answer)
 
     def close(self) -> None:
+        for link in self.links:
+            link.close()
         for process in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
             process.kill()
         self.process.wait()
         self.said.close()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), self.loop).result(WAIT_SECONDS)  # the links end
         self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(WAIT_SECONDS)
+        self.loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -75,6 +84,7 @@ class Link:
 
     def __init__(self, browser: Browser, address: str) -> None:
         self.browser, self.numbers = browser, itertools.count(1)
+        browser.links.append(self)
         self.answers: dict[int, Any] = {}
         self.events: list[dict[str, Any]] = []
         self.came = threading.Condition()
@@ -135,12 +145,12 @@ class Page(Link):
         def look() -> Any:
             nonlocal found
             try:
-                found = self.js(expression)
+                found = self.js(f"(found => found instanceof Node ? true : found)({expression})")
             except AssertionError as error:  # the page is on its way
                 found, self.why = None, error
             return found
 
-        until(look, lambda: f"{expression}\n{self.text()}\n{self.errors()}")
+        until(look, lambda: f"{expression}\n{self.text()[:3000]}\n{self.errors()}")
         return found
 
     def text(self) -> str:
@@ -175,6 +185,23 @@ class Page(Link):
             each["params"]["request"]["url"] for each in self.events if each["method"] == "Network.requestWillBeSent"
         ]
         return {re.sub(r"\?.*", "", url) for url in asked}
+
+    def click(self, what: str) -> None:
+        """Click as a mouse does."""
+        at = self.js(
+            f"(each => {{ const at = each.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] }})(document.querySelector({what!r}))"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+
+    def memory(self) -> int:
+        """Return the bytes that the largest of the browser's processes for pages has for itself alone."""
+        found = []
+        for process in psutil.Process(self.browser.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "--type=renderer" in process.cmdline():
+                    found.append(process.memory_full_info().uss)
+        return max(found)
 
     def picture(self, path: Path, whole: bool = False) -> None:
         told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

@@ -210,6 +210,25 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
     assert "x = a + 1" in project.stepper("history").stdout
 
 
+def test_a_name_that_another_client_bound_is_hidden_state(project: Project) -> None:
+    made = project.new("Set", "Read")
+    made.insert("a = 1")
+    with other(project) as client:
+        ran(client, "a, own = 2, 3")
+        cell, answer = made.insert("b = a + own\nprint(b)")
+        assert "Hidden state: cell 2 read `a` and `own` from an execution from elsewhere." in answer.text
+        assert "NOT reproduce it: cell 2 reads `own`, which an execution from elsewhere had bound." in answer.text
+        (hidden,) = project.json("status")["hidden"]
+        assert (hidden["cell_id"], hidden["why"]) == (
+            cell, "hidden state: read `a` and `own` from an execution from elsewhere"
+        )  # fmt: skip
+        ran(client, "a = 1")  # the very value that the cell gave
+        made.insert("c = a")
+        assert "Hidden" not in made.insert("print(c)")[1].text
+    made.replace(cell, "b = a")
+    assert project.json("status")["hidden"] == []
+
+
 def test_the_same_source_runs_again_after_another_client_mended_what_it_lacked(
     project: Project, notebook: Notebook
 ) -> None:

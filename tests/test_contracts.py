@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 pytest.importorskip("importlinter.contracts.acyclic_siblings", reason="an import-linter without that contract")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 FLOORS, PURE, DIAGNOSIS, CIRCLES = "floors", "pure", "diagnosis can be taken out", "no circles"
-PLACES, FACES, SDK = "places", "faces", "SDK"
+PLACES, FACES, ONLOOKERS, SDK = "places", "faces", "onlookers", "SDK"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,9 @@ def test_the_contracts_hold(package: Path) -> None:
         ("mcp/texts.py", "from stepper.session import answers", {FACES}),
         ("mcp/texts.py", "from stepper.cli import terminal", {FLOORS}),
         ("cli/faces.py", "from stepper.mcp import server", {FLOORS}),
+        ("web/book.py", "from stepper.kernel import live", {ONLOOKERS}),
+        ("web/view.py", "from stepper.hook import start", {ONLOOKERS}),
+        ("web/view.py", "from stepper.cli import terminal", {FLOORS}),
         ("setup/clients.py", "import mcp_types", {SDK}),
         ("hook/client.py", "from mcp import types", {SDK}),
         ("notebook/afterwards.py", "from stepper.notebook import file", {CIRCLES}),

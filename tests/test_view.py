@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import http.client
+import io
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -18,9 +22,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepper.web.server import PAGE_POLICY
+from stepper.ground import wire
+from stepper.hook import client
+from stepper.policy import events
+from stepper.policy.changes import source_hash
+from stepper.policy.model import Fault, Outcome, Verdict
+from stepper.web.asked import Daemon
+from stepper.web.door import PAGE_POLICY
 from tests.chromium import Browser, Page, until
-from tests.conftest import Notebook, Project, reused
+from tests.conftest import Notebook, Project, code, reused
 from tests.npm import Unavailable, unavailable
 
 COMMAND = [sys.executable, "-c", "from stepper.cli.main import main; main()", "view"]
@@ -294,7 +304,7 @@ def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: Vi
     took = []
     for number in range(3):
         page.js(
-            f"window.seen = new Promise(done => {{ const look = () => document.body.innerText.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }})"
+            f"window.seen = new Promise(done => {{ const look = () => document.body.innerText.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }}); 0"
         )
         notebook.insert(f"print('here', {number}, 'is', sep='-')")
         ended = project.json("history")[-1]
@@ -302,3 +312,357 @@ def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: Vi
         took.append(page.js("window.seen") / 1000 - at)
         assert ended["outcome"] == "ok"
     assert min(took) < 0.5, took
+
+
+def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, page: Page) -> None:
+    notebook = project.new("A", "B", problem="Killed")
+    notebook.insert("x = 1")
+    page.until(
+        "document.querySelectorAll('.cell.done').length === 1 && document.querySelector('#facts').innerText.includes('idle')"
+    )
+    project.kill_daemon()
+    page.until("document.querySelector('#facts').innerText.includes('none')")  # nobody tells of a kernel
+    assert page.js("document.querySelector('.cell h3').textContent") == "1. A"  # the journal does of the rest
+    notebook.insert("print('again', x + 1)")
+    page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
+
+
+def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, page: Page) -> None:
+    notebook = project.new("A", problem="Going")
+    notebook.insert("print('it was here')")
+    show(page, view, notebook)
+    page.until("document.querySelector('.cell.done')")
+    notebook.path.rename(notebook.path.with_name("gone_elsewhere.ipynb"))
+    page.until("document.querySelector('#state').textContent === 'the file is gone'")
+    page.until("[...document.querySelectorAll('#shelf a')].some(each => each.title.includes('gone_elsewhere'))")
+    page.go(page.js("location.href"))  # opened anew: the journal tells what ran
+    page.until("document.querySelector('.cell.done .source')?.innerText.includes('it was here')")
+
+
+def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Page) -> None:
+    notebook = project.new("A", "B", problem="Stale")
+    first, _ = notebook.insert("rows = 1")
+    notebook.insert("print(rows)")
+    project.stepper("verify")
+    page.until("/verified\\s*just now: reproduces/.test(document.querySelector('#facts').innerText)")
+    notebook.replace(first, "rows = 2")
+    page.until("document.querySelector('.cell .stale')?.innerText.includes('rows')")
+    page.until("document.querySelector('#notices').innerText.includes('stepper run --stale')")
+    page.until("document.querySelector('#facts').innerText.includes('changed since')")
+    project.stepper("run", "--stale")
+    page.until("!document.querySelector('.cell .stale')")
+
+
+def test_two_look_on_at_once_and_one_chooses_another_notebook(
+    project: Project, view: View, page: Page, browser: Browser
+) -> None:
+    one = project.new("A", problem="The one")
+    one.insert("print('of the one')")
+    other = project.new("B", problem="The other")
+    second = browser.page()
+    second.go(view.address)
+    second.until("document.querySelector('#title')?.textContent === 'The other'")
+    show(page, view, one)
+    assert page.js("document.querySelector('#shelf [aria-current]').title") == str(one.path.relative_to(project.folder))
+    other.insert("print('of the other')")
+    second.until("document.querySelector('#cells').innerText.includes('of the other')")
+    assert "of the other" not in page.js("document.querySelector('#cells').innerText")
+    second.close()
+
+
+# --- nothing of a notebook's becomes more than a text -----------------------------------------------------------
+
+EVIL = "<img src=x onerror=hacked()><script>hacked()</script><svg onload=hacked()></svg>"
+
+
+def test_what_a_notebook_holds_does_nothing_to_the_page(project: Project, view: View, page: Page) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as evil:
+        evil.settimeout(0.2)
+        there = f"http://127.0.0.1:{evil.getsockname()[1]}"
+        loads = f'<img src="{there}/i"><iframe src="{there}/f"></iframe><link rel=stylesheet href="{there}/c"><meta http-equiv=refresh content="0;url={there}/m"><style>@import "{there}/s";</style><object data="{there}/o"></object><form action="{there}/p"><button autofocus>x</button></form>'
+        html = f"{EVIL}{loads}<script>fetch('{there}/x'); parent.postMessage('hacked', '*'); top.location = '{there}/t'</script><a href='{there}/a' target=_top>a</a>"
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="hacked()" width="50" height="50"><script>fetch("{there}/v")</script><image href="{there}/w"/><foreignObject><iframe xmlns="http://www.w3.org/1999/xhtml" src="{there}/y"/></foreignObject></svg>'
+        outputs = [
+            {"output_type": "stream", "name": "stdout", "text": f"{EVIL}\x1b[31m{EVIL}\x1b[0m\x1b]8;;javascript:hacked()\x07link\x1b]8;;\x07"},
+            {"output_type": "error", "ename": EVIL, "evalue": EVIL, "traceback": [EVIL]},
+            *({"output_type": "display_data", "metadata": {}, "data": data} for data in (
+                {"text/html": html}, {"image/svg+xml": svg}, {"text/markdown": f"# {EVIL}\n\n[a](javascript:hacked()) `{EVIL}`\n\n![x]({there}/k)"},
+                {"text/html": "<table><tr><td>&lt;img src=x onerror=hacked()&gt;</td></tr></table>"}, {"text/plain": EVIL},
+                {"text/latex": EVIL}, {"application/json": {"a": EVIL}}, {"application/javascript": "hacked()"}, {EVIL: EVIL},
+                {"image/png": EVIL}, {"application/vnd.plotly.v1+json": {"data": [{"y": [1, 2], "name": EVIL}, {"y": [2]}], "layout": {"title": EVIL}}},
+            )),
+        ]  # fmt: skip
+        cells = [
+            {
+                "cell_type": "markdown",
+                "id": "m",
+                "metadata": {},
+                "source": f"# {EVIL}\n\n{html}\n\n[x](javascript:hacked())",
+            },
+            {
+                "cell_type": "code",
+                "id": '"><img onerror=hacked()>',
+                "metadata": {},
+                "source": f"{EVIL} # {EVIL}",
+                "execution_count": 1,
+                "outputs": outputs,
+            },
+        ]
+        steps = [{"id": 1, "title": EVIL, "criterion": EVIL, "kind": "step"}]
+        notebook = project.notebook(
+            f"{EVIL.replace('/', '')[:60]}.ipynb", cells, stepper={"problem": EVIL, "steps": steps}
+        )
+        page.js("window.hacked = () => { window.was = 1 }; addEventListener('message', () => { window.was = 1 })")
+        name = str(notebook.path.relative_to(project.folder))
+        page.until(f"[...document.querySelectorAll('#shelf a')].some(each => each.title === {json.dumps(name)})")
+        page.js(f"[...document.querySelectorAll('#shelf a')].find(each => each.title === {json.dumps(name)}).click()")
+        page.until(
+            f"document.querySelector('#title')?.textContent.startsWith('<img') && document.querySelectorAll('.cell .outputs > *').length === {len(outputs)}"
+        )
+        page.js(
+            "window.hacked = () => { window.was = 1 }; addEventListener('message', () => { window.was = 1 }); document.querySelector('iframe').scrollIntoView()"
+        )
+        page.until("document.querySelector('iframe').getBoundingClientRect().height > 100")
+        page.js("new Promise(done => setTimeout(done, 1500))")
+        with contextlib.suppress(TimeoutError):
+            while True:  # a browser may connect ahead to a host that is named; it must ask for nothing
+                link, _ = evil.accept()
+                link.settimeout(1)
+                with link, contextlib.suppress(TimeoutError):
+                    assert link.recv(200) == b""
+        assert page.js("window.was") is None
+        assert page.js("location.host") == f"127.0.0.1:{view.port}"
+        own = "document.querySelectorAll('script, #cells svg, [onerror], [onload], a[href^=javascript]').length"
+        assert page.js(own) == 1  # the page's own script
+        frame = page.js(
+            "(f => [f.getAttribute('sandbox'), f.contentDocument === null])(document.querySelector('iframe'))"
+        )
+        assert frame == ["", True]  # of an origin of its own
+        raw = view.ask(page.js("document.querySelector('iframe').src.replace(location.origin, '')"))
+        assert raw.headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'; ")
+        assert "frame-ancestors 'self'" in raw.headers["Content-Security-Policy"]
+        # What was refused is told in the console: in the frame, never of the page itself.
+        told = [each for each in page.errors() if "sandbox" not in each and "/output" not in each and there not in each]
+        assert told == []
+        page.events.clear()
+
+
+# --- large ----------------------------------------------------------------------------------------------------
+
+CELLS, MEGABYTES, RUNS = 100, 20, 1000
+CLICK = 0.100  # seconds: the bound that is promised
+
+
+def large(project: Project) -> Notebook:
+    """A notebook of 100 cells with 20 MB of texts, pictures and tables, and a journal of 1,000 runs on two days."""
+    from PIL import Image
+
+    def png(seed: int) -> str:
+        noise = Image.frombytes("L", (560, 560), random.Random(seed).randbytes(560 * 560))
+        noise.save(made := io.BytesIO(), "png")
+        return base64.b64encode(made.getvalue()).decode()
+
+    row = "".join(f"<td>{number}</td>" for number in range(40))
+    kinds = [
+        lambda number: {"output_type": "stream", "name": "stdout", "text": "".join(f"epoch {line} of {number}: loss {1 / (line + 1):.8f}\n" for line in range(6000))},
+        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"image/png": png(number), "text/plain": "<Figure>"}},
+        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"text/html": f"<table>{f'<tr>{row}</tr>' * 100}</table>", "text/plain": ""}},
+        lambda number: {"output_type": "display_data", "metadata": {}, "data": {"text/html": f"<section>{'<b>text</b> ' * 10000}</section>", "text/plain": ""}},
+    ]  # fmt: skip
+    cells = [
+        code(f"# cell {number}\nx = {number}", f"c{number:03}")
+        | {"execution_count": number + 1, "outputs": [kinds[number % 4](number)]}
+        for number in range(CELLS)
+    ]
+    notebook = project.notebook("large.ipynb", cells)
+    size = notebook.path.stat().st_size
+    short = MEGABYTES * 1_000_000 - size
+    if short > 0:
+        cells[0]["outputs"][0]["text"] += "y" * 80 + "\n"
+        cells[0]["outputs"].append(
+            {"output_type": "stream", "name": "stderr", "text": ("z" * 79 + "\n") * (short // 80 + 1)}
+        )
+        notebook = project.notebook("large.ipynb", cells)
+    journal = Path(project.paths.journals) / "large.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with journal.open("w") as stream:
+        for run in range(1, RUNS + 1):
+            cell, fine = cells[run % CELLS], run % 9 != 0
+            at = f"2026-11-{20 + (run > RUNS // 2)}T{8 + run % 500 // 50:02}:{run % 50:02}:00.000Z"
+            about = {"run": run, "cell_id": cell["id"], "key": cell["id"]}
+            fault = None if fine else Fault("KeyError", "'x'")
+            verdict = Verdict.FINE if fine else Verdict.RECOVERABLE
+            told = [
+                events.Started(**about, at=at, source=cell["source"]),
+                events.Ran(**about, index=0, step=None, source_hash=source_hash(cell["source"]), started_at=at, duration_s=run % 7,
+                           outcome=Outcome.OK if fine else Outcome.ERROR, verdict=verdict, fault=fault),
+            ]  # fmt: skip
+            stream.writelines(json.dumps(each.to_json()) + "\n" for each in told)
+    return notebook
+
+
+def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(project: Project, view: View, page: Page) -> None:
+    notebook = large(project)
+    assert notebook.path.stat().st_size >= MEGABYTES * 1_000_000
+    show(page, view, notebook)
+    page.until(f"document.querySelectorAll('.cell').length === {CELLS} && document.querySelector('.cell .outputs pre')")
+    page.until("document.querySelectorAll('svg .run').length === 500")  # the last day's
+    assert page.js("document.querySelectorAll('#days button').length") == 2
+    most = 0.0
+    for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):  # through all of it, as somebody who reads
+        page.js(f"scrollTo({{top: document.body.scrollHeight * {share}, behavior: 'instant'}})")
+        page.until(
+            "[...document.querySelectorAll('.cell')].filter(each => { const at = each.getBoundingClientRect(); return at.bottom > 0 && at.top < innerHeight }).every(each => each.querySelector('.outputs').children.length)"
+        )
+        page.until("[...document.images].every(each => each.complete)")
+        most = max(most, page.js("performance.memory.usedJSHeapSize") + 0.0, float(page.memory()))
+    assert most < 200e6, f"{most / 1e6:.0f} MB"
+    page.js(
+        "scrollTo({top: 0, behavior: 'instant'}); window.took = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && took.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); let clicks = 0; addEventListener('click', () => clicks++); window.clicks = () => clicks"
+    )
+    for number in range(1, 8):
+        page.click("#theme" if number % 2 else "#history summary")
+        page.until(f"clicks() === {number}")
+        page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+    # The browser tells of clicks that took 16 ms or longer until they were painted; this machine may be busy with others.
+    slow = page.js("took.sort((a, b) => a - b)")
+    median = ([0.0] * (7 - len(slow)) + slow)[3]
+    assert median <= CLICK * 1000, slow
+
+
+# --- for everybody --------------------------------------------------------------------------------------------
+
+CONTRAST = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgb = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const found = [];
+  for (const each of document.querySelectorAll('body *')) {
+    const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const box = each.getBoundingClientRect(), style = getComputedStyle(each);
+    if (!own || !box.width || style.visibility === 'hidden' || each.closest('.unseen, .skip, option')) continue;
+    let behind = [255, 255, 255, 0];
+    for (let up = each; up && behind[3] < 255; up = up.parentElement) { const c = rgb(getComputedStyle(up).backgroundColor); if (c[3] === 255) behind = c; else if (c[3] > 0) throw new Error('a mixed background'); }
+    if (behind[3] < 255) behind = rgb(matchMedia('(prefers-color-scheme: dark)').matches ? '#000' : '#fff');
+    const colour = rgb(each.ownerSVGElement ? style.fill : style.color), [a, b] = [light(colour), light(behind)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05), large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
+    if (ratio < (large ? 3 : 4.5)) found.push(`${ratio.toFixed(2)} ${each.tagName}.${each.className.baseVal ?? each.className}: ${each.textContent.trim().slice(0, 40)}`);
+  }
+  return found;
+})()"""
+COLOURS = "\n".join(
+    f"\x1b[{code}mcolour {code}\x1b[0m"
+    for code in (*range(30, 38), *range(90, 98), "38;5;208", "38;2;10;200;30", "1;31")
+)
+
+
+def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(project: Project, view: View, page: Page) -> None:
+    notebook = project.new(
+        "A step :: that holds",
+        "Another",
+        "Third",
+        problem="A problem whose name is rather long, as they often are when one thinks about it",
+    )
+    notebook.insert("# A heading\n\nA text with `code`, and a list:\n\n- one\n- two", kind="markdown")
+    notebook.insert(f"import sys\nprint({COLOURS!r})\nprint('warned', file=sys.stderr)\nprint('w' * 3000)\n{{'a': 1}}")
+    cell, _ = notebook.insert("1/0")
+    notebook.replace(cell, "raise PermissionError('human: may I?')")
+    page.until("document.querySelector('.stop') && document.querySelector('.cell.failed .foot pre')")
+    page.js("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    for scheme in ("light", "dark"):
+        page.prefer(prefers_color_scheme=scheme)
+        page.until(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+        assert page.js(CONTRAST) == [], scheme
+        dark = page.js("getComputedStyle(document.body).backgroundColor") == "rgb(20, 21, 24)"
+        assert dark == (scheme == "dark")
+    page.js("document.querySelector('#theme').click()")  # its own choice holds against the system's
+    assert page.js("getComputedStyle(document.body).backgroundColor") == "rgb(250, 249, 247)"
+    page.size(1280)
+    page.prefer(prefers_reduced_motion="reduce")
+    assert page.js("[...document.querySelectorAll('*')].every(each => getComputedStyle(each).animationName === 'none')")
+    for width in (320, 390, 768):
+        page.size(width, 800, phone=True)
+        page.until(f"innerWidth === {width}")
+        assert page.js("document.documentElement.scrollWidth") <= width
+    page.size(1280)
+
+    page.js("document.activeElement.blur(); scrollTo(0, 0)")
+    page.key("Tab", 9)
+    page.until("document.activeElement.className === 'skip' && document.activeElement.getBoundingClientRect().top >= 0")
+    page.key("Enter", 13)
+    page.until("document.activeElement.id === 'cells'")
+    reached = []
+    page.js("document.activeElement.blur(); document.querySelector('.skip').focus()")
+    for _ in range(40):
+        page.key("Tab", 9)
+        reached.append(
+            page.js(
+                "(each => each.id || each.className || each.closest('[id]')?.id || each.tagName)(document.activeElement)"
+            )
+        )
+        outline = page.js("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none" or reached[-1] in ("BODY", "HTML"), reached[-1]
+    assert {"theme", "plan", "shelf", "notices", "source"} <= set(reached), reached
+    names = page.js(
+        "[...document.querySelectorAll('a, button, summary, iframe, img, [role=region], [role=img], progress')].filter(each => !(each.getAttribute('aria-label') || each.innerText || each.textContent || each.title || each.alt)).map(each => each.outerHTML.slice(0, 80))"
+    )
+    assert names == []
+    assert page.js("document.documentElement.lang") == "en"
+    assert page.js("[...document.querySelectorAll('h1')].length") == 1
+
+
+# --- what it leaves alone -------------------------------------------------------------------------------------
+
+
+def test_an_empty_project_is_told_what_to_type_and_no_daemon_is_started(untouched: Project, browser: Browser) -> None:
+    view = View(untouched, "--no-browser")
+    page = browser.page()
+    page.go(view.address)
+    page.until("document.querySelector('.empty')?.innerText.includes('stepper new \"PROBLEM\"')")
+    notebook = untouched.notebook("by_hand.ipynb", [code("1 + 1", "a")])
+    page.until("document.querySelector('#shelf')?.innerText.includes('by_hand')")
+    show(page, view, notebook)
+    page.until("document.querySelector('.cell.pending')?.innerText.includes('not run')")
+    assert page.errors() == []
+    view.end()
+    assert not os.path.exists(untouched.paths.socket) and not os.path.exists(untouched.paths.daemon_json)
+    assert not os.path.exists(untouched.paths.journals)
+    page.until("document.querySelector('#notices').innerText.includes('stepper view')")  # it says that it was ended
+    again = View(untouched, "--no-browser", "--port", view.port)
+    page.events.clear()
+    other = browser.page(page.context)
+    other.go(again.address)  # whoever started it anew has opened it
+    page.until("!document.querySelector('#notices').innerText.includes('stepper view')")
+    again.end()
+    page.close()
+
+
+IMPATIENT = """
+import sys
+from stepper.daemon import server
+server.IDLE_SECONDS, server.WATCH_SECONDS = 2.0, 0.2
+server.main()
+"""
+
+
+def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
+    notebook = untouched.notebook("a.ipynb", [code("1 + 1", "a")])
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", IMPATIENT, str(untouched.folder)], stderr=subprocess.DEVNULL
+    ) as daemon:
+        until(lambda: os.path.exists(untouched.paths.socket))
+        sock = client.connect(untouched.paths)
+        about = b"look", b"0.0", b"", os.fsencode(untouched.folder), b"{}"
+        assert [*client.exchange(untouched.paths, sock, *about)][-1][0] == wire.STALE
+        other = Daemon(str(untouched.folder))
+        looks = 0
+        while daemon.poll() is None:  # as the page does while it is open
+            found = other.look(str(notebook.path.relative_to(untouched.folder)), 0, 0, True)
+            looks += found is not None
+            assert looks < 400, "it is kept alive"
+            time.sleep(0.05)
+        assert (
+            looks > 5 and daemon.returncode == 0
+        )  # it had been there, with one of another version looking on, and ended by itself
+        assert other.look("a.ipynb", 0, 0, False) is None and other.trouble.startswith("no daemon runs")
+    assert not [*Path(untouched.paths.kernels).rglob("*.json")]

@@ -33,6 +33,7 @@ HERE = {
     "watch": "stepper.web.watch:watch",
 }
 COMPLETED = {"notebook": "stepper.cli.complete:notebooks", "cell": "stepper.cli.complete:cells"}
+NOT_COMPLETED = {"statusline"}  # Claude Code calls it: a TAB after `stat` is for `status`
 EXIT_CODES = "0 done · 1 the work failed · 2 wrong usage · 3 stepper itself failed · 130 interrupted (Ctrl-C)"
 PLAN_FILE = click.Option(
     ["--plan"], type=click.File(), help="The steps in YAML: titles, or maps of title, criterion, kind, long."
@@ -200,7 +201,7 @@ def made(row: Command, name: str) -> click.Command:
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
     return click.Command(
         name, params=parameters, callback=functools.partial(perform, row), help=row.about, short_help=row.summary,
-        epilog=epilog(*row.examples),
+        epilog=epilog(*row.examples), hidden=row.name in NOT_COMPLETED,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Which cell reads what of which other one, in the order of their runs and of their places: what is stale, what hidden.
 
 **Stale** is a cell whose provider above it ran later and gave another value. **Hidden state**: it read a value from
-below, or from a cell that is gone. Pure.
+below, from a cell that is gone, or from what another client had the kernel run. Pure. (A few lines over 300: the order
+of runs and that of places are one matter.)
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepper.policy.changes import BY_PLACE, runnable, source_hash
-from stepper.policy.events import Ran
+from stepper.policy.events import Elsewhere, Ran
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.names import DEFINED, VALUE, Flow, Kept, changed_by
 from stepper.policy.namespace import Namespace
 
 BUILTIN = frozenset(vars(builtins))
 # Where a provider of hidden state is; of the last two it is there, but isn't run any more, or doesn't bind the name.
-GONE, BELOW, OFF, UNBOUND = "gone", "below", "off", "unbound"
+# What another client had the kernel run is in no cell.
+GONE, BELOW, OFF, UNBOUND, ELSEWHERE = "gone", "below", "off", "unbound", "elsewhere"
 CLAUSES = {BELOW: "below it, binds", GONE: "which was deleted, had bound", OFF: "which is no longer run, had bound"}
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
@@ -162,8 +164,9 @@ class History:
     last: dict[str, Past] = field(default_factory=dict)  # a cell's key → its last run
     by: dict[int, Past] = field(default_factory=dict)  # runs
     runs: Sequence[Ran] = ()
+    others: int = 0  # executions of other clients that were taken in
 
-    def catch_up(self, runs: Sequence[Ran], sources: Mapping[str, str]) -> None:
+    def catch_up(self, runs: Sequence[Ran], sources: Mapping[str, str], others: Sequence[Elsewhere] = ()) -> None:
         """Take in the runs that came since; another notebook's of that name begin anew."""
         if runs is not self.runs:
             self.__dict__.update(History(self.flow, runs=runs).__dict__)
@@ -174,12 +177,29 @@ class History:
                 continue
             if run.kernel != self.kernel:
                 self.kernel, self.order = run.kernel, Order()
+            self._besides(others, run.run)
             ended = run.outcome is Outcome.OK  # a failure that its tag expects is one
             reads = self.order.follow(run.run, self.flow(source), run.bound, ended)
             gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
             cell = key(run.cell_id, run.source_hash)
             past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended)
             self.last[cell] = self.by[run.run] = past
+
+    def _besides(self, others: Sequence[Elsewhere], before: int) -> None:
+        """Take in what other clients had the kernel run before that run: as by runs of numbers below 0."""
+        for each in others[self.others :]:
+            if each.after >= before:
+                return
+            self.others += 1
+            if each.kernel == self.kernel:
+                self.order.follow(-self.others, Flow(), each.bound)
+                gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == -self.others}
+                self.by[-self.others] = Past(-self.others, "", "", 0, "", {}, gave, True)
+
+
+def _where(provider: Past, there: Collection[str]) -> str:
+    """Return where a provider is that is not among the cells that run; `there` are all."""
+    return ELSEWHERE if provider.run < 0 else OFF if provider.key in there else GONE
 
 
 class Because(NamedTuple):
@@ -188,7 +208,7 @@ class Because(NamedTuple):
     name: str
     provider: str  # its id
     number: int
-    where: str = ""  # GONE, BELOW, OFF or UNBOUND
+    where: str = ""  # GONE, BELOW, OFF, UNBOUND or ELSEWHERE
 
 
 class Marked(NamedTuple):
@@ -211,6 +231,9 @@ def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> boo
     """Whether the cells that just ran stand below all others that ever did, none of which is gone."""
     keys = {key(cell.id, source_hash(cell.source)): cell.index for cell in cells if cell.is_code}
     if past.last.keys() - keys.keys():
+        return False
+    if any(read.by < 0 for cell in ran if (its := past.last.get(key(cell.id, source_hash(cell.source))))
+           for read in its.reads.values()):  # fmt: skip
         return False
     first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
     return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
@@ -252,7 +275,7 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
                         break
                     from_, at = before, places.get(before.key)
                 if at is None:
-                    odd.append(Because(name, from_.cell_id, from_.number, OFF if from_.key in there else GONE))
+                    odd.append(Because(name, from_.cell_id, from_.number, _where(from_, there)))
                 elif at > place:
                     odd.append(Because(name, some[at].id, some[at].number, BELOW))
                 elif provider is None and not stands(from_, at):
@@ -263,12 +286,21 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
 
 
 class Gap(NamedTuple):
-    """A cell reads a name that no cell above it binds: that of a number does, or did, which is BELOW, GONE or OFF."""
+    """A cell reads a name that no cell above it binds: that of a number does, or did, which is BELOW, GONE or OFF.
+
+    Or none did, where that was ELSEWHERE.
+    """
 
     cell: Cell
     name: str
     number: int
     where: str
+
+    @property
+    def provider(self) -> str:
+        """Who binds it, or had bound it, as the beginning of a clause."""
+        told = "an execution from elsewhere had bound"
+        return told if self.where == ELSEWHERE else f"cell {self.number}, {CLAUSES[self.where]}"
 
 
 def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
@@ -284,7 +316,7 @@ def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
             if binds.get(name, 0) > cell.number:
                 found.append(Gap(cell, name, binds[name], BELOW))
             elif name not in binds and name in gone:
-                found.append(Gap(cell, name, gone[name].number, OFF if gone[name].key in there else GONE))
+                found.append(Gap(cell, name, gone[name].number, _where(gone[name], there)))
     return found
 
 
@@ -292,7 +324,7 @@ def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> s
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
     gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)
     if gap is not None:
-        return f"cell {gap.number}, {CLAUSES[gap.where]} it"
+        return f"{gap.provider} it"
     there = {key(cell.id, source_hash(cell.source)): cell for cell in runnable(cells)}
     gave = [(there[each.key], each) for each in past.by.values() if each.key in there and name in each.gave]
     changed = [cell.number for cell, each in gave if each.source_hash != source_hash(cell.source)]

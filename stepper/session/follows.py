@@ -17,7 +17,7 @@ def look(session: Session, cells: Sequence[Cell]) -> Follows:
     """Return which cells are stale and which hold hidden state; of another language nothing is known."""
     if not session.speaks_python:
         return Follows()
-    session.past.catch_up(session.state.runs, session.state.sources)
+    session.past.catch_up(session.state.runs, session.state.sources, session.state.elsewhere)
     return dataflow.look(cells, session.past)
 
 
@@ -28,7 +28,7 @@ def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> s
     """
     if not session.speaks_python:
         return ""
-    session.past.catch_up(session.state.runs, session.state.sources)
+    session.past.catch_up(session.state.runs, session.state.sources, session.state.elsewhere)
     if ran and dataflow.at_the_end(cells, ran, session.past):
         return ""
     found, runs = look(session, cells), session.past.last

@@ -12,6 +12,7 @@ from stepper.ground.meeting import Meeting, encoded
 from stepper.hook import client
 
 THERE, NONE, HANGS = "", "no daemon runs: what is shown is the journal's", "the daemon does not answer"
+PATIENCE_SECONDS = 3.0  # it says at once that it has heard
 OTHER = "the daemon is of stepper {}, this view of {}: start the view again"
 
 
@@ -31,6 +32,7 @@ class Daemon:
                 self.trouble = NONE
                 return None
             about = b"look", __version__.encode(), b"", encoded(self.project)
+            sock.settimeout(PATIENCE_SECONDS)
             *_, (kind, body) = client.exchange(paths, sock, *about, told)
         except (StepperError, OSError):
             self.trouble = HANGS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,8 +33,8 @@ Row = dict[str, Any]
 class Book:
     """One notebook, by its name in the project."""
 
-    def __init__(self, project: str, name: str, journal: str, daemon: Daemon) -> None:
-        self.name, self.past, self.daemon = name, Past(journal), daemon
+    def __init__(self, project: str, name: str, past: Past, daemon: Daemon) -> None:
+        self.name, self.past, self.daemon = name, past, daemon
         self.path = os.path.join(project, name)
         self.file = IpynbFile(self.path)
         self.document: Document | None = None
@@ -43,18 +44,34 @@ class Book:
         self.outputs: Sequence[Mapping[str, Any]] = ()  # of the run that is under way, so far
         self.versions: list[Row] = []
         self.asked_at = self.marks_at = 0.0
+        self.seen, self.asking = -1, threading.Lock()
+        self.stamp: tuple[object, ...] = ()
+        self.parts: Row = {}
         self.wants_marks = True
 
     # --- brought up to date, in a thread ------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Look at the files, and ask the daemon where it is time to."""
-        news = self.past.refresh()
-        read = self._read()
-        self.wants_marks = self.wants_marks or news or (read and not self.live["run"])
-        running = self.past.state.running is not None or self.live["running"]
-        if news or time.monotonic() > self.asked_at + (RUNS_SECONDS if running else RESTS_SECONDS):
-            self._ask()
+    def look(self, current: str) -> Row:
+        """Look at the files, ask the daemon where it is time to, and return what is shown, by its parts."""
+        with self.past.lock:
+            self.past.refresh()
+            seen = self.past.changes + self.past.lives
+            news, self.seen = seen != self.seen, seen  # who looks at all may have read it
+            read = self._read()
+            self.wants_marks = self.wants_marks or news or (read and not self.live["run"])
+            running = self.past.state.running is not None or self.live["running"]
+        due = news or time.monotonic() > self.asked_at + (RUNS_SECONDS if running else RESTS_SECONDS)
+        if due and self.asking.acquire(blocking=False):  # one asks for all who look on
+            try:
+                self._ask()
+            finally:
+                self.asking.release()
+        with self.past.lock:
+            stamp = (self.seen, id(self.document), self.trouble, id(self.live), self.daemon.trouble, current)
+            if stamp != self.stamp:
+                self.stamp = stamp
+                self.parts = {"status": self.status(current), "cells": self.cells(), "live": self.now()}
+            return self.parts
 
     def _read(self) -> bool:
         before, trouble = self.document, self.trouble
@@ -90,7 +107,7 @@ class Book:
 
     # --- what is shown ------------------------------------------------------------------------------------------
 
-    def status(self, current: str | None) -> Row:
+    def status(self, current: str) -> Row:
         """Return where the notebook stands by its journal, and its file where no journal knows its plan."""
         self._compare()
         state = self.past.state
@@ -126,7 +143,7 @@ class Book:
             "reason": one_line(progress.reason),
         }  # fmt: skip
 
-    def _stop(self, current: str | None) -> Row | None:
+    def _stop(self, current: str) -> Row | None:
         state, stop = self.past.state, self.past.state.stop
         if stop is None:
             return None

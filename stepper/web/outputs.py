@@ -20,6 +20,7 @@ from stepper.web.plotly import PLOTLY, drawn
 from stepper.web.tables import tables
 
 HEAD, TAIL = 4_000, 12_000  # characters of a text that the page gets; all of it is one click away
+ROOM = 300_000  # … of all texts of a cell: of what comes after them little is shown
 MOST = 400  # outputs of a cell that the page gets
 LARGEST = 200_000  # characters of HTML that is read for tables
 RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -37,24 +38,28 @@ class Raw(NamedTuple):
 
 def shown(outputs: Sequence[Any], widgets: Mapping[str, Any]) -> list[Shown]:
     """Return what the page shows of outputs; `widgets` is the state of the notebook's models."""
-    found = [_shown(output, place, widgets) for place, output in enumerate(outputs[:MOST]) if isinstance(output, dict)]
+    found, room = list[Shown](), ROOM
+    for place, output in enumerate(outputs[:MOST]):
+        if isinstance(output, dict):
+            found.append(_shown(output, place, widgets, 1.0 if room > 0 else 0.05))
+            room -= len(found[-1].get("text", "")) + len(found[-1].get("tail", ""))
     left = len(outputs) - MOST
     return [*found, *([{"kind": "words", "text": f"… {left:,} more outputs are in the notebook"}] if left > 0 else [])]
 
 
-def _shown(output: Mapping[str, Any], place: int, widgets: Mapping[str, Any]) -> Shown:
+def _shown(output: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float) -> Shown:
     kind = output.get("output_type")
     if kind == "stream":
-        return _text(_joined(output.get("text")), place, "stderr" if output.get("name") == "stderr" else "stdout")
+        return _text(
+            _joined(output.get("text")), place, "stderr" if output.get("name") == "stderr" else "stdout", share
+        )
     if kind == "error":
-        lines = output.get("traceback")
-        told = "\n".join(map(str, lines)) if isinstance(lines, list) and lines else ""
-        return _text(told or f"{output.get('ename')}: {output.get('evalue')}", place, "error")
+        return _text(_traceback(output), place, "error", share)
     data = output.get("data")
-    return _rich(data if isinstance(data, dict) else {}, place, widgets)
+    return _rich(data if isinstance(data, dict) else {}, place, widgets, share)
 
 
-def _rich(data: Mapping[str, Any], place: int, widgets: Mapping[str, Any]) -> Shown:
+def _rich(data: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share: float) -> Shown:
     plain = _joined(data.get(PLAIN))
     mark = {"n": place, "v": f"{zlib.crc32(repr(data).encode('utf-8', 'replace')):08x}"}
     if picture := next((mime for mime in RASTER if data.get(mime)), None):
@@ -81,25 +86,25 @@ def _rich(data: Mapping[str, Any], place: int, widgets: Mapping[str, Any]) -> Sh
     if mime == "text/markdown":
         return {"kind": "markdown", "text": _joined(data[mime])[: HEAD + TAIL]}
     told = plain or (_joined(data[mime]) if mime != "application/json" else json.dumps(data[mime], indent=1))
-    return _text(told, place, "result")
+    return _text(told, place, "result", share)
 
 
-def _text(text: str, place: int, name: str) -> Shown:
+def _text(text: str, place: int, name: str, share: float) -> Shown:
     if "\r" in text:
         text = "\n".join(map(last_state, text.replace("\r\n", "\n").split("\n")))
-    left = len(text) - HEAD - TAIL
-    if left <= 0:
+    first, rest = round(HEAD * share), round(TAIL * share)
+    if len(text) <= first + rest:
         return {"kind": "text", "name": name, "text": text}
-    head, tail = text[:HEAD].rpartition("\n")[0] or text[:HEAD], text[-TAIL:]
+    head, tail = text[:first].rpartition("\n")[0] or text[:first], text[-rest:]
     tail = tail.partition("\n")[2] or tail
-    return {
-        "kind": "text",
-        "name": name,
-        "n": place,
-        "text": head,
-        "left": len(text) - len(head) - len(tail),
-        "tail": tail,
-    }
+    left = len(text) - len(head) - len(tail)
+    return {"kind": "text", "name": name, "n": place, "text": head, "left": left, "tail": tail}
+
+
+def _traceback(output: Mapping[str, Any]) -> str:
+    lines = output.get("traceback")
+    told = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
+    return told or f"{output.get('ename')}: {output.get('evalue')}"
 
 
 def whole(outputs: Sequence[Any], place: int) -> Raw | None:
@@ -108,7 +113,7 @@ def whole(outputs: Sequence[Any], place: int) -> Raw | None:
     if not isinstance(output, dict):
         return None
     if output.get("output_type") in ("stream", "error"):
-        text = _joined(output.get("text")) or "\n".join(map(str, output.get("traceback") or ()))
+        text = _traceback(output) if output["output_type"] == "error" else _joined(output.get("text"))
         return Raw("text/plain; charset=utf-8", text.encode("utf-8", "replace"))
     data = output.get("data")
     data = data if isinstance(data, dict) else {}

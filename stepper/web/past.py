@@ -6,6 +6,7 @@ Only what came since is read. Whoever looks on writes nothing, not even a journa
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,35 +42,40 @@ class Past:
     """What one journal holds."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.lock = path, threading.RLock()  # several may look on, each in a thread
+        self.changes = 0  # grows with each line
+        self.lives = 0  # grows where it is another journal now
         self._forget()
 
     def _forget(self) -> None:
+        self.lives += 1
         self.state, self.runs = State(), list[PastRun]()
         self.doubts: dict[int, list[str]] = {}  # run →, as its report tells them
         self.kernel_at = ""  # when the present kernel was started
         self.places: dict[tuple[str, int], tuple[int, int]] = {}  # of the lines that tell of a run: (event, run) →
         self.read_to, self.file = 0, 0
-        self.changes = 0  # grows with each line
 
     def refresh(self) -> bool:
         """Read what came since; return whether anything did."""
+        with self.lock:
+            return self._refresh()
+
+    def _refresh(self) -> bool:
+        before = self.changes, self.lives
         try:
             about = os.stat(self.path)
             if about.st_ino == self.file and about.st_size == self.read_to:
                 return False
             handle = private.opened(self.path, os.O_RDONLY)
         except OSError:  # nothing ran yet, or it is nobody's to read
-            gone = self.file != 0
-            if gone:
+            if self.file:
                 self._forget()
-            return gone
-        before, file = self.changes, self.file
+            return (self.changes, self.lives) != before
         try:
             about = os.fstat(handle)
             if about.st_ino != self.file or about.st_size < self.read_to:
                 self._forget()
-                self.file, self.changes = about.st_ino, before + 1
+                self.file = about.st_ino
             while data := os.pread(handle, AT_ONCE, self.read_to):
                 whole = data.rfind(b"\n") + 1
                 if not whole:
@@ -79,7 +85,7 @@ class Past:
                     self.read_to += len(line)
         finally:
             os.close(handle)
-        return (before, file) != (self.changes, self.file)
+        return (self.changes, self.lives) != before
 
     def _take(self, line: bytes, place: int) -> None:
         try:

@@ -49,7 +49,8 @@ class Shelf:
             journal = os.path.join(self.paths.journals, self.places.store(path) + ".jsonl")
             if not (os.path.exists(path) or os.path.exists(journal)):
                 return None
-            self.books[name] = Book(self.paths.project, name, journal, Daemon(self.paths.project))
+            past = self.pasts.pop(name, None) or Past(journal)
+            self.books[name] = Book(self.paths.project, name, past, Daemon(self.paths.project))
         return self.books[name]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -67,12 +68,12 @@ class Shelf:
                 continue
             if past is None:
                 continue
-            state = past.state
-            done = len(state.plan.steps) - len(state.left)
-            rows.append({
-                "notebook": name, "state": state.name, "done": done, "of": len(state.plan.steps),
-                "runs": len(past.runs), "running": state.running is not None, "changed": round(changed),
-            })  # fmt: skip
+            with past.lock:
+                state, steps = past.state, past.state.plan.steps
+                rows.append({
+                    "notebook": name, "state": state.name, "done": len(steps) - len(state.left), "of": len(steps),
+                    "runs": len(past.runs), "running": state.running is not None, "changed": round(changed),
+                })  # fmt: skip
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))
 
     def _past(self, name: str) -> Past | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import webbrowser
@@ -12,7 +13,8 @@ from stepper.ground import private
 from stepper.ground.errors import StepperError
 from stepper.ground.paths import Paths
 from stepper.hook import client
-from stepper.web.server import FORWARD, HOST, Face, bound, serve
+from stepper.web.door import FORWARD, HOST, Face
+from stepper.web.server import bound, serve
 from stepper.web.shelf import Shelf
 
 
@@ -39,6 +41,7 @@ def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
     async def work() -> None:
         await serve(face, listening, opened)
 
+    logging.getLogger("tornado").setLevel(logging.CRITICAL)  # it would say addresses, with the key in them
     face = Face(paths, shelf, named)
     face.port, face.used = listening.getsockname()[1], lambda: remove(lead)
     try:

@@ -47,16 +47,16 @@ def watch(paths: Paths, notebook: str | None) -> None:
             current = shelf.current()
             book = shelf.book(named or current) if named or current else None
             if book is not None:
-                book.refresh()
-            live.update(drawn(book, current, console.size.height), refresh=True)
+                book.look(current)
+            live.update(drawn(book, console.size.height), refresh=True)
             time.sleep(LOOK_SECONDS)
 
 
-def drawn(book: Book | None, current: str, height: int) -> RenderableType:
+def drawn(book: Book | None, height: int) -> RenderableType:
     """Return all that is shown of a notebook, within so many lines."""
     if book is None:
         return Text('No notebook is here yet: stepper new "PROBLEM"   (Ctrl-C ends this)', style="dim")
-    status, now = book.status(current), book.now()
+    status, now = book.parts["status"], book.parts["live"]
     parts: list[RenderableType] = [head(status, now), *plan(status["steps"], height // 2), Text()]
     if status["stop"]:
         parts.append(stop(status["stop"]))

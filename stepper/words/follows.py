@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
-from stepper.policy.dataflow import BELOW, CLAUSES, GONE, OFF, UNBOUND, Because, Gap, Marked
+from stepper.policy.dataflow import BELOW, ELSEWHERE, GONE, OFF, UNBOUND, Because, Gap, Marked
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
-WHERE = {GONE: "was deleted", BELOW: "stands below", OFF: "is no longer run", UNBOUND: "no longer binds it"}
+WHERE = {
+    GONE: "was deleted", BELOW: "stands below", OFF: "is no longer run", UNBOUND: "no longer binds it",
+    ELSEWHERE: "elsewhere",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def stale(marked: Sequence[Marked]) -> str:
 def hidden(marked: Sequence[Marked]) -> str:
     """Return the line on cells that hold hidden state, '' for none."""
     told = [
-        f"{cells(numbers)} read {names} from cell {number}, which {where}"
+        f"{cells(numbers)} read {names} from {_from(number, where)}"
         for numbers, names, (number, where) in _groups(marked)
     ]
     return f"Hidden state: {_some(told)}." if told else ""
@@ -71,9 +74,13 @@ def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
 
 def _why(because: Sequence[Because]) -> str:
     return _some([
-        f"read {names}{f' from cell {number}, which {where}' if where else f', which cell {number} rebound since'}"
+        f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
         for names, (number, where) in _by(because)
     ])  # fmt: skip
+
+
+def _from(number: int, where: str) -> str:
+    return "an execution from elsewhere" if where == WHERE[ELSEWHERE] else f"cell {number}, which {where}"
 
 
 def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:
@@ -104,8 +111,7 @@ def order(gaps: Sequence[Gap], left: int) -> str:
     if not gaps:
         return f"The order of its cells could reproduce it.{odd}"
     told = [
-        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which {'only ' * (gap.where == BELOW)}"
-        f"cell {gap.number}, {CLAUSES[gap.where]}"
+        f"cell {gap.cell.number} reads `{one_line(gap.name, 60)}`, which {'only ' * (gap.where == BELOW)}{gap.provider}"
         for gap in gaps
     ]
     return f"The order of its cells can NOT reproduce it: {_some(told)}.{odd}"

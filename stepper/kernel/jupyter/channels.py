@@ -228,10 +228,9 @@ class WebsocketChannels:
             self.life = self.life or str(session)
         if kind == "status" and content.get("execution_state") in ("restarting", "dead"):
             self.lost = self.lost or "its process died, and the server has started another"
-        elif kind == "status" and self.life and session not in (self.life, self.session):
-            if not self.lost and self.hears_life:  # of a death the server had told first
-                self.cause = OUTSIDE
-            self.lost = self.lost or "the server has started another in its place"
+        elif kind == "status" and not self.lost and self.life and session not in (self.life, self.session):
+            self.lost = "the server has started another in its place"
+            self.cause = OUTSIDE if self.hears_life else ""  # of a death it would have told first
         self.hears_life = self.hears_life or bool(self.life and session == self.life)
         whose = message["parent_header"].get("session") or self.session
         if self.lost:

@@ -442,14 +442,14 @@ try { themed(localStorage.getItem("theme") || ""); } catch { themed(""); }
 
 // --- what the server tells
 let waits = 0;
-function draw() { // once a frame, however much was told
-  if (!waits) waits = document.hidden ? setTimeout(drawn, 200) : requestAnimationFrame(drawn);
+function draw() { // once a frame, however much was told; of a page that is hidden, for its title
+  if (!waits) waits = setTimeout(drawn, document.hidden ? 300 : 16);
 }
 function drawn() {
   waits = 0;
   drawSide();
   $("head").hidden = !S.status;
-  if (!S.status) { empty(); return; }
+  if (!S.status) { if (S.told) empty(); return; }
   $("cells").classList.remove("none");
   drawHead(); drawNotices(); drawNow(); drawCells(); drawRuns(); announce();
   if (!S.cells.length) none("This notebook has no cells yet", "They appear here as the agent writes them, each run the moment it is written.");
@@ -482,6 +482,7 @@ function connect() {
   on("status", (told) => {
     if (!told || !S.status || told.notebook !== S.status.notebook) { cards.forEach((card) => card.box.remove()); cards.clear(); put($("cells")); $("cells").shown = ""; S.cells = []; S.live = null; before = null; }
     S.status = told;
+    S.told = true;
   });
   on("cells", (told) => { if ($("cells").querySelector(".empty")) { put($("cells")); $("cells").shown = ""; } S.cells = told; });
   on("live", (told) => { S.live = told; });

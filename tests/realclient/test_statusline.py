@@ -1,0 +1,54 @@
+"""The status line in the real client: the person's own stays, stepper's stands below it and changes while one looks on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.test_install import forward, script
+
+from .conftest import InteractiveFactory
+from .model import ScriptedModel
+
+pytestmark = pytest.mark.nightly
+
+
+def test_it_stands_below_the_persons_own(
+    interactive_claude: InteractiveFactory, scripted_model: Callable[..., ScriptedModel], project: Path, home: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    own = {"type": "command", "command": 'sed \'s/.*"display_name":"\\([^"]*\\)".*/mine: \\1/\''}
+    (home / ".claude").mkdir()
+    (home / ".claude/settings.json").write_text(json.dumps({"statusLine": own}))
+    kernel = script(tmp_path / "kernel" / "python", forward())
+    install.apply(refuse.parse([str(project), "--python", str(kernel), "--statusline"]))
+    (project / ".claude/settings.json").write_text(  # its hooks would want an environment
+        json.dumps({"statusLine": json.loads((project / ".claude/settings.json").read_text())["statusLine"]})
+    )
+    kept = Path(Paths(str(project)).statusline)
+
+    def tells(line: str) -> None:
+        kept.write_text(f"{os.getpid()} {int(time.time()) + 60}\n- {line}\n")
+
+    tells("⏵ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
+    with interactive_claude(scripted_model()) as client:
+        screen = client.wait_for("⏵ 3/7 Clean · 12 s of 30 · df 1,461×7 · 156 MB")
+        mine = next(line for line in screen.splitlines() if "mine: " in line)
+        assert screen.index(mine) < screen.index("⏵ 3/7 Clean")
+        tells("⏵ 3/7 Clean · 13 s of 30 · df 1,461×7 · 156 MB")
+        client.wait_for("13 s of 30")  # nobody pressed a key
+        kept.unlink()
+        end = time.monotonic() + 20
+        while "3/7 Clean" in (screen := client.screen()):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert "mine: " in screen
