@@ -290,6 +290,27 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
 
 
+@pytest.mark.nightly
+def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
+    project: Project, notebook: Notebook, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    file = project.json("attach")["file"]
+    with other(project, file) as client:
+        request = client.execute(
+            f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1); print('works', flush=True)"
+        )
+        project.kill_daemon()
+        answer = notebook.insert("print('not yet')")[1]
+        said = answer.text + answer.stop
+        gate.touch()
+        reply = client.get_shell_msg(timeout=60)
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
+        assert "NOT run" in said
+        assert "the kernel is busy with an execution from elsewhere" in said
+    assert "ran ok" in notebook.insert("print(a)")[1].text
+
+
 def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(tmp_path: Path) -> None:
     """The kernel drops what waits behind an error, and a deadline is the cell's own time."""
 

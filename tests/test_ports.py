@@ -384,7 +384,7 @@ def test_another_client_reaches_it_by_its_file_and_is_heard(room: Room, cells: C
         client.stop_channels()
     (done,) = heard
     assert (done.code, done.error, done.unkept) == (cells.assign, "", False)
-    assert "helper" in room.at.lacks or "x" in done.namespace.rebound
+    assert "helper" in room.at.lacks or "x" in done.namespace.variables
     assert not room.kernel.others.since
     assert "20" in text(room.run(cells.say))
 

@@ -164,7 +164,7 @@ class Session:
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
-            if self.keeper.kernel is not None:
+            if self.keeper.kernel is not None and not self.keeper.foreign:
                 await self.outputs.take_missed(self.keeper.kernel)
         kernel = self.keeper.kernel
         death = self.keeper.found_dead or (await kernel.death() if kernel is not None else None)
