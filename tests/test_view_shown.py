@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import struct
+import subprocess
+import sys
 import xml.dom.minidom
 from pathlib import Path
 from typing import Any
@@ -274,3 +276,15 @@ def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
     past.refresh()
     assert len(past.runs) == 1000 and past.changes == 3000 and len(past.state.reports) <= 60
     assert past.told(500)["source"] == "x = 500"
+
+
+def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:
+    def loaded(what: str) -> set[str]:
+        script = f"import sys, {what}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    for each in ("stepper.cli.main", "stepper.daemon.server", "stepper.hook.client"):
+        found = loaded(each)
+        assert not [name for name in found if name.startswith(("stepper.web", "stepper.session.looking"))], each
+        assert each == "stepper.daemon.server" or not {"tornado", "rich"} & found  # jupyter_client brings tornado

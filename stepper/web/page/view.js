@@ -394,8 +394,8 @@ function drawRuns() {
     if (place !== undefined) bars.push(s("g", { class: "run now" }, s("rect", { x, y: 24 + 20 * place, width: 26, height: 12, rx: 2.5 })));
     x += 30;
   }
-  const tall = 24 + 20 * keys.length, svg = s("svg", { width: x + 12, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
-  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: x + 12, y1: 30 + 20 * place, y2: 30 + 20 * place })));
+  const tall = 24 + 20 * keys.length, total = Math.max(x + 12, $("lanes").clientWidth - 175), svg = s("svg", { width: total, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
+  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: total, y1: 30 + 20 * place, y2: 30 + 20 * place })));
   svg.append(...bars);
   const strip = h("div", { class: "strip", tabindex: "0", role: "region", "aria-label": "Timeline of runs" }, svg);
   put($("lanes"), h("div", { class: "names", "aria-hidden": "true" }, ...keys.map(([, name]) => h("div", { title: name }, name))), strip);
@@ -404,9 +404,9 @@ function drawRuns() {
 }
 function drawHistory() {
   if (!$("history").open) return;
-  const rows = S.runs.slice(-500).reverse(), numbers = new Map(S.cells.map((row) => [row.id, row.number]));
+  const rows = S.runs.slice(-200).reverse(), left = S.runs.length - rows.length, numbers = new Map(S.cells.map((row) => [row.id, row.number]));
   put($("ran"), h("thead", {}, h("tr", {}, ...["run", "started", "cell", "step", "took", "by", "outcome"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))));
+    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))), left ? h("caption", {}, `The last 200; ${left} earlier: stepper history`) : null);
 }
 $("history").addEventListener("toggle", drawHistory);
 
