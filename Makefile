@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz dist pictures clean
+.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz evals dist pictures clean
 
 # Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,6 +79,10 @@ reliability: env
 # Twenty thousand examples of what may come in, instead of some hundred.
 fuzz: env
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "" tests/test_fuzz.py
+
+# The skills with a real model, by the client's own `claude plugin eval`, which takes your key: docs/evals.md
+evals: env
+	$(BIN)/python benchmarks/evals.py
 
 # What a release uploads, in dist/: sdist and wheel, looked over by twine. What they hold, and that versions agree: tests/test_packaged.py
 dist: env

@@ -178,7 +178,7 @@ def test_what_is_refused_is_refused_as_from_a_clone(installed: Path, path: Path,
     """The same words and the same exit code; a command to type is the one that there is."""
     (tmp_path / "file").touch()
     own = f"{shlex.quote(str(installed))} install"
-    for words in (["{}/missing"], ["{}/file"], ["{}", "--what"], ["{}", "--demo", "--uninstall"]):
+    for words in (["{}/file"], ["{}", "--what"]):
         told = [word.format(tmp_path) for word in words]
         here, clone = run(installed, "install", *told, path=path), sh(ROOT, *told, path=path)
         assert (here.returncode, here.stdout) == (clone.returncode, clone.stdout)
@@ -224,8 +224,6 @@ def test_by_uvx_there_and_back(wheel: Path, path: Path, kernel: Path, tmp_path: 
     # its environment is its own: of what uvx made nothing is needed
     packages = Path(place.env, "packages").resolve()
     assert packages.is_relative_to(place.env) and (packages / "stepper/assets/install.sh").is_file()
-    told = run(repo / ".stepper/env/bin/stepper", "--version", path=path, cwd=repo)
-    assert told.returncode == 0, told.stderr
 
     # doctor's mends name the way
     (repo / ".claude/hooks/stepper").unlink()
@@ -238,13 +236,12 @@ def test_by_uvx_there_and_back(wheel: Path, path: Path, kernel: Path, tmp_path: 
     # a clone finds nothing to do, says the same, and notes itself
     clone = sh(ROOT, path=path, cwd=repo)
     assert (clone.stdout, clone.stderr) == (again.stdout, again.stderr)
-    assert (snapshot(repo), snapshot(Path(place.env))) == (first, beside)
+    assert snapshot(repo) == first
     assert recorded(str(repo))["source"] == str(ROOT)
 
     undone = run(*uvx, "uninstall", path=path, cwd=repo)
     assert undone.returncode == 0, undone.stderr
     assert list(repo.iterdir()) == [] and not Path(place.record).parent.exists()
-    assert run(*uvx, "install", "--uninstall", path=path, cwd=repo).stdout.startswith("nothing ")
 
 
 @pytest.mark.nightly

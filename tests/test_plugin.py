@@ -80,6 +80,23 @@ def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
     assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
 
 
+def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> None:
+    """An environment and a token that came with the checkout, without a record of this user's: nothing of it is started."""
+    canary, env = tmp_path / "ran", tmp_path / ".stepper/env"
+    for name in ("bin/hook", "bin/python", "bin/stepper", "cli/stepper"):
+        program = env / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\ntouch '{canary}'\n")
+        program.chmod(0o755)
+    (env / "packages").mkdir()
+    (env / "session.sh").write_text(f"touch '{canary}'\n")
+    (tmp_path / ".stepper/token").write_text("a\n")
+    for event in ("SessionStart", "PostToolUse", "PreToolUse", "UserPromptSubmit", "Stop", "Watch", "Rearm", "Mcp"):
+        told = asked(event, tmp_path)
+        assert not canary.exists()
+        assert ("did not record this checkout" in told) == (event in ("SessionStart", "PostToolUse"))
+
+
 def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
     """Where its hooks are in the settings; the script alone may be left from one."""
     script, of = tmp_path / settings.SCRIPT, tmp_path / ".claude/settings.json"
