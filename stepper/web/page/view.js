@@ -460,7 +460,8 @@ function drawn() {
 function empty() {
   const there = S.project.notebooks.length;
   for (const id of ["notices", "now", "line"]) $(id).hidden = id !== "notices";
-  put($("notices"));
+  put($("notices"), S.project.trouble ? h("p", { class: "note warn" }, S.project.trouble) : null);
+  $("notices").shown = "";
   none(there ? "No notebook is current" : "No notebook is here yet", there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:", 'stepper new "PROBLEM"');
   document.title = "stepper";
 }
