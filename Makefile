@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz evals dist clean
+.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz evals dist pictures clean
 
 # Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -90,6 +90,10 @@ dist: env
 	$(BIN)/uv build --quiet --out-dir dist
 	rm -f dist/.gitignore
 	$(BIN)/uv tool run twine check --strict dist/*
+
+# The pictures in docs/, from real sessions: docs/view.md
+pictures: env
+	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k pictures
 
 clean:
 	rm -rf dist $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
