@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -272,15 +274,31 @@ def test_by_pip_and_pipx(way: str, wheel: Path, path: Path, kernel: Path, tmp_pa
 
 
 @pytest.mark.nightly
-def test_the_demo_by_uvx(wheel: Path, tmp_path: Path) -> None:
-    """On the person's own PATH, in a folder of its own."""
-    uv = Path(find_uv())
-    path = Path(f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
-    done = run(
-        "uvx", "--from", wheel, "notebook-stepper", "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path)
-    )
+@pytest.mark.timeout(600)
+def test_a_fresh_machine(wheel: Path, tmp_path: Path) -> None:
+    """By uvx: the demo, a look at it in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
+    path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
+    uvx = ["uvx", "--from", wheel, "notebook-stepper"]
+    done = run(*uvx, "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
-    assert "verify" in done.stdout or "7 of 7" in done.stdout
-    run(scratch / ".stepper/env/bin/stepper", "shutdown", path=path, cwd=scratch)
-    assert run("uvx", "--from", wheel, "notebook-stepper", "uninstall", scratch, path=path).returncode == 0
+    stepper = scratch / ".stepper/env/bin/stepper"
+    with subprocess.Popen([stepper, "view", "--no-browser"], cwd=scratch, stdout=subprocess.PIPE, text=True) as view:
+        try:
+            assert view.stdout
+            address = next(found[0] for line in view.stdout if (found := re.findall(r"http://\S+", line)))
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the key becomes a cookie
+            assert "<title>" in opener.open(address, timeout=20).read().decode()
+        finally:
+            view.send_signal(signal.SIGINT)
+    again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
+    assert again.returncode == 0, again.stderr
+    attach = run(stepper, "attach", path=path, cwd=scratch)
+    assert "jupyter console --existing" in attach.stdout, attach.stderr
+    state = Path(Paths(str(scratch)).record).parent
+    undone = run(*uvx, "uninstall", scratch, path=path)
+    assert undone.returncode == 0 and "stopped" in undone.stdout, undone.stdout + undone.stderr
+    assert not state.exists() and not (scratch / ".claude").exists()
+    left = {name.name for name in scratch.iterdir()}
+    assert left <= {".venv", ".git", ".stepper", "notebooks", *(name for name in left if name.endswith(".csv"))}, left
+    assert {name.name for name in (scratch / ".stepper").glob("*")} <= {"journal", "figures", ".gitignore"}

@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from docs.pictures import icon
 from stepper import __version__
-from stepper.ground.paths import Paths, recorded
+from stepper.ground.paths import Paths, find_project, recorded
 from stepper.hook import payload
 from stepper.setup import doctor, install, refuse, settings, uninstall
 from tests.conftest import ROOT, make_env
@@ -164,6 +164,20 @@ def test_there_and_back(
 
     uninstall.uninstall(refuse.parse([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
+
+
+def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
+    """Although nothing of the plugin is committed that would be there."""
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    tree = tmp_path / "tree"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", tree], check=True)
+    assert find_project(str(tree)) is None
+    apply(repo, "--plugin")
+    paths = Paths(str(tree.resolve()))
+    assert find_project(str(tree / ".")) == paths.project and paths.used_env == Paths(str(repo)).env
+    assert doctor.by_plugin(paths)
 
 
 def test_an_installation_goes_before_it(repo: Path) -> None:
