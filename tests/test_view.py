@@ -344,6 +344,7 @@ def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, pa
     page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", problem="Going")
     notebook.insert("print('it was here')")
@@ -356,6 +357,7 @@ def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, pag
     page.until("document.querySelector('.cell.done .source')?.innerText.includes('it was here')")
 
 
+@pytest.mark.nightly
 def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", "B", problem="Stale")
     first, _ = notebook.insert("rows = 1")
@@ -370,6 +372,7 @@ def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Pag
     page.until("!document.querySelector('.cell .stale')")
 
 
+@pytest.mark.nightly
 def test_two_look_on_at_once_and_one_chooses_another_notebook(
     project: Project, view: View, page: Page, browser: Browser
 ) -> None:
