@@ -3,7 +3,7 @@ ENV := .venv
 BIN := $(ENV)/bin
 PYTHON ?= python3
 
-.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz dist clean
+.PHONY: test lint checks types pytest nightly lower-bounds env benchmarks faults reliability fuzz evals dist pictures clean
 
 # Bytecode is kept, whatever the caller's environment says: of some thousand Pythons each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -80,12 +80,20 @@ reliability: env
 fuzz: env
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "" tests/test_fuzz.py
 
+# The skills with a real model, by the client's own `claude plugin eval`, which takes your key: docs/evals.md
+evals: env
+	$(BIN)/python benchmarks/evals.py
+
 # What a release uploads, in dist/: sdist and wheel, looked over by twine. What they hold, and that versions agree: tests/test_packaged.py
 dist: env
 	rm -rf dist
 	$(BIN)/uv build --quiet --out-dir dist
 	rm -f dist/.gitignore
 	$(BIN)/uv tool run twine check --strict dist/*
+
+# The pictures in docs/, from real sessions: docs/view.md
+pictures: env
+	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k pictures
 
 clean:
 	rm -rf dist $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

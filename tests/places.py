@@ -106,17 +106,19 @@ BASH = Cells(
 HELPER = "stepper's helper is Python and IPython's: another language's kernel runs without it"
 WATCHED = "what runs there is no process of this machine: its own limits hold, and nobody samples it"
 # What a place can't do → why; its tests do not run there. `without` is what a place says of that in its first report.
+BY_SERVER = "its server carries its messages"
 LACKS: dict[str, dict[str, str]] = {
     "local": {},
     "fake": {
         "bounds": "nothing of a fake kernel's is bounded",
         "widgets": "a fake kernel has none",
         "processes": "a fake kernel is a thread of this process",
+        "connection file": "a fake kernel has no channels",
     },
     "slurm": {"watched": WATCHED},
     "ssh": {"watched": WATCHED},
-    "jupyter": {"watched": WATCHED},
-    "gateway": {"watched": WATCHED},
+    "jupyter": {"watched": WATCHED, "connection file": BY_SERVER},
+    "gateway": {"watched": WATCHED, "connection file": BY_SERVER},
     "r": {"helper": HELPER, "widgets": HELPER},
     "bash": {
         "helper": HELPER,

@@ -206,6 +206,7 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
         (0, "elsewhere", "ok", ["x"]),
         (4, "hook", "ok", []),
     ]
+    assert rows[2]["source"] == "print('not the notebook\\'s')"  # the first line
     assert "elsewhere  ok" in project.stepper("history").stdout
     assert "x = a + 1" in project.stepper("history").stdout
 
@@ -287,6 +288,27 @@ def test_a_cell_waits_for_what_another_client_runs_and_does_not_interrupt_it(
         gate.touch()
         reply = client.get_shell_msg(timeout=60)
         assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
+
+
+@pytest.mark.nightly
+def test_the_next_daemon_does_not_interrupt_what_another_client_runs(
+    project: Project, notebook: Notebook, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    file = project.json("attach")["file"]
+    with other(project, file) as client:
+        request = client.execute(
+            f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.1); print('works', flush=True)"
+        )
+        project.kill_daemon()
+        answer = notebook.insert("print('not yet')")[1]
+        said = answer.text + answer.stop
+        gate.touch()
+        reply = client.get_shell_msg(timeout=60)
+        assert (reply["parent_header"]["msg_id"], reply["content"]["status"]) == (request, "ok")
+        assert "NOT run" in said
+        assert "the kernel is busy with an execution from elsewhere" in said
+    assert "ran ok" in notebook.insert("print(a)")[1].text
 
 
 def test_one_that_stood_behind_another_clients_that_failed_runs_all_the_same(tmp_path: Path) -> None:

@@ -557,6 +557,13 @@ def test_journal_figures_and_config_are_the_persons(repo, kernel, capsys):
     assert "may still run" in out
 
 
+def test_whatever_lies_in_the_home_is_stepper_s_own_or_the_persons(tmp_path):
+    paths = Paths(str(tmp_path))
+    known = {path for path in vars(paths).values() if isinstance(path, str) and path.startswith(f"{paths.home}/")}
+    names = {path.removeprefix(f"{paths.home}/").split("/")[0] for path in known}
+    assert len(names) > 10 and names - {*uninstall.OWN, "journal", "figures", "config.yaml", "daemon.log"} == set()
+
+
 def test_git_sees_nothing_of_what_an_uninstall_leaves(tmp_path, kernel, capsys):
     repo = tmp_path / "repo"
     repo.mkdir()

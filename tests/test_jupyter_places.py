@@ -20,12 +20,13 @@ import psutil
 import pytest
 
 from stepper.ground.errors import KernelError
-from stepper.kernel.jupyter.channels import framed, of_frames, of_json
+from stepper.kernel.jupyter.channels import WebsocketChannels, framed, of_frames, of_json
 from stepper.kernel.jupyter.kernels import JupyterKernels
+from stepper.kernel.live import LiveKernel
 from stepper.kernel.providers import AnyPlace, look
 from stepper.policy import kernels
 from stepper.policy.model import Death, Limits, Outcome
-from stepper.session.ports import Execution, Kernel, KernelPlace
+from stepper.session.ports import Execution, FromElsewhere, Kernel, KernelPlace
 from tests.conftest import Notebook, scratch, some_nightly, text_of
 from tests.jupyterserver import TOKEN, VARIABLE, Line, Served, free_port
 from tests.places import BASH_KERNEL
@@ -139,6 +140,32 @@ def test_cells_run_there_with_all_that_the_helper_tells(room: Room) -> None:
     assert about.python == f"python3 ({room.line.url})" and "watches no memory" in about.without
     assert "python3" in room.wait(look(room.place(), {VARIABLE: TOKEN}, ""))[0]
     assert TOKEN not in room.record.read_text() and room.record.stat().st_mode & 0o077 == 0
+
+
+def test_what_another_client_of_the_server_runs_is_heard_and_in_no_cell(room: Room) -> None:
+    heard, kernel = list[FromElsewhere](), room.kernel
+    assert isinstance(kernel, LiveKernel)
+    assert isinstance(kernel.channels, WebsocketChannels)
+    assert kernel.connection_file() == ""
+    assert kernel.about().url
+    kernel.others.ended = heard.append
+
+    async def played() -> Execution:
+        other = WebsocketChannels(kernel.channels.server, kernel.id, "somebody")  # type: ignore[union-attr]
+        other.open()
+        asked = {"code": "theirs = 7\nprint('not ours')", "silent": False, "store_history": True,
+                 "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}  # fmt: skip
+        other.send("execute_request", asked)
+        end = time.monotonic() + 30
+        while not heard:
+            assert time.monotonic() < end
+            kernel.listen()
+            await asyncio.sleep(0.02)
+        other.close()
+        return await kernel.execute("print(theirs)", 30, LIMITS)
+
+    assert text(room.wait(played())) == "7\n"
+    assert "theirs" in heard[0].namespace.rebound
 
 
 def test_a_deadline_interrupts_there_and_input_is_refused(room: Room) -> None:

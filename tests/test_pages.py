@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
 
+from stepper.cli.main import main
 from stepper.daemon import config
 from stepper.policy.model import Limits
 from stepper.setup.refuse import parse
@@ -60,6 +62,14 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_the_readme_is_one_screen() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 50
+    (picture,) = re.findall(r'<img src="([^"]+)"', text)
+    drawing = ElementTree.parse(ROOT / picture)
+    shown = "".join(drawing.getroot().itertext()).replace("\xa0", " ")
+    for line in ('✗ step 2 of 2 "Mean price in Oslo" · KeyError', '✓ step 2 of 2 "Mean price in Oslo" · ok'):
+        assert line in shown
+    assert "http" not in (ROOT / picture).read_text().replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
     assert "Approving an edit is approving its execution" in text  # what one must know is not behind a link
 
 
@@ -98,6 +108,11 @@ def test_every_script_that_a_page_calls_is_there() -> None:
     assert len(named) > 3
     for page, line in named:
         assert (ROOT / line.split()[1]).is_file(), (page, line)
+
+
+def test_the_page_of_the_commands_has_each() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in main.commands if f"`stepper {name}" not in text] == []
 
 
 def test_the_settings_page_has_every_key_with_its_default() -> None:

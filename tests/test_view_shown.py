@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import struct
+import subprocess
+import sys
 import xml.dom.minidom
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,6 @@ def test_a_data_frame_is_read_as_rows() -> None:
         "a text <table><tr><td>1</td></tr></table>",
         "<p>no table</p>",
         "",
-        "<table>" + "<tr><td>1</td></tr>" * 5001 + "</table>",
     ],
 )
 def test_html_that_is_more_than_tables_is_left_to_a_frame(html: str) -> None:
@@ -70,6 +71,11 @@ def test_html_that_is_more_than_tables_is_left_to_a_frame(html: str) -> None:
     if html:
         told = one(rich(text__html=html))
         assert told["kind"] == "html" and html not in json.dumps(told)
+
+
+def test_of_a_large_table_the_first_rows_are_read() -> None:
+    (table,) = tables("<table><thead><tr><th>a</th></tr></thead>" + "<tr><td>1</td><td>2</td></tr>" * 3000 + "</table>")
+    assert len(table["body"]) + table["left"] == 3000 and len(table["body"]) == 1000
 
 
 def test_spans_and_lines_within_a_table() -> None:
@@ -270,3 +276,15 @@ def test_a_thousand_runs_are_there_in_less_than_a_blink(journal: Path) -> None:
     past.refresh()
     assert len(past.runs) == 1000 and past.changes == 3000 and len(past.state.reports) <= 60
     assert past.told(500)["source"] == "x = 500"
+
+
+def test_nothing_of_it_is_loaded_where_nobody_looks_on() -> None:
+    def loaded(what: str) -> set[str]:
+        script = f"import sys, {what}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    for each in ("stepper.cli.main", "stepper.daemon.server", "stepper.hook.client"):
+        found = loaded(each)
+        assert not [name for name in found if name.startswith(("stepper.web", "stepper.session.looking"))], each
+        assert each == "stepper.daemon.server" or not {"tornado", "rich"} & found  # jupyter_client brings tornado

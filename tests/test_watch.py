@@ -47,7 +47,7 @@ def test_a_job_on_a_terminal(project: Project) -> None:
     child.expect("epoch")
     gate.write_text("")
     runs.join()
-    notebook.insert("raise PermissionError('human: may I?')")
+    notebook.insert("raise RuntimeError('STOP: may I?')")
     child.expect("Execution stopped at cell 3")
     child.expect("The agent asks: may I\\?")
     child.expect("stepper continue ANSWER")

@@ -31,7 +31,8 @@ class LiveKernel(Connection):
 
     async def _reach(self, seconds: float) -> None:
         self.channels.open()
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         replied = heard = False
         while not (replied and heard):
             self.channels.send("kernel_info_request", {})
@@ -50,6 +51,7 @@ class LiveKernel(Connection):
                 raise KernelStartFailedError(
                     f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
                 )
+        self.others.forget(began)
 
     async def _answers(self, inbox: Inbox) -> bool:
         """Whether a message comes on that channel within 10 ms; what a thread says meanwhile is taken."""
@@ -143,7 +145,7 @@ class LiveKernel(Connection):
     async def adopt(self) -> Death | None:
         """Take over a kernel found again, interrupting what runs in it; return its end where it gives no answer.
 
-        Raise LineDownError where nothing reaches it.
+        Raise LineDownError where nothing reaches it, KernelError where what runs is known to be another client's.
         """
         for _ in range(2):
             await self.reached(AGAIN_SECONDS)  # it may want a token, which whoever asks now has brought
@@ -156,6 +158,8 @@ class LiveKernel(Connection):
                 death, why = await self.death(), error.message
             if death is None and self.away:
                 raise LineDownError(self.away)
+            if death is None and self.others.since:
+                raise KernelError("another client's execution runs in it")  # which is not ours to interrupt
             await self.process.interrupt()
         with contextlib.suppress(KernelError):  # it is let go
             await self.shutdown()

@@ -6,6 +6,7 @@ The ids of stepper's own sessions begin alike, a former daemon's too: what names
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -26,6 +27,7 @@ class Others:
         self.ended: Callable[[FromElsewhere], None] = lambda execution: None
         self.busy: dict[str, float] = {}  # request → since when, silent ones too
         self.told: dict[str, FromElsewhere] = {}
+        self.over = deque[str](maxlen=MOST)  # threads that they left may print on
 
     @property
     def since(self) -> float:
@@ -34,6 +36,7 @@ class Others:
 
     def forget(self, before: float) -> None:
         """What began before that moment is over: the kernel serves what was asked later."""
+        self.over += (request for request, since in self.busy.items() if since <= before)
         self.busy = {request: since for request, since in self.busy.items() if since > before}
 
     def take(self, message: Mapping[str, Any]) -> bool:
@@ -46,11 +49,12 @@ class Others:
         if parent.get("msg_type") != "execute_request" or not request:
             return True  # what is completed or looked up runs no cell
         told = self.told.get(request)
-        if kind == "status" and content.get("execution_state") == "busy":
-            self.busy[request] = time.monotonic()
+        idle = kind == "status" and content.get("execution_state") == "idle"
+        if not idle and request not in self.over:  # its beginning may have been before this daemon's
+            self.busy.setdefault(request, time.monotonic())
             while len(self.busy) > MOST:
                 self.busy.pop(next(iter(self.busy)))
-        elif kind == "execute_input":
+        if kind == "execute_input":
             at = str(message["header"].get("date") or "") or datetime.now(timezone.utc).isoformat()
             self.told[request] = FromElsewhere(at.replace("+00:00", "Z"), str(content.get("code", ""))[:CODE])
             while len(self.told) > MOST:
@@ -60,7 +64,8 @@ class Others:
         elif kind == "stepper_facts" and told:
             told.unkept = content.get("scratch") is True
             told.namespace = self.read(content["namespace"])
-        elif kind == "status" and content.get("execution_state") == "idle":
+        elif idle:
+            self.over.append(request)
             began = self.busy.pop(request, 0.0)
             if self.told.pop(request, None) and told:
                 told.seconds = time.monotonic() - began if began else 0.0

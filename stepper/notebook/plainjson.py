@@ -61,14 +61,14 @@ def dump_json(value: Any, depth: int = 0) -> bytes:
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
         data = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
     else:
-        lines = [line[(len(line) - len(line.lstrip(b" "))) // 2 :] for line in data.split(b"\n")]
-        data = b"\n".join([_number(line) if line[-2:-1].isdigit() or line[-1:].isdigit() else line for line in lines])
+        data = b"\n".join(map(_halved, data.split(b"\n")))
     return data.replace(b"\n", b"\n" + b" " * depth) if depth else data
 
 
-def _number(line: bytes) -> bytes:
-    """Return a line that may end with a number as Python writes that; each other line is no work for the pattern."""
-    return SMALL.sub(lambda found: repr(float(found[0])).encode(), line)
+def _halved(line: bytes) -> bytes:
+    """Return a line with half its indent, and a number that ends it as Python writes it."""
+    line = line[(len(line) - len(line.lstrip(b" "))) // 2 :]
+    return SMALL.sub(lambda found: repr(float(found[0])).encode(), line) if line.rstrip(b",")[-1:].isdigit() else line
 
 
 def _plain(value: Any) -> bool:

@@ -138,7 +138,10 @@ class Evaluated(Event, kind="scratch"):
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere(Event, kind="elsewhere", optional=("error", "bound")):
-    """Another client (a console, JupyterLab) had the kernel run code. `after` is the last run that came before it."""
+    """Another client (a console, JupyterLab) had the kernel run code, of which the first line is kept.
+
+    `after` is the last run that came before it.
+    """
 
     at: Moment
     after: int

@@ -127,7 +127,7 @@ class Keeper:
         until = time.monotonic() + AWAY_SECONDS * (not self.foreign)
         while kernel.away or self.foreign or self.state.running:  # of that is to be known first what became of it
             if time.monotonic() > until or self.state.running:
-                down = kernel.away or "the link was down"
+                down = kernel.away or (BUSY if kernel.others.since else "the link was down")
                 begun = self.state.running
                 open_yet = (
                     f"; what became of run {begun.run} (cell {begun.number or '?'}) is not known yet" if begun else ""

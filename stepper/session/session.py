@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepper.ground.errors import NotebookError, StepperError
+from stepper.ground.text import one_line
 from stepper.policy import binder, dataflow, events, firstline, ledger, plan
 from stepper.policy.estimate import Estimate
 from stepper.policy.model import Cell, Death, Fault, Key, Limits
@@ -40,6 +41,7 @@ from stepper.words import brief, report
 from stepper.words.report import Ended, Report
 
 SHOWN_SECONDS = 2.0  # of what runs longer than this, people see how it gets on
+CODE = 200  # characters of what another client ran that are kept: its first line
 FLOWS = 5000  # sources of which it is kept what they do to names
 LINK_SECONDS = 0.1  # how often it is looked whether a line is back
 LANGUAGES = ("python", "python3", "ipython")
@@ -162,7 +164,7 @@ class Session:
             await self.settle(self)
         elif self.keeper.foreign:
             await self.keeper.adopt()
-            if self.keeper.kernel is not None:
+            if self.keeper.kernel is not None and not self.keeper.foreign:
                 await self.outputs.take_missed(self.keeper.kernel)
         kernel = self.keeper.kernel
         death = self.keeper.found_dead or (await kernel.death() if kernel is not None else None)
@@ -268,9 +270,18 @@ class Session:
         if self.keeper.kernel is None or (done.unkept and not bound):
             return
         running, after = self.state.running, self.state.next_run - 1
-        self.log(events.Elsewhere(at=done.at, after=running.run - 1 if running else after, kernel=self.keeper.kernel.id,
-                                  code=done.code, duration_s=round(done.seconds, 4), error=done.error, bound=bound),
-                 sync=False)  # fmt: skip
+        self.log(
+            events.Elsewhere(
+                at=done.at,
+                after=running.run - 1 if running else after,
+                kernel=self.keeper.kernel.id,
+                code=one_line(done.code, CODE),
+                duration_s=round(done.seconds, 4),
+                error=done.error,
+                bound=bound,
+            ),
+            sync=False,
+        )
 
     def ended(self, execution: Execution, where: str) -> None:
         """Take note of a kernel that died."""

@@ -27,7 +27,7 @@ OWN = (
     "install.json",  # of older versions
     ".gitignore",
     *("token", "daemon.json", "start.lock", "daemon.lock", "state.json", "active", "batch", "seen", "kernels"),
-    *("running", "statusline", "now"),
+    *("running", "statusline", "now", "handed", "verify"),
 )
 
 

@@ -8,6 +8,7 @@ a key may be seen by somebody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import os
@@ -94,8 +95,10 @@ class Handler(web.RequestHandler):
             raise web.HTTPError(403)
         if not self._same_user():
             raise web.HTTPError(403)
-        if not self._has_key((self.get_cookie(self.face.cookie) or "").encode("utf-8", "replace")):
-            self._by_key()
+        if given := self.request.query_arguments.get("key"):
+            self._by_key(given[0])
+        elif not self._has_key((self.get_cookie(self.face.cookie) or "").encode("utf-8", "replace")):
+            raise web.HTTPError(403)
 
     def _has_key(self, given: bytes) -> bool:
         return hmac.compare_digest(given, self.face.key.encode())
@@ -106,11 +109,11 @@ class Handler(web.RequestHandler):
             stream.stepper_uid = uid_of(stream.socket)
         return stream.stepper_uid in (None, 0, os.getuid())
 
-    def _by_key(self) -> None:
+    def _by_key(self, given: bytes) -> None:
         """Let in who brings the key: it becomes a cookie, and the address loses it. Raise HTTPError for all others."""
-        told = self.request.query_arguments
-        if not self._has_key(told.get("key", [b""])[0]):
+        if not self._has_key(given):
             raise web.HTTPError(403)
+        told = self.request.query_arguments
         self.set_cookie(self.face.cookie, self.face.key, httponly=True, samesite="Strict", path="/")
         self.face.used()
         where = "?".join(filter(None, ["/", urlencode([(name, told[name][0]) for name in told if name != "key"])]))
@@ -157,15 +160,13 @@ def dumped(told: object) -> bytes:
 
 def uid_of(sock: socket.socket) -> int | None:
     """Return the user whose process is at the other end of a loopback connection; None where the system won't tell."""
-    try:
-        (here, port), (_, theirs) = sock.getsockname()[:2], sock.getpeername()[:2]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        here, port = sock.getsockname()[:2]
         packed = f"{struct.unpack('=I', socket.inet_aton(here))[0]:08X}"
-        wanted = f"{packed}:{theirs:04X} {packed}:{port:04X}"
-        with open("/proc/net/tcp", encoding="ascii") as table:
-            for line in table:
-                parts = line.split()
-                if " ".join(parts[1:3]) == wanted:
-                    return int(parts[7])
-    except (OSError, ValueError, IndexError):
-        return None
+        ends = f"{packed}:{sock.getpeername()[1]:04X}", f"{packed}:{port:04X}"
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # there as ::ffff:127.0.0.1
+            with open(table, encoding="ascii") as lines:
+                for parts in map(str.split, lines):
+                    if parts[1].endswith(ends[0]) and parts[2].endswith(ends[1]):
+                        return int(parts[7])
     return None

@@ -78,7 +78,7 @@ def _rich(data: Mapping[str, Any], place: int, widgets: Mapping[str, Any], share
     if html.strip():
         found = tables(html) if len(html) <= LARGEST else None
         if found:
-            return {"kind": "table", "tables": found, "text": plain[:200]}
+            return {"kind": "table", **mark, "tables": found}
         return {"kind": "html", **mark, "lines": min(40, max(6, html.count("<tr") or html.count("\n") // 2))}
     mime = next((mime for mime in TEXTS if mime in data), None)
     if mime is None:

@@ -44,7 +44,8 @@ class Shelf:
         if name not in self.books:
             try:
                 path = self.places.resolve(os.path.join(self.paths.project, name))
-            except StepperError:
+            except StepperError as error:
+                self.trouble = error.message
                 return None
             journal = os.path.join(self.paths.journals, self.places.store(path) + ".jsonl")
             if not (os.path.exists(path) or os.path.exists(journal)):

@@ -7,7 +7,7 @@ from typing import Any
 
 INNER = frozenset(("table", "thead", "tbody", "tfoot", "tr", "th", "td", "br", "caption", "div", "p", "b", "i", "em",
                    "strong", "span", "code", "small", "style", "colgroup", "col"))  # fmt: skip
-MOST = 5_000  # cells of a table
+MOST = 2_000  # cells that are read, of all tables; of the rows after them it is said how many there are
 
 
 class NoTableError(Exception):
@@ -32,13 +32,14 @@ class Reader(HTMLParser):
         if tag == "table":
             if "table" in self.open:
                 raise NoTableError
-            self.tables.append({"head": [], "body": [], "foot": ""})
+            self.tables.append({"head": [], "body": [], "foot": "", "left": 0})
         elif tag == "tr" and self.tables:
-            self.tables[-1]["head" if "thead" in self.open else "body"].append([])
-        elif tag in ("td", "th") and self._rows():
-            self.count += 1
             if self.count > MOST:
-                raise NoTableError
+                self.tables[-1]["left"] += 1
+            else:
+                self.tables[-1]["head" if "thead" in self.open else "body"].append([])
+        elif tag in ("td", "th") and self._rows() and not self.tables[-1]["left"]:
+            self.count += 1
             self.cell = {"text": ""}
             self.cell |= {"head": True} if tag == "th" else {}
             for name in ("colspan", "rowspan"):
@@ -64,7 +65,7 @@ class Reader(HTMLParser):
                 raise NoTableError  # a Styler's: its colours say something
         elif self.cell is not None:
             self.cell["text"] += data
-        elif data.strip():
+        elif data.strip() and not ("table" in self.open and self.tables[-1]["left"]):
             if not self.tables or ("table" in self.open and "caption" not in self.open):
                 raise NoTableError
             self.tables[-1]["foot"] += " ".join(data.split()) + " "

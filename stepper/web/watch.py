@@ -48,14 +48,14 @@ def watch(paths: Paths, notebook: str | None) -> None:
             book = shelf.book(named or current) if named or current else None
             if book is not None:
                 book.look(current)
-            live.update(drawn(book, console.size.height), refresh=True)
+            live.update(drawn(book, console.size.height, shelf.trouble), refresh=True)
             time.sleep(LOOK_SECONDS)
 
 
-def drawn(book: Book | None, height: int) -> RenderableType:
+def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
     """Return all that is shown of a notebook, within so many lines."""
     if book is None:
-        return Text('No notebook is here yet: stepper new "PROBLEM"   (Ctrl-C ends this)', style="dim")
+        return Text(one_line(trouble) or 'No notebook is here yet: stepper new "PROBLEM"')
     status, now = book.parts["status"], book.parts["live"]
     parts: list[RenderableType] = [head(status, now), *plan(status["steps"], height // 2), Text()]
     if status["stop"]:

@@ -208,6 +208,7 @@ class InteractiveClaude:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         permissions: str = "bypassPermissions",
+        size: tuple[int, int] = (200, 50),
     ) -> None:
         tmux = shutil.which("tmux")
         if tmux is None:
@@ -217,7 +218,8 @@ class InteractiveClaude:
         prepare_home(home, project)
         # tmux's own variables would tell the client that it may open panes
         command = ["env", "-u", "TMUX", "-u", "TMUX_PANE", str(install()), *permission_flags(permissions)]
-        session = ["new-session", "-d", "-x", "200", "-y", "50", "-c", str(project)]
+        wide, high = map(str, size)
+        session = ["new-session", "-d", "-x", wide, "-y", high, "-c", str(project)]
         self._tmux(*session, "--", *command, *arguments)
         self._socket = Path(self._tmux("display-message", "-p", "#{socket_path}").strip())
 
@@ -246,8 +248,9 @@ class InteractiveClaude:
         """Press keys, by tmux's names: `Escape`, `Enter`, `Down`, `C-c`."""
         self._tmux("send-keys", *names)
 
-    def screen(self) -> str:
-        return self._tmux("capture-pane", "-p")
+    def screen(self, *options: str) -> str:
+        """What stands on the screen; with `-e` in its colours."""
+        return self._tmux("capture-pane", "-p", *options)
 
     def wait_for(self, substring: str, timeout: float = 20) -> str:
         """The first screen that holds this text."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -274,3 +275,13 @@ def said(path: Path, timeout: float = 20) -> str:
         assert time.monotonic() < deadline, f"{path.name} stayed empty"
         time.sleep(0.02)
     return path.read_text()
+
+
+@pytest.mark.nightly
+def test_the_picture_of_the_readme_can_be_drawn_again(claude_binary: Path) -> None:
+    """The client's own lines may change with its version; those of stepper stand below the edits."""
+    from docs.pictures import session
+
+    shown = "".join(ElementTree.fromstring(session.drawn(session.played())).itertext()).replace("\xa0", " ")
+    assert '✗ step 2 of 2 "Mean price in Oslo" · KeyError' in shown
+    assert '✓ step 2 of 2 "Mean price in Oslo" · ok' in shown

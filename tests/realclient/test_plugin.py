@@ -117,7 +117,13 @@ def new(folder: Path) -> Path:
     return folder / made["notebook"]
 
 
-@pytest.mark.parametrize("more", [[], ["--profile", "directory"]], ids=["plugin", "directory"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], marks=pytest.mark.nightly, id="plugin"),
+        pytest.param(["--profile", "directory"], id="directory"),
+    ],
+)
 def test_the_client_finds_nothing_wrong_with_it(
     claude_binary: Path, home: Path, repository: Path, more: list[str]
 ) -> None:
@@ -177,6 +183,7 @@ def test_alone(
     assert stepper(project, "eval", "len(rows)").strip().endswith("3")
 
 
+@pytest.mark.nightly  # by day the script alone: tests/test_plugin.py
 def test_beside_an_installation(
     project: Path, installed: Callable[..., str], scripted_model: Model, claude: ClaudeFactory
 ) -> None:

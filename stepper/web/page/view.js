@@ -145,14 +145,14 @@ function output(told, cell) {
   if (told.kind === "picture") return h("img", { src: where, alt: told.alt, loading: "lazy", decoding: "async", width: told.width || null, height: told.height || null });
   if (told.kind === "html") return h("iframe", { src: where, sandbox: "", loading: "lazy", title: "What the cell shows as HTML", height: told.lines * 26 + 20 });
   if (told.kind === "markdown") return h("div", { class: "prose" }, ...prose(told.text));
-  if (told.kind === "table") return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, ...told.tables.map(table));
+  if (told.kind === "table") return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, ...told.tables.map((each) => table(each, where)));
   if (told.kind === "widget") return h("div", {}, ...told.rows.map((row) => h("div", { class: "widget" }, row.label ? h("span", { class: "soft" }, row.label) : null,
     row.part !== undefined ? h("progress", { max: 1, value: Math.min(1, Math.max(0, row.part)), "aria-label": row.label || "progress" }) : null, h("span", { class: "num" }, row.text))));
   return h("div", { class: "words" }, told.text);
 }
-function table(told) {
+function table(told, where) {
   const line = (row) => h("tr", {}, ...row.map((each) => h(each.head ? "th" : "td", { colspan: each.colspan, rowspan: each.rowspan }, each.text)));
-  return h("div", {}, h("table", {}, h("thead", {}, ...told.head.map(line)), h("tbody", {}, ...told.body.map(line))), told.foot.trim() ? h("div", { class: "soft" }, told.foot.trim()) : null);
+  return h("div", {}, h("table", {}, h("thead", {}, ...told.head.map(line)), h("tbody", {}, ...told.body.map(line))), told.left ? h("a", { class: "soft", href: where, target: "_blank", rel: "noopener" }, `… ${told.left.toLocaleString()} rows more: all of it`) : null, told.foot.trim() ? h("div", { class: "soft" }, told.foot.trim()) : null);
 }
 
 // --- a cell
@@ -307,7 +307,7 @@ function drawHead() {
   if (live) {
     facts.push(["kernel", [live.waits ? `waits: ${live.waits}` : live.state === "none" ? "none" : live.state, live.pid ? `pid ${live.pid}` : "", live.where].filter(Boolean).join(", ")]);
     if (live.memory) facts.push(["memory", `${live.memory.toLocaleString()} MB`]);
-    if (status.started && live.state !== "none") facts.push(["since", `${dayOf(status.started) === dayOf(now()) ? "" : `${dayOf(status.started)}, `}${clock(status.started)} (${age(now() - new Date(status.started))})`]);
+    if (status.started && live.state !== "none") facts.push(["age", `${age(now() - new Date(status.started)).replace(" ago", "")}, since ${dayOf(status.started) === dayOf(now()) ? "" : `${dayOf(status.started)}, `}${clock(status.started)}`]);
     if (live.left) facts.push(["walltime left", took(live.left)]);
   }
   const last = status.verified;
@@ -343,7 +343,7 @@ function drawNow() {
 }
 function tick() {
   const run = S.live && S.live.running;
-  if (!run) return;
+  if (!run || !$("now").firstChild) return;
   const seconds = Math.max(0, (now() - run.at) / 1000), box = $("now");
   const told = seconds < 60 ? `${seconds.toFixed(1)} s` : seconds < 3600 ? `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")} min` : `${(seconds / 3600).toFixed(2)} h`;
   put(box.querySelector(".clock"), told, h("small", {}, run.timeout > 0 && run.timeout < 1e8 ? ` of ${span(run.timeout)}` : "", run.left ? `, about ${took(run.left)} left` : ""));
@@ -371,8 +371,11 @@ function drawRuns() {
   const row = new Map(keys.map(([key], place) => [key, place])), bars = [], before = new Map();
   const wide = (run) => 5 + 9 * Math.log2(1 + run.took), all = runs.reduce((sum, run) => sum + wide(run) + 3, 60);
   const scale = Math.max(1, Math.min(3, ($("lanes").clientWidth - 200) / all));
-  let x = 8, end = 0, labelled = -99;
-  const axis = (at, place) => { if (place > labelled + 62) { bars.push(s("text", { x: place, y: 13 }, clock(at))); labelled = place; } };
+  let x = 8, end = 0, labelled = -99, label = "";
+  const axis = (at, place) => {
+    const told = clock(at);
+    if (place > labelled + 62 && told !== label) { bars.push(s("text", { x: place, y: 13 }, told)); labelled = place; label = told; }
+  };
   for (const run of runs) {
     const at = +new Date(run.at), width = Math.min(160, scale * wide(run)), y = 20 + 20 * row.get(keyOf(run));
     if (end && at - end > 600000) { bars.push(s("line", { class: "gap", x1: x + 8, x2: x + 8, y1: 18, y2: 20 + 20 * keys.length })); x += 16; labelled = -99; }
@@ -391,8 +394,8 @@ function drawRuns() {
     if (place !== undefined) bars.push(s("g", { class: "run now" }, s("rect", { x, y: 24 + 20 * place, width: 26, height: 12, rx: 2.5 })));
     x += 30;
   }
-  const tall = 24 + 20 * keys.length, svg = s("svg", { width: x + 12, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
-  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: x + 12, y1: 30 + 20 * place, y2: 30 + 20 * place })));
+  const tall = 24 + 20 * keys.length, total = Math.max(x + 12, $("lanes").clientWidth - 175), svg = s("svg", { width: total, height: tall, role: "img", "aria-label": `${runs.length} runs on ${day}, ${runs.filter((run) => !run.fine).length} of them failed; the list below has them all` });
+  keys.forEach((_, place) => svg.append(s("line", { class: "lane", x1: 0, x2: total, y1: 30 + 20 * place, y2: 30 + 20 * place })));
   svg.append(...bars);
   const strip = h("div", { class: "strip", tabindex: "0", role: "region", "aria-label": "Timeline of runs" }, svg);
   put($("lanes"), h("div", { class: "names", "aria-hidden": "true" }, ...keys.map(([, name]) => h("div", { title: name }, name))), strip);
@@ -401,9 +404,9 @@ function drawRuns() {
 }
 function drawHistory() {
   if (!$("history").open) return;
-  const rows = S.runs.slice(-500).reverse(), numbers = new Map(S.cells.map((row) => [row.id, row.number]));
+  const rows = S.runs.slice(-200).reverse(), left = S.runs.length - rows.length, numbers = new Map(S.cells.map((row) => [row.id, row.number]));
   put($("ran"), h("thead", {}, h("tr", {}, ...["run", "started", "cell", "step", "took", "by", "outcome"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))));
+    h("tbody", {}, ...rows.map((run) => h("tr", {}, ...[run.run, new Date(run.at).toLocaleString(), numbers.get(run.cell) || "–", run.step || "–", took(run.took), run.by || "–", run.why || run.outcome].map((each) => h("td", {}, String(each)))))), left ? h("caption", {}, `The last 200; ${left} earlier: stepper history`) : null);
 }
 $("history").addEventListener("toggle", drawHistory);
 
@@ -423,7 +426,7 @@ function following(on) {
   if (on) follow();
 }
 function follow() {
-  const run = S.live && S.live.running, card = run && cards.get(run.cell);
+  const run = (S.live && S.live.running) || S.runs[S.runs.length - 1], card = run && cards.get(run.cell);
   if (S.follow && card) card.box.scrollIntoView({ block: "nearest" });
 }
 $("follow").addEventListener("click", () => following(!S.follow));
@@ -457,7 +460,8 @@ function drawn() {
 function empty() {
   const there = S.project.notebooks.length;
   for (const id of ["notices", "now", "line"]) $(id).hidden = id !== "notices";
-  put($("notices"));
+  put($("notices"), S.project.trouble ? h("p", { class: "note warn" }, S.project.trouble) : null);
+  $("notices").shown = "";
   none(there ? "No notebook is current" : "No notebook is here yet", there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:", 'stepper new "PROBLEM"');
   document.title = "stepper";
 }
@@ -471,7 +475,7 @@ function announce() {
   const run = S.live && S.live.running, stop = S.status.stop, last = S.runs[S.runs.length - 1];
   const told = stop ? `Stopped: ${stop.error}` : run ? `${run.name} runs` : last ? `Run ${last.run} ${last.fine ? "ended well" : `failed: ${last.why}`}` : "";
   if (before !== null && told !== before) say(told);
-  if (run && (!before || before !== told)) follow();
+  if (told !== before && (run || before !== null)) follow();
   before = told;
 }
 function connect() {

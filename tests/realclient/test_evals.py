@@ -1,0 +1,140 @@
+"""The cases of `evals/` with a scripted model: what the skills ask for passes each grader, what they forbid fails those meant for it.
+
+Only the environment is made another way than `install.sh` does it: without the network.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks import evals
+from tests.conftest import ROOT
+
+from .client import environment
+from .model import Block, Message, ScriptedModel, cell_ids, text, tool
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+CASES = {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "evals").glob("*/case.yaml"))}
+SETS_UP = f"""#!/bin/sh
+exec {sys.executable} -I - <<'END'
+import os, sys, venv
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+env = Paths(os.path.realpath(".")).env
+venv.create(env, symlinks=True)
+(site,) = Path(env).glob("lib/python3*/site-packages")
+(site / "here.pth").write_text("{ROOT}\\n{sysconfig.get_path("purelib")}\\n")
+install.apply(refuse.parse([".", "--plugin", "--python", {sys.executable!r}]))
+END
+"""
+LOAD = "import csv\nwith open('../sales.csv') as file:\n    rows = list(csv.DictReader(file))"
+ADD = "totals = {}\nfor row in rows:\n    totals[row['region']] = totals.get(row['region'], 0) + int(row['amount'])\ntotals"
+MENDED = "import csv\nwith open('../sales.csv') as file:\n    total = sum(int(row['amount']) for row in csv.DictReader(file))\ntotal"
+ASK = "raise RuntimeError('STOP: which of amount and amount_net counts?')"
+NOTEBOOK = "notebooks/sales.ipynb"  # a run's folder is not known beforehand
+EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+Turn = Callable[[list[Message]], Sequence[Block]]
+
+
+def edit(source: str, cell: Callable[[list[Message]], str], **more: str) -> Turn:
+    def turn(messages: list[Message]) -> list[Block]:
+        given = {
+            "notebook_path": NOTEBOOK,
+            "new_source": source,
+            "cell_id": cell(messages),
+            **more,
+        }
+        return [tool("NotebookEdit", given)]
+
+    return turn
+
+
+def last(messages: list[Message]) -> str:
+    return cell_ids(messages)[-1]
+
+
+def read(messages: list[Message]) -> list[Block]:
+    return [tool("Read", {"file_path": NOTEBOOK})]
+
+
+INSERT = {"edit_mode": "insert", "cell_type": "code"}
+END: list[Any] = [[text("It is done. Is it right?")]]
+AS_ASKED: dict[str, list[Any]] = {
+    "goes-on-with-a-plan": [read, edit(LOAD, last, **INSERT), read, edit(ADD, last, **INSERT), *END],
+    "mends-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
+    "asks-the-person": [read, edit(ASK, last, **INSERT), *END],
+    "leaves-other-work-alone": [[tool("Write", {"file_path": "hello.txt", "content": "hello\n"})], *END],
+}
+HIDDEN = "try:\n    total\nexcept Exception:\n    total = 60"
+AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
+    "goes-on-with-a-plan": (
+        [[tool("Write", {"file_path": NOTEBOOK, "content": EMPTY})], *END],
+        {"reads before it edits", "one edit a cell", "the outputs are in the notebook", "the total is in the notebook"},
+    ),
+    "mends-a-failing-cell": (
+        [read, edit(HIDDEN, last, **INSERT), *END],
+        {"replaces", "inserts nothing", "the result is in the notebook"},
+    ),
+    "asks-the-person": (
+        [read, edit("sum([1])", last, **INSERT), *END],
+        {"asks in a cell", "nothing is added up"},
+    ),
+    "leaves-other-work-alone": (
+        [[tool("Write", {"file_path": "notebooks/new.ipynb", "content": EMPTY})], *END],
+        {"the file is there", "no notebook is"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = evals.copied(tmp_path_factory.mktemp("plugin") / "stepper")
+    (folder / "install.sh").write_text(SETS_UP)
+    return folder
+
+
+def graded(binary: Path, plugin: Path, tmp_path: Path, name: str, script: list[Any]) -> dict[str, tuple[bool, str]]:
+    """Run a case once; return what came of each grader."""
+    for folder in ("home", "runs"):
+        (tmp_path / folder).mkdir()
+    with ScriptedModel(*script) as model:
+        given = environment(tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")})
+        result, said = evals.evaluated(str(binary), plugin, name, given, "--runs", "1", "--ablation", "none")
+    ((case,), errors) = result["cases"], model.errors
+    (run,) = case["arms"]["with"]
+    assert not errors and not run.get("error"), (errors, run.get("error"), said)
+    return {each["name"]: (each["passed"], each["explanation"]) for each in run["graders"]}
+
+
+@pytest.mark.parametrize("name", AS_ASKED)
+def test_what_the_skills_ask_for_passes(claude_binary: Path, plugin: Path, tmp_path: Path, name: str) -> None:
+    found = graded(claude_binary, plugin, tmp_path, name, AS_ASKED[name])
+    assert {*found} == {each["name"] for each in CASES[name]["graders"]}
+    assert {each: why for each, (passed, why) in found.items() if not passed} == {}
+
+
+@pytest.mark.parametrize("name", AS_FORBIDDEN)
+def test_what_they_forbid_does_not(claude_binary: Path, plugin: Path, tmp_path: Path, name: str) -> None:
+    script, wanted = AS_FORBIDDEN[name]
+    found = graded(claude_binary, plugin, tmp_path, name, script)
+    assert {each for each, (passed, _) in found.items() if not passed} >= wanted, found
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    import psutil
+
+    assert not [
+        process
+        for process in psutil.process_iter(["environ"])
+        if "claude-eval-" in (process.info["environ"] or {}).get("HOME", "")
+        and str(tmp_path.parent) in process.info["environ"]["HOME"]
+    ]
