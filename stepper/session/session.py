@@ -265,7 +265,7 @@ class Session:
 
     def elsewhere(self, done: FromElsewhere) -> None:
         """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
-        self.namespace = done.namespace or self.namespace
+        self.namespace = done.namespace  # where it was not told, as of a silent one, the kernel is asked again
         bound = dataflow.told(Flow(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):
             return
