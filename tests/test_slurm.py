@@ -226,6 +226,20 @@ def test_a_controller_that_does_not_answer_ends_nothing(room: Room, monkeypatch:
     assert room.kernel.about().trouble == "" and text(room.run("print(1)")) == "1\n"
 
 
+def test_the_queue_is_not_asked_while_the_heart_beats(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told = list[str](), queue.Queue.told
+
+    async def counted(self: queue.Queue, *command: str, **given: Any) -> str | None:
+        asked.append(command[0])
+        return await told(self, *command, **given)
+
+    monkeypatch.setattr(queue.Queue, "told", counted)
+    assert room.run("import time; time.sleep(2)").outcome is Outcome.OK
+    assert room.death(3) is None and len(asked) <= 1  # one falls due each `POLL_SECONDS`
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.5)
+    assert room.death(3) is None and 2 <= asked.count("squeue") <= 7
+
+
 def test_scancel_in_a_cell_and_while_nothing_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def cancelled() -> Execution:

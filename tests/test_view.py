@@ -311,6 +311,7 @@ def test_a_job_as_it_happens(project: Project, view: View, page: Page) -> None:
 
     notebook.insert("raise RuntimeError('STOP: may I drop the duplicates?')")
     page.until("document.querySelector('.stop')")
+    page.until("document.querySelector('.cell.failed').getBoundingClientRect().top < innerHeight")  # it was followed
     ways = page.js("[...document.querySelectorAll('.stop .ways button')].map(each => each.textContent)")
     assert ways == ["stepper continue", "stepper fix", "stepper skip"]
     assert "The agent asks: may I drop the duplicates?" in page.js("document.querySelector('.stop').innerText")
@@ -329,7 +330,7 @@ def test_an_event_is_on_the_page_within_half_a_second(project: Project, view: Vi
     took = []
     for number in range(3):
         page.js(
-            f"window.seen = new Promise(done => {{ const look = () => document.body.innerText.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }}); 0"
+            f"window.seen = new Promise(done => {{ const look = () => document.querySelector('#cells').textContent.includes('here-{number}-is') ? done(Date.now()) : setTimeout(look, 5); look(); }}); 0"
         )
         notebook.insert(f"print('here', {number}, 'is', sep='-')")
         ended = project.json("history")[-1]
@@ -352,6 +353,7 @@ def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, pa
     page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", problem="Going")
     notebook.insert("print('it was here')")
@@ -364,6 +366,7 @@ def test_a_notebook_that_goes_while_it_is_open(project: Project, view: View, pag
     page.until("document.querySelector('.cell.done .source')?.innerText.includes('it was here')")
 
 
+@pytest.mark.nightly
 def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Page) -> None:
     notebook = project.new("A", "B", problem="Stale")
     first, _ = notebook.insert("rows = 1")
@@ -378,6 +381,7 @@ def test_stale_cells_and_the_last_verify(project: Project, view: View, page: Pag
     page.until("!document.querySelector('.cell .stale')")
 
 
+@pytest.mark.nightly
 def test_two_look_on_at_once_and_one_chooses_another_notebook(
     project: Project, view: View, page: Page, browser: Browser
 ) -> None:

@@ -426,7 +426,7 @@ function following(on) {
   if (on) follow();
 }
 function follow() {
-  const run = S.live && S.live.running, card = run && cards.get(run.cell);
+  const run = (S.live && S.live.running) || S.runs[S.runs.length - 1], card = run && cards.get(run.cell);
   if (S.follow && card) card.box.scrollIntoView({ block: "nearest" });
 }
 $("follow").addEventListener("click", () => following(!S.follow));
@@ -475,7 +475,7 @@ function announce() {
   const run = S.live && S.live.running, stop = S.status.stop, last = S.runs[S.runs.length - 1];
   const told = stop ? `Stopped: ${stop.error}` : run ? `${run.name} runs` : last ? `Run ${last.run} ${last.fine ? "ended well" : `failed: ${last.why}`}` : "";
   if (before !== null && told !== before) say(told);
-  if (run && (!before || before !== told)) follow();
+  if (told !== before && (run || before !== null)) follow();
   before = told;
 }
 function connect() {
