@@ -191,10 +191,12 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
         assert "ran ok" in answer.text
         assert "Note: 3 executions from elsewhere, bound: x, y (1 failed)." in answer.text
         assert "elsewhere" not in notebook.insert("print(z)")[1].text
+        ran(client, "unseen = 2", silent=True)
+        assert "ran ok" in notebook.insert("print(unseen)")[1].text  # the look before a cell asks the kernel then
         ran(client, "x = 5", store_history=False)
         assert "1 execution from elsewhere, bound: x." in notebook.insert("print(x)")[1].text
     outputs = [text_of(cell) for cell in notebook.raw["cells"] if cell["cell_type"] == "code"]
-    assert outputs == ["", "4\n", "4\n", "5\n"]
+    assert outputs == ["", "4\n", "4\n", "2\n", "5\n"]
     rows = project.json("history")
     assert [(row["run"], row["by"], row["outcome"], row["bound"]) for row in rows] == [
         (1, "hook", "ok", []),
@@ -203,8 +205,9 @@ def test_what_another_client_runs_is_known_told_once_and_in_the_history(project:
         (0, "elsewhere", "error", []),
         (2, "hook", "ok", []),
         (3, "hook", "ok", []),
-        (0, "elsewhere", "ok", ["x"]),
         (4, "hook", "ok", []),
+        (0, "elsewhere", "ok", ["x"]),
+        (5, "hook", "ok", []),
     ]
     assert rows[2]["source"] == "print('not the notebook\\'s')"  # the first line
     assert "elsewhere  ok" in project.stepper("history").stdout

@@ -22,11 +22,13 @@ from tests.conftest import ROOT, STATE, Project, bare_env, code
 
 Counts = dict[str, int]
 # A daemon that counts what it does for each hook event. Python's own audit events: nothing of the daemon is replaced
-# but `os.fsync`, which has none, and the session's `send`, by which requests go to kernels.
+# but `os.fsync`, which has none, the session's `send`, by which requests go to kernels, and the look at the status line:
+# that is each second's, not a step's, and falls into a step now and then.
 COUNTING = """
 import collections, json, os, sys
 from jupyter_client.session import Session
 from stepper.daemon import server
+from stepper.daemon.statusline import StatusLines
 
 counts, told = collections.Counter(), sys.argv.pop()
 
@@ -64,6 +66,7 @@ async def hook(*given):
     return answer
 
 handled, server.hook = server.hook, hook
+StatusLines.look = lambda lines: None
 os.fsync = counting(os.fsync, "fsyncs")
 Session.send = counting(Session.send, "requests")
 sys.addaudithook(heard)

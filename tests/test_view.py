@@ -25,13 +25,14 @@ import pytest
 from rich.console import Console
 
 from stepper.ground import wire
+from stepper.ground.paths import Paths
 from stepper.hook import client
 from stepper.policy import events
 from stepper.policy.changes import source_hash
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.setup import trust
 from stepper.web.asked import Daemon
-from stepper.web.door import PAGE_POLICY
+from stepper.web.door import PAGE_POLICY, Face
 from stepper.web.shelf import Shelf
 from stepper.web.watch import drawn
 from tests.chromium import Browser, Page, until
@@ -165,6 +166,7 @@ def test_the_key_becomes_a_cookie_and_leaves_the_address(view: View) -> None:
         (403, "/", {"Origin": "http://evil.example"}),
         (403, "/", {"Origin": "null"}),
         (403, "/?key=KEY", {"Origin": "http://127.0.0.1:1", "Cookie": None}),
+        (400, "/run?run=%FF", {}),
         (404, "/nothing", {}),
         (404, "/view.css/../../server.py", {}),
         (404, "/cell?notebook=../../etc/passwd&cell=a", {}),
@@ -238,7 +240,14 @@ def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
     assert f"port {port} of 127.0.0.1 can't be taken: " in done.stderr
     assert "stepper view" in done.stderr.splitlines()[1]
     assert project.stepper("view", "nowhere", check=2).stderr.startswith("stepper: there is no notebook 'nowhere'")
-    assert "99999" in project.stepper("view", "--port", "99999", check=1).stderr
+    assert "99999" in project.stepper("view", "--port", "99999", check=2).stderr
+
+
+def test_at_the_port_of_http_the_server_is_named_as_browsers_do(tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path))
+    face = Face(paths, Shelf(paths), "")
+    face.port = 80
+    assert face.hosts == ["127.0.0.1", "localhost"]
 
 
 def test_a_second_user_is_refused_even_with_the_key(view: View) -> None:

@@ -67,7 +67,8 @@ class Others:
         elif idle:
             self.over.append(request)
             began = self.busy.pop(request, 0.0)
-            if self.told.pop(request, None) and told:
-                told.seconds = time.monotonic() - began if began else 0.0
-                self.ended(told)
+            self.told.pop(request, None)
+            told = told or FromElsewhere("", "", unkept=True)  # a silent one: nothing is known of it but that it ended
+            told.seconds = time.monotonic() - began if began else 0.0
+            self.ended(told)
         return True

@@ -79,6 +79,7 @@ class Session:
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
+        self.outdated = False  # something ran of which nothing was told: a silent execution of another client's
         self.failed: Execution | None = None  # the last run, where it failed
         self.flow = functools.lru_cache(FLOWS)(self._flow)
         self.past = dataflow.History(self.flow)
@@ -252,7 +253,8 @@ class Session:
 
     async def known(self, kernel: Kernel) -> Namespace:
         """Return what the kernel holds, asked of it where that is not known."""
-        self.namespace = self.namespace or await kernel.namespace()
+        if self.outdated or not self.namespace:
+            self.outdated, self.namespace = False, await kernel.namespace()
         return self.namespace
 
     async def advised(
@@ -265,7 +267,7 @@ class Session:
 
     def elsewhere(self, done: FromElsewhere) -> None:
         """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
-        self.namespace = done.namespace or self.namespace
+        self.namespace, self.outdated = done.namespace or self.namespace, not done.namespace
         bound = dataflow.told(Flow(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):
             return

@@ -51,6 +51,11 @@ class Face:
         return f"stepper-{self.port}"
 
     @property
+    def hosts(self) -> list[str]:
+        """What a browser calls this server: it leaves out HTTP's own port."""
+        return [f"{name}:{self.port}" if self.port != 80 else name for name in (HOST, "localhost")]
+
+    @property
     def address(self) -> str:
         """The address with the key."""
         return f"http://{HOST}:{self.port}/?key={self.key}"
@@ -84,8 +89,7 @@ class Handler(web.RequestHandler):
 
     def prepare(self) -> None:
         """Refuse what is not the person's own page's; raise HTTPError."""
-        names = [f"{name}:{self.face.port}" for name in (HOST, "localhost")]
-        headers = self.request.headers
+        names, headers = self.face.hosts, self.request.headers
         if headers.get("Host") not in names:
             raise web.HTTPError(421)
         if self.request.method != "GET":
@@ -132,6 +136,7 @@ class Handler(web.RequestHandler):
         if status_code == 405:
             self.set_header("Allow", "GET")
         told = {
+            400: "this is nothing that the page asks for",
             403: "this page is for whoever started it: open the address that `stepper view` printed, with its key",
             404: "there is nothing here",
             405: "this page is read only",

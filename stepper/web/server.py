@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tornado import httpserver, web
 
-from stepper.ground.errors import StepperError
+from stepper.ground.errors import StepperError, UsageError
 from stepper.web.door import HOST, Face, Handler
 from stepper.web.events import LOOK_SECONDS, EventsHandler
 from stepper.web.outputs import shown, whole, widgets_of
@@ -105,7 +105,8 @@ def bound(port: int) -> socket.socket:
         made = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
         why = f"port {port} of {HOST} can't be taken: {getattr(error, 'strerror', '') or error}"
-        raise StepperError(why, "stepper view  # on any that is free; --port N names another") from None
+        wrong = UsageError if isinstance(error, OverflowError) else StepperError
+        raise wrong(why, "stepper view  # on any that is free; --port N names another") from None
     made.setblocking(False)
     return made
 
