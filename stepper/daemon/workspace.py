@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
@@ -216,7 +217,9 @@ class Workspace:
     def _interpreter(self, asked: str | None) -> str:
         python = self.paths.python(asked)
         if not os.access(python, os.X_OK) or os.path.isdir(python):
-            mend = "install stepper again, as it was: it makes .venv where none is there (--python PATH names another)"
+            there = shlex.quote(self.paths.project)
+            ways = f"./install.sh {there} (in a clone of stepper) or uvx notebook-stepper install {there}"
+            mend = f"{ways} makes .venv where none is there (--python PATH names another)"
             raise KernelError(
                 f"there is no interpreter for the kernel: {python} is missing or not executable",
                 "correct `python:` in .stepper/config.yaml" if asked else mend,

@@ -145,6 +145,8 @@ class Link:
         if self.again is not None:
             self.again.cancel()
         self.lose()
+        if self.master is not None:  # the daemon may end before it is reaped: asyncio would close its pipes too late
+            self.master._transport.close()  # type: ignore[attr-defined]
         self._clear()
 
     async def _leave(self) -> None:
