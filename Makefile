@@ -94,6 +94,7 @@ dist: env
 # The pictures in docs/, from real sessions: docs/view.md
 pictures: env
 	PICTURES=1 $(BIN)/python -m pytest -m '' tests/test_view.py -k pictures
+	for scene in session statusline; do $(BIN)/python docs/pictures/session.py $$scene; done
 
 clean:
 	rm -rf dist $(ENV) $(ENV)-low .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

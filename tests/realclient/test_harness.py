@@ -278,10 +278,16 @@ def said(path: Path, timeout: float = 20) -> str:
 
 
 @pytest.mark.nightly
-def test_the_picture_of_the_readme_can_be_drawn_again(claude_binary: Path) -> None:
-    """The client's own lines may change with its version; those of stepper stand below the edits."""
+def test_the_pictures_can_be_drawn_again(claude_binary: Path) -> None:
+    """The client's own lines may change with its version; those of stepper stand below the edits, and below the prompt."""
     from docs.pictures import session
 
-    shown = "".join(ElementTree.fromstring(session.drawn(session.played())).itertext()).replace("\xa0", " ")
+    def shown_in(name: str) -> str:
+        scene = session.SCENES[name]
+        picture = session.drawn(session.played(scene), scene.until)
+        return "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+
+    assert "▶ 2/2 Fit a model · 3 s of 30" in shown_in("statusline")
+    shown = shown_in("session")
     assert '✗ step 2 of 2 "Mean price in Oslo" · KeyError' in shown
     assert '✓ step 2 of 2 "Mean price in Oslo" · ok' in shown
