@@ -19,7 +19,7 @@ from stepper.words import statusline
 
 HOLDS_SECONDS = 10  # from a look at what runs
 ALWAYS = 9_999_999_999  # as long as the daemon lives
-WEIGH_SECONDS = 5.0  # between two looks at the memory of a kernel that works
+WEIGH_SECONDS = 5.0  # at least, between two looks at the memory of a kernel: no step is to wait for one
 
 
 @dataclass
@@ -69,7 +69,7 @@ class StatusLines:
         shown = self.shown.setdefault(session.name, Shown())
         known, kernel, clock = session.namespace, session.keeper.kernel, time.monotonic()
         mark = kernel and kernel.id, session.state.next_run, now is None, len(session.state.elsewhere)
-        if mark != shown.mark or (now and clock > shown.due):
+        if clock > shown.due and (now or mark != shown.mark):
             shown.mark, shown.due = mark, clock + WEIGH_SECONDS
             shown.memory = kernel.memory() if kernel else 0
         shown.frame = statusline.frame(known, shown.frame) if kernel else ""
