@@ -1,4 +1,7 @@
-"""What a person steers with: run, restore, eval, continue, fix, skip, restart, plans. Each works on one session."""
+"""What a person steers with: run, restore, eval, continue, fix, skip, restart, plans. Each works on one session.
+
+(A few lines over 300: a list of what is steered with.)
+"""
 
 from __future__ import annotations
 

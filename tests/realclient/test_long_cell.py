@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -12,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
-from tests.conftest import make_env
-
 from .conftest import InteractiveFactory
 from .model import ScriptedModel, tool
+from .repository import repository, stepper
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
 CELL = """# stepper: timeout=60 wait=none
@@ -30,19 +25,8 @@ SEEN = re.compile(r'running step 1 of 1 "Train" for (\d+) s of at most 60 s(?:, 
 
 @pytest.fixture
 def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "a répo"
-    folder.mkdir()
-    make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
-    try:
+    with repository(tmp_path / "a répo") as folder:
         yield folder
-    finally:
-        stepper(folder, "shutdown")
-
-
-def stepper(project: Path, *arguments: str) -> str:
-    command = [project / ".stepper/env/bin/stepper", *arguments]
-    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
 
 
 def test_the_person_sees_how_a_long_cell_gets_on(

@@ -27,6 +27,7 @@ from stepper.ground.paths import Paths
 
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, cell_ids, shown_in, text, tool, tool_results
+from .repository import stepper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Model = Callable[..., ScriptedModel]
@@ -62,11 +63,6 @@ def notebook(project: Path, request: pytest.FixtureRequest) -> Path:
     """A new notebook, with its first cell and no plan."""
     made = json.loads(stepper(project, "new", request.node.name, "--json"))
     return project / made["notebook"]
-
-
-def stepper(project: Path, *arguments: str) -> str:
-    command = [project / ".stepper" / "env" / "bin" / "stepper", *arguments]
-    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
 
 
 def history(notebook: Path) -> list[dict[str, Any]]:

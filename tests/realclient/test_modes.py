@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.conftest import make_env
 
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, ScriptedModel, text, tool, tool_results
+from .repository import stepper
 
 Model = Callable[..., ScriptedModel]
 pytestmark = pytest.mark.timeout(120)
@@ -47,11 +47,6 @@ def plain(project: Path) -> Iterator[None]:
     yield
     (project / ".stepper/config.yaml").unlink(missing_ok=True)
     (project / ".claude/settings.local.json").unlink(missing_ok=True)
-
-
-def stepper(project: Path, *arguments: str) -> str:
-    command = [project / ".stepper/env/bin/stepper", *arguments]
-    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
 
 
 def ran(notebook: Path) -> int:

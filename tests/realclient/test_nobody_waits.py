@@ -6,8 +6,6 @@ One repository, set up by the installer, serves all tests; each works in a noteb
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
-from tests.conftest import make_env
-
 from .client import InteractiveClaude
 from .conftest import InteractiveFactory
 from .model import Block, ScriptedModel, tool
+from .repository import repository, stepper
 
 Model = Callable[..., ScriptedModel]
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
@@ -33,20 +28,8 @@ SOON = 30.0
 @pytest.fixture(scope="module")
 def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
-    folder = tmp_path_factory.mktemp("gone") / "a répo"
-    folder.mkdir()
-    make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
-    try:
+    with repository(tmp_path_factory.mktemp("gone") / "a répo") as folder:
         yield folder
-    finally:
-        stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
-
-
-def stepper(project: Path, *arguments: str) -> str:
-    command = [project / ".stepper/env/bin/stepper", *arguments]
-    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
 
 
 def asked(project: Path, *arguments: str) -> Any:

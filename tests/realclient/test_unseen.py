@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
-from tests.conftest import make_env
-
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, text, tool, tool_results
+from .repository import repository
 from .test_main_job import insert, news, read, replace, spied_on, stepper, touched, wait_until
 
 Model = Callable[..., ScriptedModel]
@@ -25,15 +21,8 @@ SLOW = "rows = rows + [4]\nprint('begun')\nimport time\ntime.sleep(600)"
 @pytest.fixture(scope="module")
 def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
-    folder = tmp_path_factory.mktemp("unseen") / "a répo"
-    folder.mkdir()
-    make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
-    try:
+    with repository(tmp_path_factory.mktemp("unseen") / "a répo") as folder:
         yield folder
-    finally:
-        stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 import pytest
 
 from stepper.ground.paths import Paths
-from stepper.setup import install, refuse
-from tests.conftest import make_env
 
 from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, Message, ScriptedModel, shown_in, text
+from .repository import repository
 from .test_main_job import delete, insert, news, read, replace, stepper, wait_until
 from .test_unseen import bash
 
@@ -29,15 +27,8 @@ HELD = "reproduces (3 of 3 cells as recorded)"
 @pytest.fixture(scope="module")
 def project(claude_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A repository that is set up; the environment is made without the network."""
-    folder = tmp_path_factory.mktemp("verify") / "repo"
-    folder.mkdir()
-    make_env(Paths(str(folder)).env)
-    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
-    try:
+    with repository(tmp_path_factory.mktemp("verify") / "repo") as folder:
         yield folder
-    finally:
-        stepper(folder, "shutdown")
-        Path(Paths(str(folder)).runtime).rmdir()  # empty now
 
 
 def made(project: Path, problem: str, *steps: str) -> Path:

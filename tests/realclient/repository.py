@@ -1,0 +1,32 @@
+"""A repository that is set up with stepper, and its commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stepper.ground.paths import Paths
+from stepper.setup import install, refuse
+from tests.conftest import make_env
+
+
+def stepper(project: Path, *arguments: str) -> str:
+    """Call one of its commands there; return what it prints."""
+    command = [project / ".stepper/env/bin/stepper", *arguments]
+    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def repository(folder: Path) -> Iterator[Path]:
+    """Set one up in a new folder, its environment made without the network; end its daemon, which leaves nothing."""
+    folder.mkdir()
+    make_env(Paths(str(folder)).env)
+    install.apply(refuse.parse([str(folder), "--python", sys.executable, "--allow"]))
+    try:
+        yield folder
+    finally:
+        stepper(folder, "shutdown")
+        Path(Paths(str(folder)).runtime).rmdir()  # empty now
