@@ -1,7 +1,8 @@
 """The commands of a shell, a row each: its name, what it is told, whether it runs code, whether it is the person's.
 
 Help says them below their groups' titles. The daemon has a case for each (`daemon/verbs.py`), the command line a
-command and a rendering (`cli/present.py`), the gate its patterns. `unshown` arguments are other agents'. (Over 300 lines: a table.)
+command and a rendering (`cli/present.py`), the gate its patterns. `unshown` arguments are other agents'.
+(Over 300 lines: a table.)
 """
 
 from __future__ import annotations
