@@ -56,14 +56,14 @@ class Hub:
     """A hub with a folder of its own for all that it keeps; it has two users, and no server runs."""
 
     def __init__(self) -> None:
+        command, python = [str(node()), str(fetched(*PROXY))], environment(sys.executable, *PACKAGES)
         self.folder = Path(tempfile.mkdtemp(prefix="stepper-hub-"))
         self.tokens: list[str] = []  # that its users have been given
         self.port = free_port()
         self.root = f"http://127.0.0.1:{self.port}/"
-        python = environment(sys.executable, *PACKAGES)
         (self.folder / "config.py").write_text(CONFIG.format(
-            port=self.port, hub=free_port(), api=free_port(), command=[str(node()), str(fetched(*PROXY))],
-            python=python, folder=str(self.folder), admin=ADMIN,
+            port=self.port, hub=free_port(), api=free_port(), command=command, python=python, folder=str(self.folder),
+            admin=ADMIN,
         ))  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -133,7 +133,7 @@ class Hub:
     def close(self) -> None:
         """End it, the servers of its users with it, and remove what it kept."""
         self.proxy_again()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AssertionError):
             self.server("DELETE")
         children = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         self.process.terminate()
