@@ -427,8 +427,13 @@ function following(on) {
 }
 function follow() {
   const run = (S.live && S.live.running) || S.runs[S.runs.length - 1], card = run && cards.get(run.cell);
-  if (S.follow && card) card.box.scrollIntoView({ block: "nearest" });
+  if (!S.follow || !card) return;
+  card.box.scrollIntoView({ block: "nearest" });
+  led = true;
 }
+let led = false; // what it shows, and what stands above that, grows: it stays in sight, until the person does something
+new ResizeObserver(() => led && follow()).observe($("cells"));
+for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"]) addEventListener(kind, () => { led = false; }, { passive: true });
 $("follow").addEventListener("click", () => following(!S.follow));
 for (const kind of ["wheel", "touchmove"]) addEventListener(kind, () => S.follow && following(false), { passive: true });
 addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End"].includes(event.key)) following(false); });
