@@ -222,6 +222,20 @@ def test_the_browser_is_led_by_a_file_of_the_users_alone(project: Project, tmp_p
     view.end()
 
 
+def test_what_a_killed_view_left_goes_with_the_next(project: Project, tmp_path: Path) -> None:
+    opener = tmp_path / "opener"
+    opener.write_text("#!/bin/sh\nexit 0\n")  # it follows nothing
+    opener.chmod(0o755)
+    view = View(project, BROWSER=str(opener))
+    until(lambda: (leads := [*Path(project.paths.runtime).glob("view-*.html")]) and view.key in leads[0].read_text())
+    view.process.kill()
+    view.process.wait()
+    (left,) = Path(project.paths.runtime).glob("view-*.html")
+    view.said.close()
+    View(project, "--no-browser").end()
+    assert not left.exists()
+
+
 def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -340,6 +354,19 @@ def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, pa
     assert page.js("document.querySelector('.cell h3').textContent") == "1. A"  # the journal does of the rest
     notebook.insert("print('again', x + 1)")
     page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
+
+
+def test_a_notebook_that_is_not_there_is_told_with_those_that_are(project: Project, view: View, page: Page) -> None:
+    notebook = project.new("A", problem="One that is there")
+    there = str(notebook.path.relative_to(project.folder))
+    assert view.ask("/?notebook=notebooks/nosuch.ipynb").status == 404
+    assert view.ask(f"/?notebook={there}").status == 200
+    page.go(f"http://127.0.0.1:{view.port}/?notebook=notebooks/nosuch.ipynb")
+    page.until("document.querySelector('.empty h2')?.textContent === 'There is no notebook notebooks/nosuch.ipynb'")
+    page.until(f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})")
+    page.events.clear()  # a browser counts 404 as an error
+    notebook.path.rename(notebook.path.with_name("nosuch.ipynb"))
+    page.until("document.querySelector('#facts').innerText.includes('nosuch')")  # it came
 
 
 @pytest.mark.nightly
