@@ -62,10 +62,7 @@ class JupyterKernels:
             self._keep(told)
             await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
-            server.environ = lambda: {
-                **place.environ,
-                **self.environ(),
-            }  # of a token that is refused
+            server.environ = lambda: {**place.environ, **self.environ()}  # another token may have come with it
         except BaseException:
             with contextlib.suppress(KernelError):  # it stays on record
                 await kernel.shutdown()
