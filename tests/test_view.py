@@ -390,6 +390,7 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, 
         "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
     )
     page.until(f"{seen}(document.querySelector('.cell.running .outputs'))")
+    assert "Part 5" in page.js("document.querySelector('#plan a.here').innerText")
     page.click("#title")  # whoever does something is not led
     page.js("scrollTo({top: 0, behavior: 'instant'})")
     page.until("document.querySelector('.cell.done .outputs pre')")
@@ -397,6 +398,20 @@ def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, 
     assert page.js("scrollY") < 200
     gate.touch()
     runs.join()
+    page.js("following(false)")
+    page.js("document.querySelector('.cell').scrollIntoView()")
+    page.until("document.querySelector('#plan a.here')?.innerText.includes('Part 0')")
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    page.send(
+        "Browser.grantPermissions",
+        permissions=["clipboardReadWrite", "clipboardSanitizedWrite"],
+        browserContextId=page.context,
+    )
+    page.until("document.querySelector('.cell .source code')")
+    page.js("document.querySelector('.cell .copy').focus()")
+    page.key("Enter", 13)
+    page.until("document.querySelector('.cell .copy.copied')")
+    assert page.js("navigator.clipboard.readText()") == "print('line\\n' * 40)"
     page.close()
 
 

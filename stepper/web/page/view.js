@@ -52,14 +52,14 @@ function same(box, told) { // whether a box shows that already
   box.shown = mark;
   return false;
 }
-function copies(text) {
-  return h("button", { type: "button", onclick: async (event) => {
-    const button = event.currentTarget;
-    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(button); return; }
+function copies(text, from) { // what it says, or what another box does
+  return h("button", { type: "button", class: from ? "copy" : null, "aria-label": from ? text : null, onclick: async (event) => {
+    const button = event.currentTarget, told = from ? from.textContent : text;
+    try { await navigator.clipboard.writeText(told); } catch { getSelection().selectAllChildren(from || button); return; }
     button.classList.add("copied");
-    say(`Copied: ${text}`);
+    say(from ? "Copied" : `Copied: ${text}`);
     setTimeout(() => button.classList.remove("copied"), 1600);
-  } }, text);
+  } }, from ? null : text);
 }
 function say(text) { if (text !== S.said) { S.said = text; $("announce").textContent = text; } }
 
@@ -223,7 +223,7 @@ class Card {
     put(this.head, sign(stands), h("h3", {}, step ? `${step.id}. ${step.title}` : `Cell ${this.row.number}`),
       h("span", { class: "told" }, step ? h("span", {}, `cell ${this.row.number}`) : null, runs.length > 1 ? h("span", {}, `run ${runs.length} times${failed ? `, ${failed} failed` : ""}`) : null,
         this.running ? h("span", { class: "clock num" }) : last ? h("span", { title: `run ${last.run}, ${new Date(last.at).toLocaleString()}` }, last.held ? "found before it ran" : took(last.took)) : h("span", {}, "not run"),
-        !this.running && last && !last.fine ? h("span", {}, WORDS[last.outcome] || last.outcome) : null));
+        !this.running && last && !last.fine ? h("span", {}, WORDS[last.outcome] || last.outcome) : null), copies("Copy the source", this.source));
     put(this.foot, ...this.below(runs, last, step, stale));
   }
   below(runs, last, step, stale) {
@@ -411,6 +411,14 @@ function drawHistory() {
 $("history").addEventListener("toggle", drawHistory);
 
 // --- going there, following
+let spies = 0;
+function spy() { // the step that is read, in the plan
+  spies = 0;
+  const tops = S.status ? S.status.steps.map((step) => [step.cell, cards.has(step.cell) ? cards.get(step.cell).box.getBoundingClientRect().top : Infinity]) : [];
+  const read = tops.filter(([, top]) => top < innerHeight * 0.4).pop();
+  for (const each of $("plan").querySelectorAll("a")) each.classList.toggle("here", Boolean(read) && each.hash === `#cell-${read[0]}`);
+}
+addEventListener("scroll", () => { spies = spies || requestAnimationFrame(spy); }, { passive: true });
 function go(id) {
   const box = document.getElementById(`cell-${id}`);
   if (box) { box.scrollIntoView({ block: "start" }); box.focus({ preventScroll: true }); }
@@ -459,7 +467,7 @@ function drawn() {
   $("head").hidden = !S.status;
   if (!S.status) { if (S.told) empty(); return; }
   $("cells").classList.remove("none");
-  drawHead(); drawNotices(); drawNow(); drawCells(); drawRuns(); announce();
+  drawHead(); drawNotices(); drawNow(); drawCells(); drawRuns(); announce(); spy();
   if (!S.cells.length) none("This notebook has no cells yet", "They appear here as the agent writes them, each run the moment it is written.");
 }
 function empty() {
