@@ -97,6 +97,7 @@ def test_two_fresh_runs_settle_what_is_unstable() -> None:
         ("a\nb\n", "a\n", "a\nb\nb\n"),
         ("x\n" * 3, "x\n" * 5, "x\n" * 7),
         ("{'a', 'b'}\n", "{'b', 'a'}\n", "{'a', 'b'}\n"),
+        ("h\n3\n7\n1\n", "h\n4\n3\n6\n", "h\n5\n8\n2\n"),  # of a sample, a line each
         ("z\nx\nq\ny\nr\n", "y\nx\nz\nq\nr\n", "y\nq\nz\nx\nr\n"),  # of a set, a line each: some agree by chance
     ],
 )
@@ -120,6 +121,8 @@ def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
     found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
     assert (found.verdict, found.lines) == (Sameness.CHANGED, ("- top 1", "+ top 2"))
     assert compared(out("x\ny\n"), out("y\nx\n"), out("y\nx\n")).verdict is Sameness.CHANGED
+    member = compared(out("h\na\nX\nc\n"), out("h\nc\na\nb\n"), out("h\nb\nc\na\n"))
+    assert member.verdict is Sameness.CHANGED, "two fresh runs have the same members"
 
 
 def test_stderr_is_told() -> None:

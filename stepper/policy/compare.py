@@ -120,7 +120,7 @@ def compare(
     gone, new = _sides(blocks, before, after)
     counts = f"{f'-{len(gone)} ' if gone else ''}{f'+{len(new)}' if new else ''}".strip()
     quoted = [f"- {line}" for line in _quoted(gone)] + [f"+ {line}" for line in _quoted(new)]
-    doubtful = len(blocks) < len(found) or _reordered(gone, new)
+    doubtful = len(blocks) < len(found) or noise.reordered(gone, new)
     return Difference(Sameness.CHANGED, "; ".join([counts, *words[:3]]), tuple(quoted), doubtful)
 
 
@@ -234,6 +234,9 @@ def _alike(one: Item, other: Item) -> bool:
 
 def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: list[Item]) -> list[Block]:
     """Return the blocks in which two fresh runs agree against the recording."""
+    if after != again and Counter(after) == Counter(again):  # in another order: what else the recording has is changed
+        apart = (Counter(before) - Counter(after)) + (Counter(after) - Counter(before))
+        return [(a, b, c, d) for a, b, c, d in blocks if any(apart[item] for item in (*before[a:b], *after[c:d]))]
     differing = _differing(after, again)
     loose = {n for a, b, _, _ in differing for n in range(a, b)}
     apart = Counter(item for a, b, c, d in differing for item in (*after[a:b], *again[c:d]))
@@ -244,10 +247,14 @@ def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: l
             return c not in gaps and not all(apart[item] for item in before[a:b])
         if a == b:
             return not all(n in loose or apart[after[n]] for n in range(c, d))
-        fewer = b - a != d - c and len(after) == len(again)  # whatever stands there, both have as many lines of it
+        fewer = b - a != d - c and uneven  # whatever stands there, both have as many lines of it
         return fewer or not all(n in loose for n in range(c, d))
 
-    return [block for block in blocks if agreed(*block)]
+    uneven = len(before) != len(after) == len(again)
+    found = [block for block in blocks if agreed(*block)]
+    # As many lines in all three: what is gone stands for what is new, and that is not the same in the two.
+    drawn = len(before) == len(after) == len(again)
+    return [] if drawn and all(c == d for _, _, c, d in found) else found
 
 
 def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[Item]:
@@ -286,11 +293,6 @@ def _sides(blocks: list[Block], before: list[Item], after: list[Item]) -> tuple[
         less, more = Counter(gone) - Counter(new), Counter(new) - Counter(gone)
         return ([*less.elements()], [*more.elements()]) if less or more else (gone, new)
     return gone, new
-
-
-def _reordered(gone: list[Item], new: list[Item]) -> bool:
-    texts = ["\n".join(item for item in side if isinstance(item, str)) for side in (gone, new)]
-    return max(map(len, texts)) < LONG and noise.reordered(*texts)
 
 
 def _quoted(items: Sequence[Item]) -> list[str]:

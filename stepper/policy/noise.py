@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from stepper.ground.text import ESCAPES, last_state
@@ -103,9 +104,9 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-def reordered(then: str, now: str) -> bool:
-    """Whether two texts hold the same words, as a set does that is gone over with another hash seed."""
-    one, other = (sorted(re.findall(r"\w+", text)) for text in (then, now))
+def reordered(then: Iterable[object], now: Iterable[object]) -> bool:
+    """Whether the texts of two hold the same words, as a set does that is gone over with another hash seed."""
+    one, other = (sorted(re.findall(r"\w+", "\n".join(map(str, side))[:LONG])) for side in (then, now))
     return one == other and len(one) > 1
 
 
