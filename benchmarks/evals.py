@@ -1,10 +1,10 @@
 """The cases of `evals/` with a real model, by the client's own `claude plugin eval`: `make evals`, for who has a key.
 
-    python benchmarks/evals.py [CASE …] [--client CLAUDE] [--model NAME] [--runs N] [--shell] [--write]
+    python benchmarks/evals.py [CASE …] [--client CLAUDE] [--model NAME] [--runs N] [--write]
 
 Each run has a home, a project and an environment of stepper's of its own, in a folder that is removed; what a run
-leaves running is ended. `--shell` grants Bash, which the client confines with bubblewrap and socat. `--write` puts the
-table into docs/evals.md. It costs what the model costs.
+leaves running is ended. No case is granted a shell: the client confines it, and from there no daemon is reached; the
+plugin's MCP server runs outside of that. `--write` puts the table into docs/evals.md. It costs what the model costs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ PARTS = (
     *(".claude-plugin", ".mcp.json", "README.md", "LICENSE", "bin", "evals", "examples", "hooks", "skills"),
     *("install.sh", "stepper", "pyproject.toml"),
 )
-GRANTED = ("NotebookEdit", "Write")
+MCP = "mcp__plugin_stepper_stepper__"
+GRANTED = ("NotebookEdit", "Write", f"{MCP}create_notebook", f"{MCP}verify")
 HEAD = "| case | runs | passed | score | without the plugin |\n| --- | --- | --- | --- | --- |\n"
 
 
@@ -50,6 +51,8 @@ def evaluated(
     """Run cases; return the client's document and what it said. `TMPDIR` of `environ` is where the runs work."""
     with tempfile.TemporaryDirectory() as out:
         words = [client, "plugin", "eval", str(plugin), "--trust-plugin", "--scaffold", "--no-publish", "--case", case]
+        asks = MCP in (plugin / "evals" / case / "case.yaml").read_text()
+        words += ["--mocks", "off"] if asks else []  # the server itself
         words += ["--json", f"{out}/result.json", "--output-dir", f"{out}/all", "--allow-tools", *GRANTED, *options]
         done = subprocess.run(words, env=environ, cwd=plugin, capture_output=True, text=True, check=False)
         try:
@@ -95,7 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--client", default=shutil.which("claude"))
     parser.add_argument("--model")
     parser.add_argument("--runs", default="3")
-    parser.add_argument("--shell", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)
     if not given.client:
@@ -103,19 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = sorted(path.parent.name for path in (ROOT / "evals").glob("*/case.yaml"))
     if wrong := {*given.cases} - {*known}:
         sys.exit(f"no case {', '.join(sorted(wrong))}; there are {', '.join(known)}")
-    shell = ["Bash"] if given.shell else []
     model = ["--model", given.model] if given.model else []
     lines, said = dict[str, str](), ""
     with tempfile.TemporaryDirectory(prefix="stepper-evals-") as folder:
         plugin = copied(Path(folder, "plugin"))
         Path(folder, "runs").mkdir()
-        for name in given.cases or [each for each in known if shell or each != "makes-a-notebook"]:
+        for name in given.cases or known:
             result, _ = evaluated(
                 given.client,
                 plugin,
                 name,
                 {**os.environ, "TMPDIR": f"{folder}/runs"},
-                *shell,
                 "--runs",
                 given.runs,
                 *model,

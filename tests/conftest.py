@@ -17,7 +17,7 @@ import uuid
 import venv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -26,6 +26,9 @@ from stepper.ground.paths import Paths
 from stepper.setup import install, trust
 from tests import forked
 from tests.slurm.lab import cluster  # noqa: F401 (a fixture for all)
+
+if TYPE_CHECKING:
+    from tests.chromium import Browser
 
 # What this user's installs record is kept apart from the person's own, for this process and all that it starts.
 STATE = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stepper-tests-")
@@ -314,3 +317,17 @@ def scratch(folder: Path, client: str = "python") -> Iterator[Project]:
     if log.exists() and "Traceback" in log.read_text():
         raise AssertionError("the daemon's log holds a traceback:\n" + log.read_text()[-3000:])
     assert os.path.exists(made.folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, for all tests of a module."""
+    from tests import chromium
+    from tests.npm import Unavailable, unavailable
+
+    try:
+        made = chromium.Browser()
+    except Unavailable as reason:
+        unavailable(reason)
+    yield made
+    made.close()

@@ -313,6 +313,25 @@ def test_the_command_that_mends_names_the_checkout(project):
     assert doctor.install_command(project).startswith("./install.sh ")
 
 
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("uvx --from {}/x.whl notebook-stepper install", "uvx notebook-stepper install"),
+        ("pipx run --spec {}/x.whl notebook-stepper install", "pipx run notebook-stepper install"),
+        ("{}/bin/notebook-stepper install", "pip install notebook-stepper && notebook-stepper install"),
+    ],
+)
+def test_the_way_that_is_gone_is_named_as_it_is_taken_from_the_index(project, tmp_path, source, command):
+    place, folder = tmp_path / "gone", shlex.quote(project.project)
+    source = source.format(place)
+    Path(project.record).write_text(json.dumps({"source": source}))
+    assert doctor.install_command(project).startswith(f"{command} {folder}  # {place}/")
+    for name in ("x.whl", "bin/notebook-stepper"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+    assert doctor.install_command(project) == f"{source} {folder}"
+
+
 def test_assets_of_a_wheel_come_first(tmp_path, monkeypatch):
     package = tmp_path / "site-packages/stepper"
     (package / "assets/skills").mkdir(parents=True)

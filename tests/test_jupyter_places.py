@@ -430,12 +430,19 @@ class Page(http.server.BaseHTTPRequestHandler):
     """What a hub or a proxy may say in a server's place."""
 
     code, headers_sent = 200, {"Content-Type": "text/html"}
+    hub: tuple[int, Any] = (404, None)  # what it says of whose the token is
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.do_GET()
 
     def do_GET(self) -> None:
+        if self.path.endswith("/hub/api/user"):
+            self.send_response(self.hub[0])
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(self.hub[1]).encode())
+            return
         allowed = self.path == "/api/me" and self.code == 403
         self.send_response(200 if allowed else self.code)
         for name, value in self.headers_sent.items():
@@ -471,6 +478,46 @@ def test_what_answers_in_a_servers_place_is_named(tmp_path: Path) -> None:
         at = kernels.read({"hub": {"jupyter": {"url": url.removesuffix("hub"), "token_env": VARIABLE}}})["hub"]
         assert "does not allow this to the owner of the token that `token_env` names (403)" in says(403, **json_sent)
         assert "is away (503)" in says(503)
+    finally:
+        loop.close()
+        page.shutdown()
+        page.server_close()
+
+
+def test_what_a_hub_knows_of_a_server_is_named(tmp_path: Path) -> None:
+    """As a real one answers (`test_jupyterhub.py`): of a POST for a server that does not run with a page and 403."""
+    loop = asyncio.new_event_loop()
+    page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=page.serve_forever, daemon=True).start()
+    root = f"http://127.0.0.1:{page.server_port}/jupyter"
+    name = f"{root}/user/a%20da/gpu/"
+    at = kernels.read({"hub": {"jupyter": {"url": name, "token_env": VARIABLE}}})["hub"]
+
+    def says(hub: tuple[int, Any], code: int = 403, kind: str = "text/html") -> tuple[str, str]:
+        Page.code, Page.headers_sent, Page.hub = code, {"Content-Type": kind, "X-JupyterHub-Version": "6.1.1"}, hub
+        with pytest.raises(KernelError) as failed:
+            provider = AnyPlace(str(tmp_path / "kernel.json"), str(tmp_path), {})
+            loop.run_until_complete(provider.start(KernelPlace("", "/", {VARIABLE: TOKEN}, at=at)))
+        return failed.value.message, failed.value.hint
+
+    mine = {"name": "a da", "servers": {"": {"ready": True, "pending": None}}}
+    token, mend = "the token that `token_env` names", f"export {VARIABLE}=…"
+    try:
+        for code in (302, 403):
+            stopped = f"{name} is not running, says its hub", f"start it at {root}/hub/spawn/a%20da/gpu"
+            assert says((200, mine), code) == stopped
+            starting = {**mine, "servers": {"gpu": {"ready": False, "pending": "spawn"}}}
+            assert says((200, starting), code) == (f"{name} is not ready, its hub is at it: spawn", "")
+            assert says((403, {}), code) == (f"{name} refuses {token} (403)", mend)
+            for unknown in ((200, {**mine, "name": "bob"}), (200, {"name": "a da"}), (200, 3), (500, {})):
+                why, where = says(unknown, code)
+                assert why == f"its hub does not lead to {name}: it is not running, or {token} is not for it"
+                assert where == f"{root}/hub/home shows the servers that are yours"
+        for whose in ("bob", "a da"):  # one that is not for servers, either
+            said = says((200, {**mine, "name": whose}), 403, "application/json")
+            assert said == (f"{name} does not allow this to {whose}, the owner of {token} (403)", mend)
+        at = kernels.read({"hub": {"jupyter": {"url": root, "token_env": VARIABLE}}})["hub"]
+        assert says((200, mine), 302)[0] == f"{root}/ is a hub's own address"
     finally:
         loop.close()
         page.shutdown()

@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import tarfile
-import urllib.request
+import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from examples import demo
 from stepper import __version__
 from stepper.ground.paths import Paths, recorded
 from stepper.setup import doctor, packaged
+from tests.chromium import Browser
 from tests.conftest import ROOT
 from tests.test_install import bin_folder, environ, find_uv, forward, script, sh, snapshot
 
@@ -273,26 +275,47 @@ def test_by_pip_and_pipx(way: str, wheel: Path, path: Path, kernel: Path, tmp_pa
     assert list(repo.iterdir()) == []
 
 
+LIVE = "import os, time\nwhile not os.path.exists('enough'):\n    print('still', 'alive', flush=True)\n    time.sleep(0.1)\nprint(6 * 7, 'it is')"
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_fresh_machine(wheel: Path, tmp_path: Path) -> None:
-    """By uvx: the demo, a look at it in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
+def test_a_fresh_machine(wheel: Path, browser: Browser, tmp_path: Path) -> None:
+    """By uvx: the demo, a cell seen live in the page, what attaches, and gone: notebooks and the kernels' interpreter stay."""
     path = Path(f"{Path(find_uv()).parent}{os.pathsep}{os.environ['PATH']}")
     uvx = ["uvx", "--from", wheel, "notebook-stepper"]
     done = run(*uvx, "install", "--demo", path=path, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     (scratch,) = tmp_path.glob("stepper-demo-*")
     stepper = scratch / ".stepper/env/bin/stepper"
+    again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
+    assert again.returncode == 0, again.stderr
+    (notebook,) = (scratch / "notebooks").glob("*.ipynb")
+    player = demo.Player(str(scratch), f"notebooks/{notebook.name}")
+    runs = threading.Thread(target=player.play, args=("code", LIVE))
     with subprocess.Popen([stepper, "view", "--no-browser"], cwd=scratch, stdout=subprocess.PIPE, text=True) as view:
         try:
             assert view.stdout
-            address = next(found[0] for line in view.stdout if (found := re.findall(r"http://\S+", line)))
-            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the key becomes a cookie
-            assert "<title>" in opener.open(address, timeout=20).read().decode()
+            page = browser.page()
+            page.size(1280)
+            page.go(next(found[0] for line in view.stdout if (found := re.findall(r"http://\S+", line))))
+            page.until("document.querySelector('#state')?.textContent === 'complete'")
+            assert page.js("[...document.querySelectorAll('#plan .sign')].map(each => each.className)") == (
+                ["sign done"] * len(demo.STEPS)
+            )
+            assert "still" not in page.text()
+            runs.start()  # through the installed hook, as the client does
+            page.until("document.querySelector('.cell.running .outputs')?.textContent.includes('still alive')")
+            page.until("!document.querySelector('#now').hidden && document.querySelector('#now .clock').textContent")
+            notebook.with_name("enough").touch()
+            page.until("[...document.querySelectorAll('.cell.done .outputs')].at(-1)?.textContent.includes('42 it is')")
+            page.until("document.querySelector('#now').hidden")
+            assert page.errors() == []
         finally:
+            notebook.with_name("enough").touch()
             view.send_signal(signal.SIGINT)
-    again = run(stepper, "run", path=path, cwd=scratch)  # the demo ended its kernel
-    assert again.returncode == 0, again.stderr
+    runs.join()
+    assert view.returncode == 0
     attach = run(stepper, "attach", path=path, cwd=scratch)
     assert "jupyter console --existing" in attach.stdout, attach.stderr
     state = Path(Paths(str(scratch)).record).parent

@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,58 @@ def test_a_second_name_of_an_own_file_is_not_written(tmp_path: Path) -> None:
         private.opened(str(tmp_path / "daemon.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     private.replace(str(tmp_path / "daemon.log"), b"own")
     assert (tmp_path / "bashrc").read_text() == "precious"
+
+
+def swapped_for_a_link(home: Path, treasure: Path) -> None:
+    shutil.rmtree(home / "journal")
+    (home / "journal").symlink_to(treasure)
+
+
+def above_swapped_for_a_link(home: Path, treasure: Path) -> None:
+    (treasure / "journal").mkdir(mode=0o700)
+    shutil.rmtree(home)
+    home.symlink_to(treasure)
+
+
+def moved_and_linked_to(home: Path, treasure: Path) -> None:
+    shutil.move(home / "journal", treasure)
+    (home / "journal").symlink_to(treasure / "journal")
+
+
+@pytest.mark.parametrize("swap", [swapped_for_a_link, above_swapped_for_a_link, moved_and_linked_to])
+def test_a_folder_that_is_held_is_entered_by_its_path_alone(tmp_path: Path, swap: Callable[[Path, Path], None]) -> None:
+    home, treasure = tmp_path / "home", treasure_of(tmp_path)
+    file = home / "journal" / "n.jsonl"
+    for _ in range(2):
+        private.replace(str(file), b"own")
+    swap(home, treasure)
+    before = seen(treasure)
+    for work in (private.read, lambda path: private.replace(path, b"new"), private.remove):
+        with pytest.raises(private.PlaceError, match="is a symbolic link"):
+            work(str(file))
+    assert seen(treasure) == before
+
+
+def test_a_folder_that_was_held_may_go_and_come_again(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "journal" / "n.jsonl"
+    for moved in (False, True):
+        private.replace(str(file), b"own")
+        assert private.read(str(file)) == b"own"
+        if moved:
+            shutil.move(file.parent, tmp_path / "away")
+        else:
+            shutil.rmtree(file.parent)
+        with pytest.raises(FileNotFoundError):
+            private.read(str(file))
+    private.replace(str(file), b"new")
+    assert (file.read_bytes(), (tmp_path / "away" / "n.jsonl").read_bytes()) == (b"new", b"own")
+
+
+def test_no_more_folders_are_held_than_that(tmp_path: Path) -> None:
+    for number in range(3 * private.HELD):
+        private.replace(str(tmp_path / f"{number}" / "file"), b"")
+    held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert sum(path.startswith(str(tmp_path)) for path in held) == private.HELD
 
 
 # --- modes and owners --------------------------------------------------------------------------------------------

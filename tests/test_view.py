@@ -38,7 +38,6 @@ from stepper.web.watch import drawn
 from tests.chromium import Browser, Page, until
 from tests.conftest import Notebook, Project, code, reused
 from tests.environments import environment
-from tests.npm import Unavailable, unavailable
 
 COMMAND = [sys.executable, "-c", "from stepper.cli.main import main; main()", "view"]
 
@@ -92,16 +91,6 @@ def view(lasting: Project) -> Iterator[View]:
     yield made
     made.end()
     assert made.text().count("\n") == 2, made.text()  # nothing was said but where it is
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        made = Browser()
-    except Unavailable as reason:
-        unavailable(reason)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -233,6 +222,20 @@ def test_the_browser_is_led_by_a_file_of_the_users_alone(project: Project, tmp_p
     view.end()
 
 
+def test_what_a_killed_view_left_goes_with_the_next(project: Project, tmp_path: Path) -> None:
+    opener = tmp_path / "opener"
+    opener.write_text("#!/bin/sh\nexit 0\n")  # it follows nothing
+    opener.chmod(0o755)
+    view = View(project, BROWSER=str(opener))
+    until(lambda: (leads := [*Path(project.paths.runtime).glob("view-*.html")]) and view.key in leads[0].read_text())
+    view.process.kill()
+    view.process.wait()
+    (left,) = Path(project.paths.runtime).glob("view-*.html")
+    view.said.close()
+    View(project, "--no-browser").end()
+    assert not left.exists()
+
+
 def test_a_port_that_is_taken_is_named_with_the_mend(project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -351,6 +354,50 @@ def test_a_daemon_that_is_killed_and_comes_back(project: Project, view: View, pa
     assert page.js("document.querySelector('.cell h3').textContent") == "1. A"  # the journal does of the rest
     notebook.insert("print('again', x + 1)")
     page.until("[...document.querySelectorAll('.cell.done .outputs')].some(each => each.innerText.includes('again 2'))")
+
+
+def test_a_notebook_that_is_not_there_is_told_with_those_that_are(project: Project, view: View, page: Page) -> None:
+    notebook = project.new("A", problem="One that is there")
+    there = str(notebook.path.relative_to(project.folder))
+    assert view.ask("/?notebook=notebooks/nosuch.ipynb").status == 404
+    assert view.ask(f"/?notebook={there}").status == 200
+    page.go(f"http://127.0.0.1:{view.port}/?notebook=notebooks/nosuch.ipynb")
+    page.until("document.querySelector('.empty h2')?.textContent === 'There is no notebook notebooks/nosuch.ipynb'")
+    page.until(f"[...document.querySelectorAll('.empty a')].some(each => each.textContent === {there!r})")
+    page.events.clear()  # a browser counts 404 as an error
+    notebook.path.rename(notebook.path.with_name("nosuch.ipynb"))
+    page.until("document.querySelector('#facts').innerText.includes('nosuch')")  # it came
+
+
+@pytest.mark.nightly
+def test_what_is_followed_stays_in_sight_while_the_page_grows(project: Project, view: View, browser: Browser) -> None:
+    """A page that was just opened: what stands above the running cell is loaded, and pushes it down."""
+    notebook = project.new(*(f"Part {number}" for number in range(6)), problem="A long one")
+    for number in range(6):
+        notebook.insert(f"## Part {number}\n\n" + "text " * 100, kind="markdown")
+        notebook.insert("print('line\\n' * 40)")
+    page = browser.page()
+    page.size(1280)
+    page.go(view.address)
+    page.until("document.querySelector('#state')?.textContent === 'complete'")
+    gate = notebook.path.with_name("gate")
+    source = (
+        "import os, time\nwhile not os.path.exists('gate'):\n    print('goes on', flush=True)\n    time.sleep(0.05)"
+    )
+    runs = threading.Thread(target=notebook.insert, args=(source,))
+    runs.start()
+    seen = (
+        "(each => each && each.textContent.includes('goes on') && each.getBoundingClientRect().bottom <= innerHeight)"
+    )
+    page.until(f"{seen}(document.querySelector('.cell.running .outputs'))")
+    page.click("#title")  # whoever does something is not led
+    page.js("scrollTo({top: 0, behavior: 'instant'})")
+    page.until("document.querySelector('.cell.done .outputs pre')")
+    page.js("new Promise(done => setTimeout(done, 500))")
+    assert page.js("scrollY") < 200
+    gate.touch()
+    runs.join()
+    page.close()
 
 
 @pytest.mark.nightly

@@ -36,7 +36,7 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         if notebook:
             raise
         say(f"stepper: {error.message}; ending it by force", err=True)
-        answer = {"kernels": end_by_force(paths), "notebook": None}
+        answer = {"kernels": end_by_force(paths), "notebook": None, "left": None}
     if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
         with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
             locked(lock.fileno(), WAIT_SECONDS)  # the daemon lets go of it when its process ends

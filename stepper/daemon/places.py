@@ -87,19 +87,22 @@ class Places:
 
         What is swapped in after this look is met by the one who opens it (private.py): the path holds no link any more.
         """
-        told = shown(path)
-        if ODD.search(os.path.relpath(path, self.paths.project)):
+        told, name = shown(path), self.paths.relative(path)
+        if ODD.search(name):
             plain = ODD.sub("_", path)
             raise UsageError(f"{told} has control characters in its name", f"mv {quoted(path)} {quoted(plain)}")
         real = os.path.realpath(path)
         if not real.endswith(".ipynb"):
             raise UsageError(f"{told} is not a notebook (.ipynb)", f"ls -l {quoted(path)}")
-        name, patterns = self.paths.relative(real), self.patterns()
-        if not covered.covers(patterns, name):
+        linked = real != os.path.normpath(path)
+        name = self.paths.relative(real) if linked else name
+        # to what no link leads, none leads to the folder that covers it
+        plainly = not linked and covered.covers(self.config.limits().patterns, name)
+        if not (plainly or covered.covers(self.patterns(), name)):
             raise self._outside(path, real)
         if name.startswith("../"):
             raise UsageError(f"{told} leads out of the project (it is {shown(real)})", f"ls -ld {quoted(self.folder)}")
-        if ODD.search(os.path.relpath(real, self.paths.project)):  # what the link is to
+        if ODD.search(name):  # what the link is to
             return self.resolve(real)
         if os.path.islink(path) and not os.path.lexists(real):
             raise UsageError(

@@ -39,6 +39,7 @@ from stepper.hook import payload
 from stepper.hook.start import locked
 from stepper.kernel import providers
 from stepper.kernel.late import Late
+from stepper.notebook import afterwards
 from stepper.notebook.file import IpynbFile
 from stepper.notebook.journal import JsonLines
 from stepper.policy.model import Limits
@@ -144,6 +145,7 @@ class Daemon:
                 session.keeper.kernel.detach()
             session.put_late()
             calls.parting(session)
+        afterwards.begin()
         self.workspace.mark()
         self._show([])
         self.lines.end()

@@ -111,7 +111,7 @@ class Paths(Meeting):
     def lent(self, name: str) -> str:
         """Return where a file of the project lies: here or, for a linked worktree that has none, in the main one."""
         there = [os.path.join(folder, name) for folder in self.checkouts]
-        return next(filter(os.path.lexists, there), there[0])
+        return there[0] if len(there) == 1 else next(filter(os.path.lexists, there), there[0])
 
     @property
     def lender(self) -> str:

@@ -2,7 +2,8 @@
 
 A repository that a stranger made may hold links where `.stepper/` has its files, and whoever may write in a folder can
 swap one in between a look and a use. So each folder on the way is opened from the one before and the file from its
-folder, and what must hold is asked of the descriptor that is then used.
+folder, and what must hold is asked of the descriptor that is then used. A folder that was reached so is held, and
+taken again as long as its path still leads to that very folder: a step enters some of them ten times.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 
 from stepper.ground.text import quoted, shown
 
 FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 LARGEST = 1 << 28  # bytes of a file that is read whole; a stranger's may be a hole of any size
+HELD = 32  # folders
 OTHERS = 0o077  # the bits of a mode that are none of the user's
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -24,6 +27,11 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+_held: dict[str, tuple[int, os.stat_result]] = {}  # folder → its descriptor, and what was known of it
+_holding = threading.Lock()  # a descriptor is closed by one thread, and its number taken anew, as another duplicates it
+os.register_at_fork(after_in_child=_held.clear)  # which may close what it did not open
 
 
 class PlaceError(OSError):
@@ -134,6 +142,24 @@ def look(path: str) -> None:
 
 
 def _reached(folder: str, make: bool) -> int:
+    """Return a descriptor of a folder, the caller's to close."""
+    with _holding:
+        if folder in _held:
+            handle, about = _held[folder]
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.lstat(folder), about):
+                    return os.dup(handle)
+            os.close(_held.pop(folder)[0])
+    handle = _walked(folder, make)
+    with _holding:
+        if folder not in _held:
+            _held[folder] = os.dup(handle), os.fstat(handle)
+        if len(_held) > HELD:
+            os.close(_held.pop(next(iter(_held)))[0])
+    return handle
+
+
+def _walked(folder: str, make: bool) -> int:
     handle, at = os.open("/", FOLDER), ""
     for name in filter(None, os.path.abspath(folder).split("/")):
         outer, at = handle, f"{at}/{name}"

@@ -19,6 +19,11 @@ if False:  # for the type checker alone: typing is not loaded
 # The daemon says "working" at once and every BEAT_SECONDS; silence for longer means that it hangs. client.c's, too.
 SILENCE_SECONDS = 7
 PATIENCE = SILENCE_SECONDS.to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
+# Claude Code's sandbox refuses Unix sockets to shell commands on Linux, whatever their path; hooks run outside of it.
+CONFINED = "this shell is confined: it may make no Unix socket, and reaches no stepper daemon; cells run all the same"
+LETS_OUT = (
+    '"sandbox": {"excludedCommands": ["stepper *"]} in ~/.claude/settings.json, by the person, lets a call of it out'
+)
 
 
 class GoneError(DaemonError):
@@ -80,8 +85,11 @@ def gone(paths: Meeting, accepted: bool) -> GoneError:
 
 
 def connect(paths: Meeting) -> _socket.socket | None:
-    """Return a socket to the running daemon, or None where none listens; raise DaemonError, OSError."""
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    """Return a socket to the running daemon, or None where none listens; raise StepperError, OSError."""
+    try:
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    except PermissionError:
+        raise StepperError(CONFINED, LETS_OUT) from None
     try:
         # The system's own limit: where many ask at once it waits for its turn, with `settimeout` it would fail at once.
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, PATIENCE)

@@ -18,7 +18,7 @@ from typing import Any
 
 from stepper.ground import private
 from stepper.ground.errors import NotebookError
-from stepper.notebook import arrangement, jupyter
+from stepper.notebook import afterwards, arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap
 from stepper.notebook.plainjson import Change, Changes, load_json, rewrite
@@ -275,6 +275,7 @@ class IpynbFile:
         # Always the same: what a daemon that was killed left behind goes with the next write.
         temporary = f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
         if self._cleared is not None:
+            afterwards.begin()
             wait([self._cleared])
         about = look(name, folder)
         remove(temporary, folder)

@@ -244,6 +244,8 @@ class Session:
     ) -> Execution:  # fmt: skip
         """Run code for a caller, who may go away; a kernel that died tells no more than what it held before."""
         self.waits_for, self.began_at, self.estimate = caller, time.monotonic(), Estimate()
+        if self.speaks_python and not scratch:  # while the kernel works: what follows from the run asks for it
+            asyncio.get_running_loop().call_soon(self.flow, source)
         try:
             execution = await kernel.execute(source, timeout, limits, request, scratch, criterion, wake)
         finally:

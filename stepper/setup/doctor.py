@@ -107,7 +107,12 @@ def install_command(paths: Paths, broken: str = "", more: str = "") -> str:
     if script.is_absolute() and script.is_file():
         return f"{shlex.quote(str(script))} {folder}{more}"
     words = shlex.split(source) if source.endswith(" install") else []  # by uvx, pipx or pip: that command
-    if words and all(map(os.path.exists, filter(os.path.isabs, words))):
+    gone = next((word for word in words if os.path.isabs(word) and not os.path.exists(word)), "")
+    if gone:  # the same way, from the index
+        ways = {"uvx": "uvx notebook-stepper", "pipx": "pipx run notebook-stepper"}
+        again = ways.get(words[0], "pip install notebook-stepper && notebook-stepper")
+        return f"{again} install {folder}{more}  # {gone} is gone"
+    if words:
         return f"{source} {folder}{more}"
     return f"./install.sh {folder}{more}  # in a checkout of stepper, else: uvx notebook-stepper install {folder}{more}"
 

@@ -37,10 +37,9 @@ class EventsHandler(Handler):
                 name = asked or face.notebook or face.current
                 if name != listed or book is None:
                     book, listed, runs = face.shelf.book(name) if name else None, name, -1
-                parts: dict[str, object] = {
-                    "project": {"notebooks": face.rows, "current": face.current, "trouble": face.shelf.trouble},
-                    "status": None,
-                }
+                missing = "" if book else name
+                project = {"notebooks": face.rows, "current": face.current, "trouble": face.shelf.trouble}
+                parts: dict[str, object] = {"project": {**project, "missing": missing}, "status": None}
                 if book is not None:
                     parts |= await asyncio.to_thread(book.look, face.current)
                     past = book.past

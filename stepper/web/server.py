@@ -30,6 +30,9 @@ class PageHandler(Handler):
     def get(self, name: str = "") -> None:
         """Answer one of them."""
         kind = STATIC.get(name, "text/html; charset=utf-8")
+        asked = self.get_query_argument("notebook", "")
+        if asked and not name and self.face.shelf.book(asked) is None:
+            self.set_status(404)  # the page says so, with those that are there, and shows it once it is
         self.set_header("Content-Type", kind)
         self.finish((Path(__file__).parent / "page" / (name or "view.html")).read_bytes())
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import logging
 import os
 import sys
 import webbrowser
+
+import psutil
 
 from stepper.ground import private
 from stepper.ground.errors import StepperError
@@ -25,6 +28,9 @@ def view(paths: Paths, notebook: str | None, port: int, quiet: bool) -> None:
     listening = bound(port)
     # A file of the user's alone leads the browser there: an address on a command line is everybody's to read.
     lead = os.path.join(paths.runtime, f"view-{os.getpid()}.html")
+    for left in glob.glob(os.path.join(glob.escape(paths.runtime), "view-*.html")):  # of views that were killed
+        if not psutil.pid_exists(int("".join(filter(str.isdecimal, os.path.basename(left))) or 0)):
+            remove(left)
 
     def opened() -> None:
         sys.stdout.write(

@@ -5,8 +5,12 @@ Only the environment is made another way than `install.sh` does it: without the 
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +19,12 @@ import pytest
 import yaml
 
 from benchmarks import evals
+from tests import debian
 from tests.conftest import ROOT
+from tests.npm import Unavailable, unavailable
 
 from .client import environment
-from .model import Block, Message, ScriptedModel, cell_ids, text, tool
+from .model import Block, Message, ScriptedModel, cell_ids, text, tool, tool_results
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 CASES = {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "evals").glob("*/case.yaml"))}
@@ -42,13 +48,22 @@ MENDED = "import csv\nwith open('../sales.csv') as file:\n    total = sum(int(ro
 ASK = "raise RuntimeError('STOP: which of amount and amount_net counts?')"
 NOTEBOOK = "notebooks/sales.ipynb"  # a run's folder is not known beforehand
 EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+MCP = "mcp__plugin_stepper_stepper__"
+PLAN = ["Load :: len(rows) == 3", "Total by region :: totals['north'] == 40"]
+CELL = EMPTY.replace("[]", '[{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "a"}]')
 Turn = Callable[[list[Message]], Sequence[Block]]
+
+
+def notebook(messages: list[Message]) -> str:
+    """Return the notebook that was made, else the one that was there."""
+    found = re.findall(r'"notebook":"([^"]+)"', "\n".join(tool_results(messages)))
+    return found[0] if found else NOTEBOOK
 
 
 def edit(source: str, cell: Callable[[list[Message]], str], **more: str) -> Turn:
     def turn(messages: list[Message]) -> list[Block]:
         given = {
-            "notebook_path": NOTEBOOK,
+            "notebook_path": notebook(messages),
             "new_source": source,
             "cell_id": cell(messages),
             **more,
@@ -63,7 +78,11 @@ def last(messages: list[Message]) -> str:
 
 
 def read(messages: list[Message]) -> list[Block]:
-    return [tool("Read", {"file_path": NOTEBOOK})]
+    return [tool("Read", {"file_path": notebook(messages)})]
+
+
+def verify(messages: list[Message]) -> list[Block]:
+    return [tool(f"{MCP}verify", {"notebook": notebook(messages)})]
 
 
 INSERT = {"edit_mode": "insert", "cell_type": "code"}
@@ -73,6 +92,11 @@ AS_ASKED: dict[str, list[Any]] = {
     "mends-a-failing-cell": [read, edit(MENDED, lambda _: "total"), *END],
     "asks-the-person": [read, edit(ASK, last, **INSERT), *END],
     "leaves-other-work-alone": [[tool("Write", {"file_path": "hello.txt", "content": "hello\n"})], *END],
+    "makes-a-notebook": [
+        [tool("ToolSearch", {"query": f"select:{MCP}create_notebook,{MCP}verify"})],
+        [tool(f"{MCP}create_notebook", {"problem": "What did each region sell?", "steps": PLAN})],
+        *(read, edit(LOAD, last, **INSERT), read, edit(ADD, last, **INSERT), verify, *END),
+    ],
 }
 HIDDEN = "try:\n    total\nexcept Exception:\n    total = 60"
 AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
@@ -92,6 +116,10 @@ AS_FORBIDDEN: dict[str, tuple[list[Any], set[str]]] = {
         [[tool("Write", {"file_path": "notebooks/new.ipynb", "content": EMPTY})], *END],
         {"the file is there", "no notebook is"},
     ),
+    "makes-a-notebook": (
+        [[tool("Write", {"file_path": NOTEBOOK, "content": CELL})], read, edit(ADD, last, **INSERT), *END],
+        {"plans before it edits", "verifies at the end", "it reproduces"},
+    ),
 }
 
 
@@ -102,13 +130,15 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def graded(binary: Path, plugin: Path, tmp_path: Path, name: str, script: list[Any]) -> dict[str, tuple[bool, str]]:
+def graded(
+    binary: Path, plugin: Path, tmp_path: Path, name: str, script: list[Any], *more: str
+) -> dict[str, tuple[bool, str]]:
     """Run a case once; return what came of each grader."""
     for folder in ("home", "runs"):
         (tmp_path / folder).mkdir()
     with ScriptedModel(*script) as model:
         given = environment(tmp_path / "home", model, {"TMPDIR": str(tmp_path / "runs")})
-        result, said = evals.evaluated(str(binary), plugin, name, given, "--runs", "1", "--ablation", "none")
+        result, said = evals.evaluated(str(binary), plugin, name, given, *more, "--runs", "1", "--ablation", "none")
     ((case,), errors) = result["cases"], model.errors
     (run,) = case["arms"]["with"]
     assert not errors and not run.get("error"), (errors, run.get("error"), said)
@@ -127,6 +157,29 @@ def test_what_they_forbid_does_not(claude_binary: Path, plugin: Path, tmp_path: 
     script, wanted = AS_FORBIDDEN[name]
     found = graded(claude_binary, plugin, tmp_path, name, script)
     assert {each for each, (passed, _) in found.items() if not passed} >= wanted, found
+
+
+def test_a_shell_of_theirs_reaches_no_daemon(claude_binary: Path, plugin: Path, tmp_path: Path) -> None:
+    """Why no case is granted one: the client confines it, whoever runs the case, and nothing lets `stepper` out."""
+    try:
+        debian.installed("bwrap", "bubblewrap")
+        debian.installed("socat", "socat")
+    except Unavailable as reason:
+        unavailable(reason)
+    case = tmp_path / "plugin/evals/leaves-other-work-alone/case.yaml"
+    shutil.copytree(plugin, tmp_path / "plugin")
+    case.write_text(case.read_text().replace("Skill,", "Skill, Bash,"))
+    told: list[str] = []
+
+    def end(messages: list[Message]) -> list[Block]:
+        told.extend(tool_results(messages))
+        return [text("It is done.")]
+
+    look = "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'; ls /tmp"
+    shell = tool("Bash", {"command": look, "description": "Look"})
+    with tempfile.TemporaryDirectory() as short:  # its sockets have long paths of their own
+        graded(claude_binary, tmp_path / "plugin", Path(short), "leaves-other-work-alone", [[shell], end], "Bash")
+    assert "PermissionError: [Errno 1]" in told[0] and f"stepper-{os.getuid()}" not in told[0]
 
 
 def test_nothing_is_left_running(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from stepper.setup import install, refuse, uninstall
 from tests.conftest import ROOT, make_env
 
 from .client import environment
-from .conftest import ClaudeFactory
+from .conftest import ClaudeFactory, InteractiveFactory
 from .model import Block, ScriptedModel, shown_in, tool, tool_results
 from .test_main_job import code, insert, read, replace, stepper, touched
 
@@ -207,3 +207,41 @@ def test_beside_an_installation(
     )
     told = [event for event in result.events if "hook_name" in event and "✓ step" in str(event.get("output", ""))]
     assert len(told) == 2, result.stdout
+
+
+@pytest.mark.nightly
+def test_by_the_dialogs_of_the_interactive_client(
+    project: Path,
+    home: Path,
+    repository: Path,
+    scripted_model: Model,
+    interactive_claude: InteractiveFactory,
+) -> None:
+    """Typed as README says; it is active at once, in the session in which it was installed, and goes the same way."""
+    set_up(project, "--plugin")
+    notebook = new(project)
+    model = scripted_model(
+        [read(notebook)],
+        [insert(notebook, "rows = [1, 2, 3]\nlen(rows)", "cell-0")],
+        lambda messages: [insert(notebook, "raise RuntimeError('STOP: which one?')", touched(messages))],
+    )
+    with interactive_claude(model, env={"PATH": path_without_stepper()}) as client:
+        client.send(f"/plugin marketplace add {repository}")
+        client.wait_for("Added marketplace: stepper")
+        client.wait_for("/reload-plugins")  # it closes its dialog by itself
+        client.send("/plugin install stepper")
+        asked = client.wait_for("❯ Install for you (user scope)")
+        assert "Each notebook cell runs the moment Claude writes it" in asked and "The stepper developers" in asked
+        client.keys("Enter")
+        client.wait_for("Installed stepper.")
+        client.send("Begin.")
+        screen = client.wait_for("(/continue is typed /stepper:continue here")
+        assert '✓ step 1 of 2 "Load" · ok' in screen and "The agent asks: which one?" in screen
+        client.send("/stepper:continue the first")
+        client.wait_for("● done")
+        assert json.loads(stepper(project, "status", str(notebook), "--json"))["state"] != "stopped"
+        client.send("/plugin uninstall stepper@stepper")
+        client.wait_for("Uninstalled stepper.")
+        client.keys("Escape")
+    assert not json.loads((home / ".claude/settings.json").read_text()).get("enabledPlugins", {}).get("stepper@stepper")
+    assert json.loads(stepper(project, "status", str(notebook), "--json"))["kernel"]["state"] == "idle"  # as it was

@@ -176,4 +176,5 @@ def sampled(stack: str) -> None:
     pipe: the kernel's own stderr, which ipykernel keeps a copy of.
     """
     faulthandler.enable(getattr(sys.stderr, "_original_stdstream_copy", None) or 2, all_threads=False)
-    faulthandler.register(signal.SIGURG, file=open(stack, "ab", 0), all_threads=True)  # noqa: SIM115  # kept open
+    if stack:  # none where nobody could send the signal
+        faulthandler.register(signal.SIGURG, file=open(stack, "ab", 0), all_threads=True)  # noqa: SIM115  # kept open

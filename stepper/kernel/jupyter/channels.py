@@ -25,7 +25,7 @@ from tornado.httpclient import HTTPClientError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
 from stepper.ground.errors import KernelError
-from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.jupyter.server import Server
 from stepper.kernel.messages import Message, in_pieces, read
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
@@ -178,8 +178,9 @@ class WebsocketChannels:
                 await self._read(self.line)
             except HTTPClientError as error:
                 silent = error.code == NO_ANSWER
-                self.away = self.server.unreached(error) if silent else f"{self.server.name} answers {error.code}"
-                await self._refused(error.code)
+                why = self.server.unreached(error) if silent else f"{self.server.name} answers {error.code}"
+                self.away = self.away or why
+                self.away = await self._refused(error.code) or why
             except KernelError as error:
                 self.away = error.message
             except Exception as error:
@@ -193,21 +194,20 @@ class WebsocketChannels:
             await asyncio.sleep(AGAIN_SECONDS[min(tries, len(AGAIN_SECONDS) - 1)])
             tries += 1
 
-    async def _refused(self, code: int) -> None:
-        """Ask why the server did not take the line: it may have the kernel no more, or refuse the token."""
-        try:
-            answer = await self.server.request(f"/api/kernels/{self.kernel}")
-            if answer.code in GONE:
-                self.gone()
-        except KernelError as error:
-            self.away = error.message
+    async def _refused(self, code: int) -> str:
+        """Return why the server did not take the line, as far as it says: it may have the kernel no more."""
         if code in (401, 403):
             self.server.kept = ""  # it may be a new one by now
+        try:
+            self.gone(await self.server.lacks(self.kernel))
+        except KernelError as error:
+            return error.message
+        return self.lost
 
-    def gone(self) -> None:
-        """The server says that it has the kernel no more: nothing in a cell did that."""
-        if not self.lost:
-            self.lost, self.cause = f"{self.server.name} has it no more", OUTSIDE
+    def gone(self, how: str) -> None:
+        """The server says how it lost the kernel, '' where it has it: nothing in a cell did that."""
+        if how and not self.lost:
+            self.lost, self.cause = how, OUTSIDE
 
     async def _read(self, line: WebSocketClientConnection) -> None:
         binary = line.selected_subprotocol == PROTOCOL

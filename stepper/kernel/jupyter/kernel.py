@@ -11,7 +11,7 @@ from typing import Any
 from stepper.ground import private
 from stepper.ground.errors import KernelError
 from stepper.kernel.jupyter.channels import WebsocketChannels
-from stepper.kernel.jupyter.server import GONE, Server
+from stepper.kernel.jupyter.server import GONE, Server, StoppedError
 from stepper.kernel.place import Usage
 from stepper.policy.model import Death
 from stepper.session.ports import About
@@ -66,6 +66,9 @@ class JupyterProcess:
         for _ in range(TRIES * self.is_ours):
             try:
                 answer = await self.server.request(f"/api/kernels/{self.id}", "DELETE")
+            except StoppedError:
+                self.left = False
+                break
             except KernelError as error:
                 why = f": {error.message}"
                 break
@@ -85,8 +88,7 @@ class JupyterProcess:
         if self.ended is None and not tells and now > self.looked_at + LOOK_SECONDS:
             self.looked_at = now
             try:
-                if (await self.server.request(f"/api/kernels/{self.id}", seconds=ANSWER_SECONDS)).code in GONE:
-                    channels.gone()
+                channels.gone(await self.server.lacks(self.id, ANSWER_SECONDS))
             except KernelError as error:
                 channels.away = "" if channels.line else error.message
         if self.ended is None and channels.lost:

@@ -14,7 +14,7 @@ from stepper.ground.errors import KernelError
 from stepper.ground.text import one_line
 from stepper.kernel import records
 from stepper.kernel.jupyter.kernel import LOOK_SECONDS, JupyterProcess
-from stepper.kernel.jupyter.server import GONE, NoAnswerError, Server
+from stepper.kernel.jupyter.server import GONE, NoAnswerError, Server, StoppedError
 from stepper.kernel.live import LiveKernel
 from stepper.policy import kernels
 from stepper.policy.kernels import SPEC, Jupyter, Place
@@ -62,6 +62,7 @@ class JupyterKernels:
             self._keep(told)
             await kernel.connect(READY_SECONDS)
             self._keep({**told, "life": process.channels.life})
+            server.environ = lambda: {**place.environ, **self.environ()}  # another token may have come with it
         except BaseException:
             with contextlib.suppress(KernelError):  # it stays on record
                 await kernel.shutdown()
@@ -104,6 +105,8 @@ class JupyterKernels:
             found = answer.body
         except NoAnswerError:
             raise
+        except StoppedError:
+            return ""
         except KernelError:  # it lists none: by its name it returns one that is there, else starts it
             return await self._asked(server, {"session": session})
         for each in found if isinstance(found, list) else []:

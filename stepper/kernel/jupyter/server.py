@@ -15,7 +15,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.httputil import HTTPHeaders
@@ -35,14 +35,19 @@ class NoAnswerError(KernelError):
     """Nobody knows what became of the request."""
 
 
+class StoppedError(KernelError):
+    """The server's hub says that it is not running: its kernels ended with it."""
+
+
 class Answer:
-    """What a server said: its status, and its JSON."""
+    """What a server said, or a hub in its place: its status, and its JSON."""
 
     def __init__(self, response: HTTPResponse) -> None:
         self.code = response.code
         self.to = urlsplit(response.headers.get("Location", "")).path  # without what may be secret
         self.body: Any = None
         self.is_json = False
+        self.of_hub = "X-JupyterHub-Version" in response.headers  # the hub's own, or one of its servers'
         if "json" in response.headers.get("Content-Type", ""):
             try:
                 self.body = json.loads(response.body or b"")
@@ -81,9 +86,19 @@ class Server:
         await self._check(answer)
         return answer
 
-    async def _asked(self, path: str, method: str = "GET", body: object = None, seconds: float = SECONDS) -> Answer:
+    async def lacks(self, kernel: str, seconds: float = SECONDS) -> str:
+        """Return how it lost a kernel, '' where it has it; raise KernelError where nobody knows."""
+        try:
+            gone = (await self.request(f"/api/kernels/{kernel}", seconds=seconds)).code in GONE
+        except StoppedError as error:
+            return f"{error.message}; {error.hint}"
+        return f"{self.name} has it no more" if gone else ""
+
+    async def _asked(
+        self, path: str, method: str = "GET", body: object = None, seconds: float = SECONDS, base: str = ""
+    ) -> Answer:
         given = None if method in ("GET", "DELETE") else json.dumps(body if body is not None else {})
-        request = await self.made(f"{self.base}{path}", method, given, seconds)
+        request = await self.made(f"{base or self.base}{path}", method, given, seconds)
         try:
             return Answer(await self.client.fetch(request, raise_error=False))
         except (OSError, ValueError, HTTPClientError) as error:
@@ -117,6 +132,8 @@ class Server:
         where = next((key for key in TOKENS if getattr(self.where, key)), "")
         told = f"the token that `{where}` names" if where else "a request without a token"
         mend = f"export {self.where.token_env}=…" if self.where.token_env else "" if where else "`token_env:` names one"
+        if answer.of_hub and (answer.code in (401, 403) or 300 <= answer.code < 400):
+            await self._ask_hub(answer.is_json, told, mend)
         if answer.code == 401:
             raise KernelError(f"{self.name} refuses {told} (401)", mend)
         if answer.code == 403:
@@ -135,6 +152,29 @@ class Server:
             raise KernelError(f"{self.name} answers, but is no Jupyter server: it sends no JSON ({answer.code})", HUB)
         if answer.code in (502, 503, 504):
             raise KernelError(f"{self.name} is away ({answer.code}){answer.why and ': '}{answer.why}")
+
+    async def _ask_hub(self, answers: bool, told: str, mend: str) -> None:
+        """Raise KernelError with what its hub knows: whose the token is, and whether the server runs (it `answers`)."""
+        start, _, path = self.base.partition("/user/")
+        if not path:
+            raise KernelError(f"{self.name} is a hub's own address", HUB)
+        user, _, server = unquote(path).partition("/")
+        said = await self._asked("/hub/api/user", base=start)
+        if said.code in (401, 403):
+            raise KernelError(f"{self.name} refuses {told} ({said.code})", mend)
+        about = said.body if said.code == 200 and isinstance(said.body, dict) else {}
+        owner, servers = one_line(str(about.get("name") or ""), 100), about.get("servers")
+        if answers and owner:
+            raise KernelError(f"{self.name} does not allow this to {owner}, the owner of {told} (403)", mend)
+        if answers:
+            return
+        if owner == user and isinstance(servers, dict):
+            if server not in servers:
+                raise StoppedError(f"{self.name} is not running, says its hub", f"start it at {start}/hub/spawn/{path}")
+            if doing := servers[server].get("pending"):
+                raise KernelError(f"{self.name} is not ready, its hub is at it: {one_line(str(doing), 40)}")
+        why = f"its hub does not lead to {self.name}: it is not running, or {told} is not for it"
+        raise KernelError(why, f"{start}/hub/home shows the servers that are yours")
 
     async def _token(self) -> str:
         """Return the token; '' where none is named. Raise KernelError where it is not there, or is none."""

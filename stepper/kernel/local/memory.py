@@ -34,18 +34,24 @@ def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     found = []
     for level, (maximum, current, cache, _) in _groups(pid, root, proc):
         with contextlib.suppress(OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
-            total = int((level / maximum).read_text())
+            total = int(_read(level / maximum))
             if 0 < total < UNLIMITED:  # else the rest need not be read
-                used = int((level / current).read_text())
-                stat = dict(line.split(" ", 1) for line in (level / "memory.stat").read_text().splitlines())
+                used = int(_read(level / current))
+                stat = dict(line.split(" ", 1) for line in _read(level / "memory.stat").splitlines())
                 found.append(Usage(total, max(0, used - int(stat.get(cache, 0))), "its cgroup"))
     return found
+
+
+def _read(path: Path) -> str:
+    """Return what stands in a file of the system's, as quickly as can be: several are read in each step."""
+    with open(path, "rb", 0) as stream:
+        return stream.read().decode(errors="surrogateescape")
 
 
 def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
     """Yield the folders of a process's memory cgroups, innermost first, and what tells of each."""
     try:
-        lines = (proc / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
+        lines = _read(proc / str(pid) / "cgroup").splitlines()
     except OSError:
         return
     for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
@@ -78,7 +84,7 @@ class OomKills:
     def _count(self) -> int:
         for path in self.counters:
             with contextlib.suppress(OSError, ValueError):
-                for line in path.read_text().splitlines():
+                for line in _read(path).splitlines():
                     if line.startswith("oom_kill "):
                         return int(line.split()[1])
         return 0

@@ -427,8 +427,13 @@ function following(on) {
 }
 function follow() {
   const run = (S.live && S.live.running) || S.runs[S.runs.length - 1], card = run && cards.get(run.cell);
-  if (S.follow && card) card.box.scrollIntoView({ block: "nearest" });
+  if (!S.follow || !card) return;
+  card.box.scrollIntoView({ block: "nearest" });
+  led = true;
 }
+let led = false; // what it shows, and what stands above that, grows: it stays in sight, until the person does something
+new ResizeObserver(() => led && follow()).observe($("cells"));
+for (const kind of ["pointerdown", "keydown", "wheel", "touchmove"]) addEventListener(kind, () => { led = false; }, { passive: true });
 $("follow").addEventListener("click", () => following(!S.follow));
 for (const kind of ["wheel", "touchmove"]) addEventListener(kind, () => S.follow && following(false), { passive: true });
 addEventListener("keydown", (event) => { if (["PageUp", "PageDown", "Home", "End"].includes(event.key)) following(false); });
@@ -462,13 +467,15 @@ function empty() {
   for (const id of ["notices", "now", "line"]) $(id).hidden = id !== "notices";
   put($("notices"), S.project.trouble ? h("p", { class: "note warn" }, S.project.trouble) : null);
   $("notices").shown = "";
-  none(there ? "No notebook is current" : "No notebook is here yet", there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:", 'stepper new "PROBLEM"');
+  const lead = there ? "Choose one of the list, or begin another." : "Ask Claude Code for an analysis, or begin one yourself:";
+  $("planned").parentNode.hidden = true;
+  none(S.project.missing ? `There is no notebook ${S.project.missing}` : there ? "No notebook is current" : "No notebook is here yet", lead, 'stepper new "PROBLEM"', S.project.notebooks.map((row) => row.notebook));
   document.title = "stepper";
 }
-function none(title, text, command) {
-  if (same($("cells"), [title, text])) return;
+function none(title, text, command, names = []) {
+  if (same($("cells"), [title, text, names])) return;
   cards.clear();
-  put($("cells"), h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), command ? h("ul", { class: "ways" }, h("li", {}, copies(command))) : null));
+  put($("cells"), h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...names.map((name) => h("p", {}, h("a", { href: `/?${new URLSearchParams({ notebook: name })}` }, name))), command ? h("ul", { class: "ways" }, h("li", {}, copies(command))) : null));
 }
 let before = null;
 function announce() {

@@ -1,0 +1,54 @@
+"""The client's sandbox for shell commands: cells run as ever, `stepper` in a shell says what keeps it from its daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.npm import Unavailable, unavailable
+
+from .conftest import ClaudeFactory
+from .model import ScriptedModel, tool_results
+from .repository import repository, stepper
+from .test_main_job import insert, news, read
+from .test_unseen import bash
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def project(claude_binary: Path, tmp_path: Path) -> Iterator[Path]:
+    try:
+        debian.installed("bwrap", "bubblewrap")
+        debian.installed("socat", "socat")
+    except Unavailable as reason:
+        unavailable(reason)
+    with repository(tmp_path / "repo") as folder:
+        yield folder
+
+
+def test_cells_run_and_a_shell_is_told_what_lets_it_out(
+    project: Path, home: Path, scripted_model: Callable[..., ScriptedModel], claude: ClaudeFactory
+) -> None:
+    notebook = project / json.loads(stepper(project, "new", "Count", "--step=Load", "--json"))["notebook"]
+    settings = home / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"sandbox": {"enabled": True, "failIfUnavailable": True}}))
+    script = [[bash("stepper status")], [read(notebook)], [insert(notebook, "rows = 3\nrows", "cell-0")]]
+    model = scripted_model(*script)
+    claude(model).prompt("Begin.")
+    refused = tool_results(model.requests[1])[-1]
+    assert refused.startswith("Exit code 1\nstepper: this shell is confined") and "stepper itself failed" not in refused
+    mend = json.loads("{" + refused[refused.index('"sandbox"') : refused.index(" in ~/.claude/settings.json")] + "}")
+    assert "ran ok" in news(model, 3)
+
+    settings.write_text(json.dumps({"sandbox": {"enabled": True, "failIfUnavailable": True, **mend["sandbox"]}}))
+    model = scripted_model([bash("stepper status")], [bash("stepper status | cat")])
+    claude(model).prompt("Begin.")
+    alone, piped = tool_results(model.requests[-1])
+    assert "complete, 1 of 1 steps done" in alone
+    assert "this shell is confined" in piped  # only a call of stepper alone is let out
