@@ -224,7 +224,10 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
     notebook = ran(project, write)
     (folder / "other.csv").write_text("before")
     (folder / "kept.csv").write_text("kept")
-    more = "\nif os.path.exists('gone.csv'): os.remove('gone.csv')\nopen('new.csv', 'w').write('x') and None"
+    # Of a notebook that stepper is writing when the replay begins, and no longer when it ends
+    (folder / ".b.ipynb.71f45c4b.tmp").write_text("{}")
+    more = "\nfor name in ('gone.csv', '.b.ipynb.71f45c4b.tmp'):\n    if os.path.exists(name): os.remove(name)"
+    more += "\nopen('new.csv', 'w').write('x') and None"
     change(notebook, lambda cells: cells[0].update(source=write + more))
     files = verified(project, "--once")["files"]
     assert {each["name"]: each["change"] for each in files} == {
