@@ -82,7 +82,7 @@ def peers(asked: Sequence[Pair]) -> dict[str, list[bool]]:
 
 def ours(pair: Pair) -> bool:
     """Whether stepper flags a pair."""
-    return not compare(Shown(pair.then), Shown(pair.now), None, pixels.differing).verdict.reproduces
+    return not compare(Shown(pair.then), Shown(pair.now), (), pixels.differing).verdict.reproduces
 
 
 def main() -> None:

@@ -123,8 +123,8 @@ def texts(outputs: Outputs) -> Iterator[tuple[tuple[int, str], str]]:
 
 def told(then: Outputs, now: Outputs, again: Outputs) -> Difference:
     """Return what a replay would say."""
-    first = compare(Shown(then), Shown(now), None, pixels.differing)
-    return first if first.verdict.reproduces else compare(Shown(then), Shown(now), Shown(again), pixels.differing)
+    first = compare(Shown(then), Shown(now), (), pixels.differing)
+    return first if first.verdict.reproduces else compare(Shown(then), Shown(now), [Shown(again)], pixels.differing)
 
 
 def recoloured(outputs: Outputs) -> Iterator[tuple[str, Outputs]]:

@@ -18,9 +18,8 @@ from stepper.words import verify as words
 from tests.verify.pairs import PAIRS, Outputs, Pair, html, out, png, shown
 
 
-def compared(then: Outputs, now: Outputs, again: Outputs | None = None, **more: Any) -> Difference:
-    second = None if again is None else Shown(again)
-    return compare.compare(Shown(then), Shown(now), second, pixels.differing, **more)
+def compared(then: Outputs, now: Outputs, *again: Outputs, **more: Any) -> Difference:
+    return compare.compare(Shown(then), Shown(now), [*map(Shown, again)], pixels.differing, **more)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -98,6 +97,7 @@ def test_two_fresh_runs_settle_what_is_unstable() -> None:
         ("a\nb\n", "a\n", "a\nb\nb\n"),
         ("x\n" * 3, "x\n" * 5, "x\n" * 7),
         ("{'a', 'b'}\n", "{'b', 'a'}\n", "{'a', 'b'}\n"),
+        ("h\n3\n7\n1\n", "h\n4\n3\n6\n", "h\n5\n8\n2\n"),  # of a sample, a line each
         ("z\nx\nq\ny\nr\n", "y\nx\nz\nq\nr\n", "y\nq\nz\nx\nr\n"),  # of a set, a line each: some agree by chance
     ],
 )
@@ -105,10 +105,24 @@ def test_what_comes_and_goes_is_unstable(then: str, now: str, again: str) -> Non
     assert compared(out(then), out(now), out(again)).verdict is Sameness.UNSTABLE
 
 
+def test_where_two_fresh_runs_may_agree_by_chance_a_third_tells() -> None:
+    drawn = out("3\n7\n1\n"), out("4\n5\n6\n"), out("4\n8\n6\n")  # of a sample, a line each
+    found = compared(*drawn)
+    assert found.verdict is Sameness.CHANGED and found.doubtful
+    assert compared(*drawn, out("0\n5\n2\n")).verdict is Sameness.UNSTABLE
+    pair = out("{'b', 'a'}\n"), out("{'a', 'b'}\n"), out("{'a', 'b'}\n")  # a set of two
+    assert compared(*pair).doubtful and compared(*pair, pair[1]).verdict is Sameness.CHANGED
+    assert compared(*pair, pair[0]).verdict is Sameness.UNSTABLE
+    assert not compared(out("a 1\n"), out("a 2\n"), out("a 2\n")).doubtful, "two runs settle it"
+    assert not compared(out("1\n"), [], []).doubtful
+
+
 def test_what_stands_elsewhere_beside_a_set_is_changed() -> None:
     found = compared(out("a\nb\ntop 1\n"), out("b\na\ntop 2\n"), out("a\nb\ntop 2\n"))
     assert (found.verdict, found.lines) == (Sameness.CHANGED, ("- top 1", "+ top 2"))
     assert compared(out("x\ny\n"), out("y\nx\n"), out("y\nx\n")).verdict is Sameness.CHANGED
+    member = compared(out("h\na\nX\nc\n"), out("h\nc\na\nb\n"), out("h\nb\nc\na\n"))
+    assert member.verdict is Sameness.CHANGED, "two fresh runs have the same members"
 
 
 def test_stderr_is_told() -> None:
@@ -128,11 +142,11 @@ def test_pictures_bytes_then_pixels_then_facts() -> None:
     assert "% of its pixels differ" in compared(then, now).text
     facts = [{compare.key("".join(each[0]["data"]["image/png"].split())): name} for each, name in
              ((then, 'title "Rain"'), (now, 'title "Snow"'))]  # fmt: skip
-    found = compare.compare(Shown(then, facts[0]), Shown(now, facts[1]), None, pixels.differing)
+    found = compare.compare(Shown(then, facts[0]), Shown(now, facts[1]), (), pixels.differing)
     assert found.text == '-1 +1; figure 1: title "Rain" then, title "Snow" now'
     same = [dict.fromkeys(known, "a plot") for known in facts]
     for redrawn, verdict in ((False, Sameness.CHANGED), (True, Sameness.CLOSE)):
-        given = Shown(then, same[0]), Shown(now, same[1]), None, pixels.differing, redrawn
+        given = Shown(then, same[0]), Shown(now, same[1]), (), pixels.differing, redrawn
         assert compare.compare(*given).verdict is verdict
     assert compared(then, now, png("Hail")).verdict is Sameness.UNSTABLE
     assert compared(then, now, png("Snow", level=1)).verdict is Sameness.CHANGED

@@ -163,6 +163,33 @@ def test_failing_cells(project: Quick) -> None:
     assert words(verified(project, check=1)) == "a:failed b:not_run c:not_run e:not_run"
 
 
+def test_a_cell_that_fails_as_recorded_is_told(project: Quick) -> None:
+    notebook = ran(project, "1 / 0", "print(2)")
+    change(
+        notebook, lambda cells: cells[1].update(outputs=[{"output_type": "stream", "name": "stdout", "text": "2\n"}])
+    )
+    text = project.stepper("verify", "a", check=0).stdout
+    assert "2 of 2 cells" in text and "  · cell 1: fails, as recorded: ZeroDivisionError: division by zero" in text
+
+
+def test_where_the_execution_counts_were_taken_away_what_shows_nothing_may_have_run(project: Quick) -> None:
+    notebook = ran(project, "x = 1", "print(x)", "print(x + 1)")
+    change(notebook, lambda cells: [cell.update(execution_count=None) for cell in cells])
+    assert words(verified(project, check=0)) == "a:same b:same c:same"
+    change(notebook, lambda cells: cells[2].update(outputs=[]))
+    assert words(verified(project, check=1)) == "a:same b:same c:not_recorded"
+
+
+def test_outputs_of_another_source_are_told(project: Quick) -> None:
+    """An editor keeps them; one that ran the cell itself gave it another count."""
+    notebook = ran(project, "x = 1", "print(x)")
+    change(notebook, lambda cells: cells[1].update(source="print(x + 1)"))
+    cell = verified(project, check=1)["cells"][1]
+    assert (cell["verdict"], cell["difference"]) == ("changed", "-1 +1; its source was changed since it ran")
+    change(notebook, lambda cells: cells[1].update(execution_count=9))
+    assert verified(project, check=1)["cells"][1]["difference"] == "-1 +1"
+
+
 def test_deadlines_first_lines_and_a_kernel_that_dies(project: Quick) -> None:
     notebook = ran(project, "print(1)", "pass", "print(2)")
     change(notebook, lambda cells: cells[1].update(source="# stepper: timeout=1s\nwhile True: pass"))
@@ -197,7 +224,10 @@ def test_files_that_cells_write_are_told(project: Quick) -> None:
     notebook = ran(project, write)
     (folder / "other.csv").write_text("before")
     (folder / "kept.csv").write_text("kept")
-    more = "\nif os.path.exists('gone.csv'): os.remove('gone.csv')\nopen('new.csv', 'w').write('x') and None"
+    # Of a notebook that stepper is writing when the replay begins, and no longer when it ends
+    (folder / ".b.ipynb.71f45c4b.tmp").write_text("{}")
+    more = "\nfor name in ('gone.csv', '.b.ipynb.71f45c4b.tmp'):\n    if os.path.exists(name): os.remove(name)"
+    more += "\nopen('new.csv', 'w').write('x') and None"
     change(notebook, lambda cells: cells[0].update(source=write + more))
     files = verified(project, "--once")["files"]
     assert {each["name"]: each["change"] for each in files} == {
@@ -353,7 +383,8 @@ def test_outputs_that_can_not_be_kept_are_no_verdict(project: Quick, monkeypatch
         return put(file, *given)
 
     monkeypatch.setattr(IpynbFile, "put", full)
-    assert "what the replay showed could not be kept" in project.stepper("verify", "a", check=1).stderr
+    assert "what the replay showed could not be kept" in (said := project.stepper("verify", "a", check=1).stderr)
+    assert "{}" not in said
 
 
 def test_a_copy_of_the_folder_has_a_limit(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,6 +457,13 @@ def test_the_whole_of_it_with_real_kernels(real: Project) -> None:
     found = verified(real, check=1)
     assert words(found) == "a:same b:unstable c:same d:same" and found["kernels"] == 2
     assert found["files"] == [{"name": "out.csv", "change": "same", "text": "written again, same bytes"}]
+    # Of a draw two fresh runs agree on the first lines by chance: a third one tells.
+    drawn = "import os\nprint(os.environ.get('PYTHONHASHSEED') in ('0', '1'))\nprint(os.getpid())"
+    ran(real, drawn, "print(2)", name="drawn.ipynb")
+    found_of_it = verified(real, name="drawn", check=1)
+    assert words(found_of_it) == "a:unstable b:same" and found_of_it["kernels"] == 3
+    assert verified(real, "--once", name="drawn", check=1)["kernels"] == 1
+    real.stepper("shutdown", "drawn")
     os.remove(real.folder / "notebooks" / "out.csv")
     assert verified(real, "--scratch")["files"] == [{"name": "out.csv", "change": "new", "text": "new"}]
     assert not (real.folder / "notebooks" / "out.csv").exists() and (real.folder / "data.txt").read_text() == "42"
@@ -637,6 +675,17 @@ def test_an_output_of_50_megabytes(real: Project) -> None:
 
 
 @pytest.mark.nightly
+def test_what_a_pager_shows_is_not_kept_by_everybody(real: Project) -> None:
+    notebook = ran(real, "x = 1", "print(x)\nx?", name="pager.ipynb")
+    assert words(verified(real, name="pager", check=0)) == "a:same b:same"
+    assert len(notebook.raw["cells"][1]["outputs"]) == 2
+    change(notebook, lambda cells: cells[1]["outputs"].pop())
+    assert words(verified(real, name="pager", check=0)) == "a:same b:same"
+    change(notebook, lambda cells: cells[1]["outputs"].pop())
+    assert words(verified(real, name="pager", check=1)) == "a:same b:changed"
+
+
+@pytest.mark.nightly
 def test_an_environment_that_changed_is_named(real: Project) -> None:
     folder = real.folder / "notebooks" / "rainy"
     folder.mkdir()
@@ -646,6 +695,13 @@ def test_an_environment_that_changed_is_named(real: Project) -> None:
     shutil.rmtree(folder / "__pycache__")  # of the same second and size, it would stand for the new one
     assert verified(real, name="changed", check=0)["packages"] == [{"name": "rainy", "then": "3.1.0", "now": "3.1.1"}]
     assert "  · rainy 3.1.0 then, 3.1.1 now" in real.stepper("verify", "changed").stdout
+    # One that does not say so itself: what was installed does.
+    packages = real.folder / "notebooks" / "my-packages"
+    (packages / "Windy-2.0.dist-info").mkdir(parents=True)
+    (packages / "windy.py").touch()
+    ran(real, "import sys\nsys.path.append('my-packages')\nimport windy\nprint(1)", name="installed.ipynb")
+    (packages / "Windy-2.0.dist-info").rename(packages / "windy-2.1.dist-info")
+    assert verified(real, name="installed", check=0)["packages"] == [{"name": "windy", "then": "2.0", "now": "2.1"}]
 
 
 @pytest.mark.nightly

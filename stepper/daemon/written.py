@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from stepper.policy.verified import FileChange
 from stepper.words import verify as words
 
 AT_ONCE, LARGEST, ALL = 1 << 20, 1 << 28, 1 << 29  # bytes that are hashed: at once, of a file, of all files before
+TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")  # a notebook that stepper is writing (`notebook.file`)
 
 Stamp = tuple[int, int, int]
 
@@ -58,6 +60,8 @@ class Written:
         found, tree = dict[str, Stamp](), walk(self.folder)
         self.cut = tree.cut
         for name in tree.files:
+            if TEMPORARY.fullmatch(name):
+                continue
             path = os.path.join(self.folder, name)
             with suppress(OSError):
                 about = os.stat(path)

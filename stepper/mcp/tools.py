@@ -290,7 +290,7 @@ TOOLS = {
                 "once": {
                     "type": "boolean",
                     "default": False,
-                    "description": "No second run: what is unstable (no seed) counts as changed.",
+                    "description": "No further run: what is unstable (no seed) counts as changed.",
                 },
                 "scratch": {
                     "type": "boolean",

@@ -89,7 +89,7 @@ class Verify(
     fresh runs do not agree on either is unstable.
     """
 
-    once: bool = option("No second run: what is unstable counts as changed.", default=False)
+    once: bool = option("No further run: what is unstable counts as changed.", default=False)
     scratch: bool = option("In a copy of the folder in which its cells run (1 GB at most).", default=False)
     kernel: str | None = option("Where it is replayed: a name in `kernels:` of .stepper/config.yaml, or `local`.")
 

@@ -1,7 +1,7 @@
 """How a cell's fresh outputs are compared with those that were recorded. Pure: pictures are decoded by who asks.
 
 1. Streams of one name are joined; of a display the text counts where it says something. What is left out: `noise`.
-2. Of what differs in two fresh runs lines on which the two disagree are unstable, others changed.
+2. Of what differs in all fresh runs lines on which these disagree are unstable, others changed.
 3. Pictures: bytes, then pixels, then what is known of the figures.
 """
 
@@ -54,6 +54,7 @@ class Difference:
     verdict: Sameness
     text: str = ""
     lines: tuple[str, ...] = ()
+    doubtful: bool = False  # fresh runs may agree by chance: on a few of the lines, on the order of a few words
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def key(picture: str) -> str:
 
 
 def compare(
-    then: Shown, now: Shown, again: Shown | None = None, pixels: Pixels = lambda *_: None, redrawn: bool = False
+    then: Shown, now: Shown, again: Sequence[Shown] = (), pixels: Pixels = lambda *_: None, redrawn: bool = False
 ) -> Difference:
-    """Return how fresh outputs differ from the recorded ones; `again` is what a second fresh run showed.
+    """Return how fresh outputs differ from the recorded ones; `again` is what further fresh runs showed.
 
     `redrawn`: another version of what draws figures is there than was then: what is the same by all that is known of
     it is close.
@@ -95,32 +96,32 @@ def compare(
     told = _stderr(then, now)
     both = _kinds(then.outputs) & _kinds(now.outputs)
     before, after = _items(then.outputs, both), _items(now.outputs, both)
-    drawn = (
-        [each for each in before if isinstance(each, Picture)],
-        [each for each in after if isinstance(each, Picture)],
-    )
+    drawn = [[each for each in side if isinstance(each, Picture)] for side in (before, after)]
     near, words = False, list[str]()
-    for number, (one, other) in enumerate(zip(*drawn, strict=False), 1):
-        if one != other and (how := _drawn(one, other, then, now, pixels, redrawn)) is not None:
+    for number, (was, drew) in enumerate(zip(*drawn, strict=False), 1):
+        if was != drew and (how := _drawn(was, drew, then, now, pixels, redrawn)) is not None:
             near = near or how == REDRAWN
             words += [f"figure {number}: {how}"] if how else []
             if not how or how == REDRAWN:
-                after = [one if each is other else each for each in after]
+                after = [was if each is drew else each for each in after]
     if before == after:
         return Difference(Sameness.CLOSE, REDRAWN) if near else Difference(Sameness.SAME, told)
     blocks = _differing(before, after)
     if not blocks:
         return Difference(Sameness.CLOSE, "numbers within 1e-6")
-    if again is not None:
-        second = _same_pictures(_items(again.outputs, both), after, pixels)
-        before = _in_order(before, after, second)
-        blocks = _stable(_differing(before, after), before, after, second)
-        if not blocks:
-            return Difference(Sameness.UNSTABLE, "two fresh runs differ as well (no seed?)")
+    others = [_same_pictures(_items(each.outputs, both), after, pixels) for each in again]
+    for other in others:
+        before = _in_order(before, after, other)
+    found = blocks = _differing(before, after) if others else blocks
+    for other in others:
+        blocks = _stable(blocks, before, after, other)
+    if not blocks:
+        return Difference(Sameness.UNSTABLE, "two fresh runs differ as well (no seed?)")
     gone, new = _sides(blocks, before, after)
     counts = f"{f'-{len(gone)} ' if gone else ''}{f'+{len(new)}' if new else ''}".strip()
     quoted = [f"- {line}" for line in _quoted(gone)] + [f"+ {line}" for line in _quoted(new)]
-    return Difference(Sameness.CHANGED, "; ".join([counts, *words[:3]]), tuple(quoted))
+    doubtful = len(blocks) < len(found) or noise.reordered(gone, new)
+    return Difference(Sameness.CHANGED, "; ".join([counts, *words[:3]]), tuple(quoted), doubtful)
 
 
 def _kinds(outputs: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -233,6 +234,9 @@ def _alike(one: Item, other: Item) -> bool:
 
 def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: list[Item]) -> list[Block]:
     """Return the blocks in which two fresh runs agree against the recording."""
+    if after != again and Counter(after) == Counter(again):  # in another order: what else the recording has is changed
+        apart = (Counter(before) - Counter(after)) + (Counter(after) - Counter(before))
+        return [(a, b, c, d) for a, b, c, d in blocks if any(apart[item] for item in (*before[a:b], *after[c:d]))]
     differing = _differing(after, again)
     loose = {n for a, b, _, _ in differing for n in range(a, b)}
     apart = Counter(item for a, b, c, d in differing for item in (*after[a:b], *again[c:d]))
@@ -243,10 +247,14 @@ def _stable(blocks: list[Block], before: list[Item], after: list[Item], again: l
             return c not in gaps and not all(apart[item] for item in before[a:b])
         if a == b:
             return not all(n in loose or apart[after[n]] for n in range(c, d))
-        fewer = b - a != d - c and len(after) == len(again)  # whatever stands there, both have as many lines of it
+        fewer = b - a != d - c and uneven  # whatever stands there, both have as many lines of it
         return fewer or not all(n in loose for n in range(c, d))
 
-    return [block for block in blocks if agreed(*block)]
+    uneven = len(before) != len(after) == len(again)
+    found = [block for block in blocks if agreed(*block)]
+    # As many lines in all three: what is gone stands for what is new, and that is not the same in the two.
+    drawn = len(before) == len(after) == len(again)
+    return [] if drawn and all(c == d for _, _, c, d in found) else found
 
 
 def _in_order(before: list[Item], after: list[Item], again: list[Item]) -> list[Item]:

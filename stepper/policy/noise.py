@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from stepper.ground.text import ESCAPES, last_state
@@ -25,6 +26,8 @@ LEFT_OUT: tuple[tuple[str, str, str, str], ...] = (
     ("UUIDs", "-", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "…"),
     ("UUIDs without dashes", "4", r"(?<![0-9a-f])[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-f])", "…"),
     ("the kernel's files", "ipykernel_", rf"{TEMPORARY}?ipykernel_\d+(?:[/\\]\d+(?:\.py)?)?", "…"),
+    ("the kernel's files, of old", "<ipython-input-", r"<ipython-input-\d+-[0-9a-f]+>", "…"),
+    ("what was there before %%writefile", "riting ", r"^(?:Writing|Overwriting) (?=\S+$)", "Writing "),
     ("temporary files", "tmp", rf"{TEMPORARY}(?:[\w.]+-)?tmp[a-z0-9_]{{6,10}}\b", "…"),
     ("temporary files with a name", "/", rf"({TEMPORARY}[\w.]+[-_.]){LOT}\b", r"\1…"),
     ("execution counts", "[", r"\b(In ?|Out ?|Input In )\[\d+\]", r"\1[…]"),
@@ -40,6 +43,7 @@ RULES = [(word, re.compile(pattern, re.MULTILINE), left) for _, word, pattern, l
 NUMBER = re.compile(
     r"(?<![A-Za-z_\d.])([-+−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)(?!(?!j\b)[A-Za-z_\d])(?!\.\d)"
 )
+UP = "\x1b[A"  # of bars below each other; what is left of a line of theirs that was cleared is none
 BEGINS_ESCAPE = re.compile("[\x1b\x9b\x9d]")
 PARTS = frozenset(".eE")  # of a number that is no count
 ID = re.compile(r"""\bid=["']?([\w:.-]+)""")
@@ -62,13 +66,17 @@ def _quiet(shown: list[str]) -> list[str]:
         return shown
     told = "\n".join(shown)
     if BEGINS_ESCAPE.search(told):
-        told = "\n".join([ESCAPES.sub("", line) for line in shown])
+        told = "\n".join([GONE if UP in line and _blank(line) else ESCAPES.sub("", line) for line in shown])
     if "\r" in told:
         told = "\n".join(map(last_state, told.split("\n")))
     for word, rule, left in RULES:
         if word in told:
             told = rule.sub(left, told)
     return [line.rstrip() for line in told.split("\n") if GONE not in line]
+
+
+def _blank(line: str) -> bool:
+    return not last_state(ESCAPES.sub("", line)).strip()
 
 
 def markup(text: str) -> str:
@@ -94,6 +102,12 @@ def plain(content: Any) -> str:
 def _number(text: str) -> float:
     value = float(text)
     return int(value) if value.is_integer() else value
+
+
+def reordered(then: Iterable[object], now: Iterable[object]) -> bool:
+    """Whether the texts of two hold the same words, as a set does that is gone over with another hash seed."""
+    one, other = (sorted(re.findall(r"\w+", "\n".join(map(str, side))[:LONG])) for side in (then, now))
+    return one == other and len(one) > 1
 
 
 def close(then: str, now: str) -> bool:

@@ -41,6 +41,7 @@ class Replayed:
 
     shown: dict[int, Shown] = field(default_factory=dict)
     failed: Ended | None = None
+    faults: dict[int, str] = field(default_factory=dict)  # of those that failed as they had when they were recorded
     packages: dict[str, str] = field(default_factory=dict)
 
 
@@ -66,16 +67,18 @@ async def replay(
                 _told(ended)
                 ran.append(cell)
                 facts.update(fresh.state.runs[-1].figures)
-                if ended.run.verdict is not Verdict.FINE and not _as_recorded(ended, recorded.get(cell.index)):
-                    found.failed = ended
-                    break
+                if ended.run.verdict is not Verdict.FINE:
+                    if not _as_recorded(ended, recorded.get(cell.index)):
+                        found.failed = ended
+                        break
+                    found.faults[cell.index] = ended.run.error
             if (kernel := fresh.keeper.kernel) is not None and await kernel.death() is None:
                 await asyncio.sleep(LATE_SECONDS)
                 kernel.listen()
             fresh.put_late()
             if fresh.state.unwritten:
-                why = fresh.troubles and "; ".join(fresh.troubles.values())
-                raise StepperError(f"{UNWRITTEN}: {why}", "df -h .stepper")
+                why = f": {'; '.join(fresh.troubles.values())}" if fresh.troubles else ""
+                raise StepperError(UNWRITTEN + why, "df -h .stepper")
             for cell in ran:
                 found.shown[cell.index] = Shown(fresh.file.outputs_of(Target.of(cell)), facts)
             found.packages = dict(fresh.state.packages)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Any
 
 from stepper.ground.text import one_line
 from stepper.policy import changes, dataflow, events, turn, verified
+from stepper.policy.changes import source_hash
 from stepper.policy.compare import Difference, Pixels, Sameness, Shown, compare
 from stepper.policy.model import Cell, Outcome
 from stepper.policy.verified import CellVerdict, FileChange, Verified
@@ -30,9 +32,11 @@ from stepper.words.report import Ended, seconds
 
 DRAWS = ("matplotlib", "PIL", "seaborn")  # another version of these may draw the same figure otherwise
 MISSING = re.compile(r"name '(\w+)' is not defined")
+PAGER = re.compile(r"^\s*(?:\?|%(?:pinfo2?|pdoc|psource|pdef|page)\b)|\?\s*$", re.MULTILINE)  # what asks for one
 MORE = "# stepper: timeout=10m"
 IN_USE = "Address already in use"
 SEEDS = 4294967296  # how many PYTHONHASHSEED takes
+FRESH, PATIENCE_SECONDS = 4, 60  # so many fresh runs at most; after the second only where they took less together
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Found:
     document: Notebook
     cells: list[Cell] = field(default_factory=list)
     recorded: dict[int, Any] = field(default_factory=dict)  # index → outputs, None where nothing is recorded
+    countless: bool = False  # its execution counts were taken away: what shows nothing may have run
     first: Replayed = field(default_factory=Replayed)
 
 
@@ -64,6 +69,7 @@ async def verify(
     began = time.monotonic()
     cells = changes.runnable(document.cells)
     found = Found(document, cells, {cell.index: document.recorded(cell) for cell in cells})
+    found.countless = all(document.outputs_count(cell) is None for cell in cells) and any(found.recorded.values())
     at = [0]
     last = cells[-1].index if cells else -1
     kernels = 0
@@ -73,13 +79,17 @@ async def verify(
             found.first, kernels = await replay(fresh, found.recorded, last, caller, told), 1
     differences = await asyncio.to_thread(_compared, session, found, way)
     differing = [cell for cell in cells if (known := differences.get(cell.index)) and not known.verdict.reproduces]
-    if differing and not way.once:
+    again = list[Replayed]()
+    while differing and not way.once and kernels < FRESH:
+        if again and time.monotonic() - began > PATIENCE_SECONDS:
+            break
         last = differing[-1].index
-        many = len(cells) + sum(cell.index <= last for cell in cells)
-        async with way.fresh((way.seed + 1) % SEEDS) as fresh:
-            again = await replay(fresh, found.recorded, last, caller, begins(progress, at, many))
-        kernels = 2
+        told = begins(progress, at, at[0] + sum(cell.index <= last for cell in cells))
+        async with way.fresh((way.seed + kernels) % SEEDS) as fresh:
+            again.append(await replay(fresh, found.recorded, last, caller, told))
+        kernels += 1
         differences |= await asyncio.to_thread(_compared, session, found, way, again, differing)
+        differing = [cell for cell in differing if differences[cell.index].doubtful]
     await session.keeper.find()  # what a former daemon left lives, too
     verdicts = [_verdict(session, found, cell, differences.get(cell.index)) for cell in cells]
     made = Verified(
@@ -99,7 +109,7 @@ async def verify(
 
 
 def _compared(
-    session: Session, found: Found, way: Way, again: Replayed | None = None, cells: list[Cell] | None = None
+    session: Session, found: Found, way: Way, again: Sequence[Replayed] = (), cells: list[Cell] | None = None
 ) -> dict[int, Difference]:
     """Return how what was replayed differs from what was recorded, by the cells' indexes."""
     packages = {each.name for each in verified.packages(session.state.packages, found.first.packages)}
@@ -108,10 +118,16 @@ def _compared(
     differences = dict[int, Difference]()
     for cell in cells or found.cells:
         outputs, shown = found.recorded[cell.index], found.first.shown.get(cell.index)
+        if outputs is None and found.countless and shown is not None and not shown.outputs:
+            outputs = []
         if outputs is None or shown is None or (failed is not None and failed.cell.index == cell.index):
             continue
-        second = None if again is None else again.shown.get(cell.index, Shown([]))
-        differences[cell.index] = compare(Shown(outputs, facts), shown, second, way.pixels, redrawn)
+        others = [each.shown.get(cell.index, Shown([])) for each in again]
+        if PAGER.search(cell.source) and not any(map(_is_page, outputs)):  # not everybody keeps what it shows
+            shown, *others = (
+                replace(each, outputs=[*filterfalse(_is_page, each.outputs)]) for each in (shown, *others)
+            )
+        differences[cell.index] = compare(Shown(outputs, facts), shown, others, way.pixels, redrawn)
     return differences
 
 
@@ -128,7 +144,23 @@ def _verdict(session: Session, found: Found, cell: Cell, difference: Difference 
         return CellVerdict(cell.id, cell.number, Sameness.NOT_RUN)
     if difference is None:
         return CellVerdict(cell.id, cell.number, Sameness.NOT_RECORDED)
-    return CellVerdict(cell.id, cell.number, difference.verdict, difference.text, difference.lines)
+    told = [difference.text, _unlike(session, found, cell)] if not difference.verdict.reproduces else [difference.text]
+    if cell.index in found.first.faults:
+        told.insert(0, f"fails, as recorded: {found.first.faults[cell.index]}")
+    return CellVerdict(cell.id, cell.number, difference.verdict, "; ".join(filter(None, told)), difference.lines)
+
+
+def _unlike(session: Session, found: Found, cell: Cell) -> str:
+    """Return that the outputs in the file are of another source, where the journal knows the run that made them."""
+    ran = next((run for run in reversed(session.state.runs) if run.cell_id == cell.id), None)
+    count = found.document.outputs_count(cell)
+    if ran is None or count is None or ran.execution_count != count or ran.source_hash == source_hash(cell.source):
+        return ""
+    return "its source was changed since it ran"
+
+
+def _is_page(output: Mapping[str, Any]) -> bool:
+    return output.get("output_type") == "display_data" and [*output.get("data", ())] == ["text/plain"]
 
 
 def _failure(session: Session, document: Notebook, ended: Ended) -> str:

@@ -208,6 +208,20 @@ LATER = [
     Pair("floats a millionth apart", False, shown("1000000.0"), shown("1000001.0")),
     Pair("a traceback on stdout", False, out("Cell In[3], line 1\n"), out("Cell In[12], line 1\n")),
     Pair("tqdm below each other", False, out(" 40%|████      | 2/5 [00:01<00:02, 1.9it/s]\nok\n"), out("ok\n")),
+    Pair(
+        "tqdm below each other, cleared",
+        False,
+        out("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\n\r        \x1b[A\rok\n"),
+        out("\r  0%|          | 0/2 [00:00<?, ?it/s]\n\r        \x1b[A\rok\n"),
+    ),
+    Pair(
+        "a traceback of an old kernel",
+        False,
+        out('  File "<ipython-input-12-9a8b7c6d5e4f>", line 2, in <module>\n'),
+        out('  File "/tmp/ipykernel_81/123.py", line 2, in <module>\n'),
+    ),
+    Pair("%%writefile of what was there", False, out("Writing helpers.py\n"), out("Overwriting helpers.py\n")),
+    Pair("%%writefile of another file", True, out("Writing helpers.py\n"), out("Overwriting helper.py\n")),
     Pair("tqdm without an end", False, out("120it [00:03, 41.2it/s]\n"), out("120it [00:01, 98.0it/s]\n")),
 ]
 PAIRS = [*FIRST, *LATER]

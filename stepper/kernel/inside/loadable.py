@@ -21,7 +21,7 @@ STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
 FIRST = set(sys.modules)  # what no cell imported
 PYTHON = {"Python": sys.version.split()[0]}
-last: dict[str, Any] = {"seen": None, "mark": "", "told": {}}
+last: dict[str, Any] = {"seen": None, "mark": "", "told": {}, "installed": {}}
 
 
 def loadable(known: Any) -> dict[str, Any]:
@@ -90,7 +90,22 @@ def version_of(name: str) -> str | None:
             version = object.__getattribute__(sys.modules[module], "__dict__").get(said)
             if type(version) is str and version:
                 return str(short(version, 40))
-    return None
+    name = name.lower()
+    if name not in last["installed"]:
+        last["installed"] = {name: None, **last["installed"], **(guarded(installed) or {})}
+    return last["installed"][name]  # type: ignore[no-any-return]
+
+
+def installed() -> dict[str, str]:
+    """The versions of what is installed, by the names of the folders that say it: nothing is imported or read."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        if type(folder) is str and folder.endswith("-packages") and os.path.isdir(folder):
+            for entry in os.listdir(folder):
+                if entry.endswith(".dist-info"):
+                    name, _, version = entry[: -len(".dist-info")].partition("-")
+                    found.setdefault(name.lower(), short(version, 40))
+    return found
 
 
 def magics() -> list[str] | None:
