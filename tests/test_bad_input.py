@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stepper.daemon import server
 from stepper.ground import wire
 from stepper.setup import trust
 from tests.conftest import CLIENTS, ONE_CLIENT, Notebook, Project, code, scratch
@@ -261,6 +263,22 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
 
 
 @ONE_CLIENT
+def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(data: bytes) -> list[bytes]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        return await server._request(reader)
+
+    whole = wire.pack(b"status", b"{}")
+    assert asyncio.run(read(whole)) == [b"status", b"{}"]
+    monkeypatch.setattr(server, "READ_SECONDS", 0.01)
+    for size in (0, 3, len(whole) - 1):
+        began = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError):
+            asyncio.run(asyncio.wait_for(read(whole[:size]), 60))
+        assert time.monotonic() < began + 30
+
+
 def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
     project.new().insert("1")
     for folder, _, names in os.walk(project.folder / ".stepper"):

@@ -253,7 +253,7 @@ class Daemon:
             uid = wire.peer_uid(writer.get_extra_info("socket"))
             if uid != os.getuid():  # the folder's 0700 says so already
                 raise PermissionError(f"uid {uid} is not ours")
-            parts = await asyncio.wait_for(_request(reader), READ_SECONDS)
+            parts = await _request(reader)
             if parts[0] == LOOK:
                 return await self._answer(parts, reader, writer)
             self.last_used = time.monotonic()
@@ -361,8 +361,12 @@ async def _said(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _request(reader: asyncio.StreamReader) -> list[bytes]:
-    sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
-    return [await reader.readexactly(one) for one in sizes]
+    late = asyncio.get_running_loop().call_later(READ_SECONDS, reader.set_exception, asyncio.TimeoutError())
+    try:
+        sizes = wire.lengths(await reader.readexactly(8 * wire.count(await reader.readexactly(wire.PREFIX))))
+        return [await reader.readexactly(one) for one in sizes]
+    finally:
+        late.cancel()
 
 
 def main() -> None:

@@ -110,6 +110,8 @@ class Running:
             inbox = shell if self.idle else iopub
             quiet = not await inbox.ready(SLICE_SECONDS)
             self.take_all(inbox)
+            if self.idle and self.reply is None:  # which the kernel sent before
+                self.take_all(shell)
             # A flood must not hide the deadline, nor a quiet cell the kernel's death.
             if quiet or time.monotonic() - looked > SLICE_SECONDS:
                 looked = time.monotonic()
