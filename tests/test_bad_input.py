@@ -262,7 +262,6 @@ def test_frames_that_are_none_are_turned_away(project: Project) -> None:
     project.new()
 
 
-@ONE_CLIENT
 def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(data: bytes) -> list[bytes]:
         reader = asyncio.StreamReader()
@@ -279,6 +278,7 @@ def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         assert time.monotonic() < began + 30
 
 
+@ONE_CLIENT
 def test_files_of_stepper_are_the_users_alone(project: Project) -> None:
     project.new().insert("1")
     for folder, _, names in os.walk(project.folder / ".stepper"):
