@@ -235,6 +235,13 @@ def test_a_users_name_in_place_of_ipythons_own_is_told_of(clean: Lab) -> None:
     assert "display" not in clean.names("x = 1")["variables"]
 
 
+def test_names_of_which_ipython_adds_some_with_each_cell_are_not_told(clean: Lab) -> None:
+    clean.ok("_i7x = __12a = _ii1 = 1")
+    *_, before, after = [clean.names(str(number))["names"] for number in range(5)]
+    assert {*after} == {*before} > {"_i7x", "__12a", "_ii1", "_", "__", "___", "_iii"}
+    assert "_i1" in clean.ok("print(*globals())").outputs[0]["text"]
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -156,8 +156,9 @@ def _line(session: Session) -> list[str]:
         document, cells = unseen.compare(session)
     except NotebookError as error:
         return [words.unreadable(session.name, error.message)]
-    fresh = unseen.untold(session, cells)
+    if not (fresh := unseen.untold(session, cells)):
+        return []
     counts = {run.cell_id: run.execution_count for run in session.state.runs}  # of the last run that it had here
     parts = [cell for cell in fresh if cell.id in counts], [cell for cell in fresh if cell.id not in counts]
     stale = [cell for cell in parts[0] if document.outputs_count(cell) == counts[cell.id] is not None]
-    return [words.changed(session.name, *parts, stale)] if fresh else []
+    return [words.changed(session.name, *parts, stale)]

@@ -70,7 +70,8 @@ def _reader(kind: Any) -> Reader:
     if origin in (dict, Mapping):
         of_value = _reader(inside[1])
         return lambda value: {str(name): of_value(item) for name, item in _a(dict, value).items()}
-    return lambda value: _a(_in_json(kind), value)
+    form = _in_json(kind)
+    return lambda value: _a(form, value)
 
 
 def _either(readers: list[tuple[Any, Reader]], value: Any) -> Any:

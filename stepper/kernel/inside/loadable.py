@@ -38,10 +38,15 @@ def every_name() -> list[str]:
     codes = [value.__code__ for value in list(shell.user_ns.values()) if type(value) is types.FunctionType]
     # `global x`: what a function may bind in the namespace when it is called
     bound = [name for code in codes if STORE_GLOBAL in code.co_code[::2] for name in code.co_names]
-    names = [name for name in (*shell.user_ns, *made_global, *bound) if type(name) is str]
+    names = [name for name in (*shell.user_ns, *made_global, *bound) if type(name) is str and not numbered(name)]
     if sum(map(len, names)) > ALL or now.get("at_will"):
         return []
     return [short(name) for name in names]
+
+
+def numbered(name: str) -> bool:
+    """Whether IPython may keep an input or an output by that name, more of them with each cell: no look judges one."""
+    return name[:1] == "_" and name.lstrip("_").removeprefix("i").isdecimal()
 
 
 def altered() -> bool:

@@ -6,8 +6,10 @@ What passes from little to all between two looks is the system's to kill: the ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -32,13 +34,13 @@ def usage(pid: int) -> Usage:
 def cgroups(pid: int, root: Path = CGROUPS, proc: Path = PROC) -> list[Usage]:
     """Return the usage of the cgroups with a limit above a process, cache that can be dropped not counted."""
     found = []
-    for level, (maximum, current, cache, _) in _groups(pid, root, proc):
+    for group in _groups(pid, root, proc):
         with contextlib.suppress(OSError, ValueError):  # no limit here ("max"), or no such group in this namespace
-            total = int(_read(level / maximum))
+            total = int(_read(group.maximum))
             if 0 < total < UNLIMITED:  # else the rest need not be read
-                used = int(_read(level / current))
-                stat = dict(line.split(" ", 1) for line in _read(level / "memory.stat").splitlines())
-                found.append(Usage(total, max(0, used - int(stat.get(cache, 0))), "its cgroup"))
+                used = int(_read(group.current))
+                stat = dict(line.split(" ", 1) for line in _read(group.stat).splitlines())
+                found.append(Usage(total, max(0, used - int(stat.get(group.cache, 0))), "its cgroup"))
     return found
 
 
@@ -48,20 +50,40 @@ def _read(path: Path) -> str:
         return stream.read().decode(errors="surrogateescape")
 
 
-def _groups(pid: int, root: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
-    """Yield the folders of a process's memory cgroups, innermost first, and what tells of each."""
+class _Group(NamedTuple):
+    """What tells a memory cgroup's limit, its use and what of that is which cache, and the system's kills in it."""
+
+    maximum: Path
+    current: Path
+    stat: Path
+    cache: str
+    kills: Path
+
+
+def _groups(pid: int, root: Path, proc: Path) -> Sequence[_Group]:
+    """Return a process's memory cgroups, innermost first."""
     try:
-        lines = _read(proc / str(pid) / "cgroup").splitlines()
+        return _named(_read(proc / str(pid) / "cgroup"), root)
     except OSError:
-        return
-    for number, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        return ()
+
+
+@lru_cache(64)
+def _named(text: str, root: Path) -> Sequence[_Group]:
+    found = []
+    for number, controllers, path in (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2):
         unified = number == "0" and not controllers
         if unified or "memory" in controllers.split(","):
             folder = root if unified else root / "memory"
             # In a namespace the path may lead out of what is mounted ("/../other"), or not be there at all.
             group = folder if ".." in Path(path).parts else folder / path.lstrip("/")
+            maximum, current, cache, kills = V2 if unified else V1
             inside = (level for level in (group, *group.parents) if level.is_relative_to(folder))
-            yield from ((level, V2 if unified else V1) for level in inside)
+            found += [
+                _Group(level / maximum, level / current, level / "memory.stat", cache, level / kills)
+                for level in inside
+            ]
+    return found
 
 
 def first_to_go(pid: int) -> None:
@@ -78,7 +100,7 @@ class OomKills:
     """
 
     def __init__(self, pid: int, root: Path = CGROUPS, proc: Path = PROC) -> None:
-        self.counters = [*(level / kills for level, (*_, kills) in _groups(pid, root, proc)), proc / "vmstat"]
+        self.counters = [*(group.kills for group in _groups(pid, root, proc)), proc / "vmstat"]
         self.forget()
 
     def _count(self) -> int:
