@@ -7,9 +7,7 @@ The places are real ones on loopback, those of the tests: an sshd, two nodes of 
 bare round trip is that of a kernel without stepper behind a link of the same kind: raw ZeroMQ over unix sockets
 (local), over sockets that `ssh -L` forwards (ssh), over TCP with CurveZMQ (slurm), a websocket whose messages are
 acknowledged at once (jupyter). Each round measures a step of the place right after a bare round trip, so that both have
-the same machine; what is held to its bound is the median of their differences, from a socket that asks the daemon to
-its answer: a bare round trip starts no process either. What the hook's processes add is the same in each place, and
-step.py's to bound.
+the same machine; what is held to its bound is the median of their differences.
 """
 
 from __future__ import annotations
@@ -261,14 +259,14 @@ def steps(project: Project, place: Place, rounds: int, rests: int) -> list[tuple
     subject = Placed(project, place)
     subject.step()  # starts the kernel
     bare, again, idle = (Row("", place.bare) for _ in range(3))
-    step, asked = Row(f"PostToolUse, {place.name}", subject.step), Row("", subject.ask)
-    answer = Row(f"**socket to answer, {place.name}**", subject.answer)
+    step, asked = Row(f"**PostToolUse, {place.name}**", subject.step), Row("", subject.ask)
+    answer = Row(f"socket to answer, {place.name}", subject.answer)
     rested = Row(f"PostToolUse after {REST_SECONDS} s, {place.name}", subject.rested)
     take((bare, step, again, answer, asked), rounds)
     take((idle, rested), rests, warm=1)
     subject.shut()
     both = total(f"a step, {place.name}: both hooks", asked, step)
-    return [(step, bare, None), (answer, again, STEP_MS), (both, bare, None), (rested, idle, None)]
+    return [(step, bare, STEP_MS), (answer, again, STEP_MS), (both, bare, None), (rested, idle, None)]
 
 
 def starts(project: Project, place: Place, rounds: int) -> list[str]:

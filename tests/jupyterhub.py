@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tests.environments import environment
-from tests.jupyterserver import SERVERS, VARIABLE, free_port
+from tests.jupyterserver import SERVERS, VARIABLE, end, free_port
 from tests.npm import fetched, node
 
 # An environment of its own: it serves the users' servers, too.
@@ -136,12 +136,7 @@ class Hub:
         with contextlib.suppress(OSError, AssertionError):
             self.server("DELETE")
         children = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
         for child in children:  # its proxy, where it could not
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()

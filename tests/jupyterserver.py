@@ -61,6 +61,16 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server, by force where it does not by itself."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Served:
     """A server of one kind, with a folder of its own for all that it keeps. `certificate` is its file and its key's."""
 
@@ -147,12 +157,7 @@ class Served:
     def stop(self) -> None:
         """End the server; a Jupyter Server takes its kernels along."""
         if self.process is not None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            end(self.process)
             self.process = None
 
     def close(self) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 
 from stepper.ground.walk import walk
+from stepper.notebook.exchange import TEMPORARY
 from stepper.policy.verified import FileChange
 from stepper.words import verify as words
 
 AT_ONCE, LARGEST, ALL = 1 << 20, 1 << 28, 1 << 29  # bytes that are hashed: at once, of a file, of all files before
-TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")  # a notebook that stepper is writing (`notebook.file`)
 
 Stamp = tuple[int, int, int]
 
@@ -60,7 +59,7 @@ class Written:
         found, tree = dict[str, Stamp](), walk(self.folder)
         self.cut = tree.cut
         for name in tree.files:
-            if TEMPORARY.fullmatch(name):
+            if TEMPORARY.fullmatch(name):  # a notebook that stepper is writing
                 continue
             path = os.path.join(self.folder, name)
             with suppress(OSError):

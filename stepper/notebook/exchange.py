@@ -6,13 +6,24 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
+import zlib
 from concurrent.futures import Future
 from typing import Any
 
 from stepper.notebook.afterwards import soon
 
 RENAME_EXCHANGE = 2  # renameat2(2)
+TEMPORARY = re.compile(r"(?:.*/)?\.[^/]*\.[0-9a-f]{8}\.tmp")
 EXCHANGE: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux alone has it
+
+
+def temporary(name: str) -> str:
+    """Return the name, one of TEMPORARY, under which a file is written before it takes its place.
+
+    Always the same: what a daemon that was killed left behind goes with the next write.
+    """
+    return f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
 
 
 def look(name: str, folder: int) -> os.stat_result:

@@ -10,7 +10,6 @@ import os
 import stat
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -20,7 +19,7 @@ from stepper.ground import private
 from stepper.ground.errors import NotebookError
 from stepper.notebook import afterwards, arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
-from stepper.notebook.exchange import clear, look, remove, swap
+from stepper.notebook.exchange import clear, look, remove, swap, temporary
 from stepper.notebook.plainjson import Change, Changes, load_json, rewrite
 from stepper.notebook.rawcells import cleared, renamed, run_of, tagged, with_late, with_models, with_outputs
 from stepper.policy import plan as plans
@@ -272,15 +271,14 @@ class IpynbFile:
             raise NotebookError(f"{self.name} can't be written: {error.strerror}", hint) from error
 
     def _exchange(self, folder: int, name: str, document: Document, keep_time: bool, data: bytes) -> bool:
-        # Always the same: what a daemon that was killed left behind goes with the next write.
-        temporary = f".{name[:40]}.{zlib.crc32(os.fsencode(name)):08x}.tmp"
+        new = temporary(name)
         if self._cleared is not None:
             afterwards.begin()
             wait([self._cleared])
         about = look(name, folder)
-        remove(temporary, folder)
+        remove(new, folder)
         try:
-            with open(os.open(temporary, NEW, 0o600, dir_fd=folder), "wb") as stream:
+            with open(os.open(new, NEW, 0o600, dir_fd=folder), "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), stat.S_IMODE(about.st_mode))
@@ -290,14 +288,14 @@ class IpynbFile:
                 os.fsync(stream.fileno())
             if signature(look(name, folder)) != document.signature:
                 return False
-            if not swap(temporary, name, folder):
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            elif signature(look(temporary, folder))[:3] != document.signature[:3]:
-                swap(temporary, name, folder)  # somebody wrote between the look and the swap: theirs stands again
+            if not swap(new, name, folder):
+                os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+            elif signature(look(new, folder))[:3] != document.signature[:3]:
+                swap(new, name, folder)  # somebody wrote between the look and the swap: theirs stands again
                 return False
             self._seen = signature(look(name, folder))[:3]
         finally:
-            self._cleared = clear(temporary, folder)
+            self._cleared = clear(new, folder)
         return True
 
     def touch(self) -> None:

@@ -21,7 +21,7 @@ STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 FINDERS = {"BuiltinImporter", "FrozenImporter", "PathFinder", "DistutilsMetaFinder", "_SixMetaPathImporter"}
 FIRST = set(sys.modules)  # what no cell imported
 PYTHON = {"Python": sys.version.split()[0]}
-last: dict[str, Any] = {"seen": None, "mark": "", "told": {}, "installed": {}}
+last: dict[str, Any] = {"seen": None, "mark": "", "told": {}, "folders": None, "installed": {}}
 
 
 def loadable(known: Any) -> dict[str, Any]:
@@ -95,22 +95,21 @@ def version_of(name: str) -> str | None:
             version = object.__getattribute__(sys.modules[module], "__dict__").get(said)
             if type(version) is str and version:
                 return str(short(version, 40))
-    name = name.lower()
-    if name not in last["installed"]:
-        last["installed"] = {name: None, **last["installed"], **(guarded(installed) or {})}
-    return last["installed"][name]  # type: ignore[no-any-return]
+    found: dict[str, str] = guarded(installed) or {}
+    return found.get(name.lower())
 
 
-def installed() -> dict[str, str]:
+def installed() -> Any:
     """The versions of what is installed, by the names of the folders that say it: nothing is imported or read."""
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        if type(folder) is str and folder.endswith("-packages") and os.path.isdir(folder):
-            for entry in os.listdir(folder):
-                if entry.endswith(".dist-info"):
-                    name, _, version = entry[: -len(".dist-info")].partition("-")
-                    found.setdefault(name.lower(), short(version, 40))
-    return found
+    folders = [one for one in sys.path if type(one) is str and one.endswith("-packages") and os.path.isdir(one)]
+    seen = [(folder, os.stat(folder).st_mtime_ns) for folder in folders]
+    if seen != last["folders"]:
+        found: dict[str, str] = {}
+        for entry in (entry for folder in folders for entry in os.listdir(folder) if entry.endswith(".dist-info")):
+            name, _, version = entry[: -len(".dist-info")].partition("-")
+            found.setdefault(name.lower(), short(version, 40))
+        last.update(folders=seen, installed=found)
+    return last["installed"]
 
 
 def magics() -> list[str] | None:
