@@ -44,7 +44,7 @@ from stepper.kernel.jupyter.channels import PROTOCOL, framed, of_frames
 from stepper.setup import trust
 from tests import sshd
 from tests.jupyterserver import TOKEN, VARIABLE, Served
-from tests.slurm.lab import Lab
+from tests.slurm.lab import started
 
 CELLS = 10
 REST_SECONDS = 4
@@ -108,7 +108,7 @@ def ssh() -> Iterator[Place]:
 @contextlib.contextmanager
 def slurm() -> Iterator[Place]:
     """A batch job."""
-    lab = Lab()
+    lab = started()
     os.environ["SLURM_CONF"] = lab.conf
 
     def settle() -> None:
