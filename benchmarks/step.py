@@ -37,7 +37,7 @@ from common import (
     total,
 )
 from kernels import Kernel, RawKernel
-from subject import Subject
+from subject import NAMES, Subject
 
 CELLS = (1, 10, 50, 100)
 BARE_RATIO, LARGE_RATIO = 4, 12  # to a bare Python: with 10 cells; with 100 cells and 5 MB
@@ -89,6 +89,8 @@ class Bench:
             },
         }
         self.beside = {n: Row(f"PostToolUse, {of(n)}, its waker beside", books[n].beside) for n in (10, 100)}
+        named = Subject(project, "named", 10)
+        named.message(first=NAMES)
         self.big = Row("**PostToolUse, 100 cells, 5 MB of outputs**", self.large.step)
         self.rows = [
             Row("floor: `sh -c :`", lambda: spawn(["sh", "-c", ":"]).ms),
@@ -105,6 +107,7 @@ class Bench:
             *self.answers.values(),
             self.big,
             Row("the same without the script's shell", lambda: self.large.step(client)),
+            Row("PostToolUse, 10 cells, 160 names in the kernel", named.step),
             Row("once a message with edits: PostToolBatch", lambda: self.ten.message()[1]),
             Row("once a message without edits: PostToolBatch", lambda: self.ten.end_message().ms),
         ]

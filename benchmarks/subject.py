@@ -18,6 +18,19 @@ from stepper.hook import client
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 MESSAGE = "00000000-0000-4000-8000-000000000001"
+# What a notebook may have bound: 160 names, a quarter of them frames where pandas is there.
+NAMES = """
+try:
+    import numpy as np, pandas as pd
+except ImportError:
+    pass
+for number in range(40):
+    globals()[f"number{number}"] = number
+    globals()[f"list{number}"] = list(range(50))
+    globals()[f"dict{number}"] = {str(key): key / 7 for key in range(50)}
+    columns = {"a": range(100), "b": list("xy") * 50, "c": [n / 7 for n in range(100)]}
+    globals()[f"frame{number}"] = pd.DataFrame(columns) if "pd" in globals() else columns
+"""
 
 
 def some_output(size: int, number: int, rng: random.Random) -> dict[str, Any]:
@@ -81,10 +94,13 @@ class Subject:
         given = {"notebook_path": str(self.path), "cell_id": self.cell_id, "new_source": source, "edit_mode": "replace"}
         return {"tool_name": "NotebookEdit", "tool_input": given}
 
-    def edit(self) -> tuple[bytes, str]:
-        """Replace the cell on disk; return what Claude Code hands to the hook, and the word that the cell prints."""
+    def edit(self, first: str = "") -> tuple[bytes, str]:
+        """Replace the cell on disk; return what Claude Code hands to the hook, and the word that the cell prints.
+
+        `first` is what the cell does before it prints.
+        """
         word = secrets.token_hex(8)
-        source = f"print('{word}')"
+        source = f"{first}print('{word}')"
         before = self.path.read_text()
         notebook = json.loads(before)
         cell = self.cell(notebook)
@@ -123,9 +139,9 @@ class Subject:
         """Edit, run the hook, check that the cell ran, end the message; return the hook's milliseconds."""
         return self.message(command)[0]
 
-    def message(self, command: list[str] | None = None) -> tuple[float, float]:
+    def message(self, command: list[str] | None = None, first: str = "") -> tuple[float, float]:
         """Edit as in `step` and end the message; return the milliseconds of both hooks."""
-        data, word = self.edit()
+        data, word = self.edit(first)
         ended = spawn(command or self.project.hook("PostToolUse"), data)
         self.check(ended.out, word)
         return ended.ms, self.end_message().ms

@@ -223,6 +223,22 @@ def test_what_the_helper_had_no_time_for_is_as_it_was() -> None:
     prints.held.clear()
 
 
+VALUES = [
+    [], (), {}, set(), [[]], [()], [1], [True], [1.0], [1j], ["1"], [b"1"], [None], ["None"], ["1", "2"], ["1,2"],
+    ["1','2"], [1, 2], [12], (1, 2), {1, 2}, {1: 2}, {"1": 2}, [1, [2]], [[1], 2], ["x" * 300], ["x" * 301], [2**1998],
+    [2**1998 + 1], "[1]", 1, 1.0, True, "1", float("nan"), [float("nan")], [-0.0], [0.0], ["é" * 200], [{"a": [1, (2,)]}],
+]  # fmt: skip
+
+
+def test_other_values_have_other_prints_however_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = [prints.told(value, [200]) for value in VALUES]
+    assert "" not in at_once and len({*at_once}) == len(VALUES)
+    monkeypatch.setattr(prints, "SMALL", 0)
+    assert [prints.told(value, [200]) for value in VALUES] == at_once
+    assert prints.told(["x" * 2000], [200]) == prints.told([2**2000], [200]) == prints.told([object()], [200]) == ""
+    assert prints.told([1] * 200, [200]) == "" != prints.told([1] * 199, [200])
+
+
 def test_hidden_state_is_a_value_from_below_or_from_a_cell_that_is_gone() -> None:
     book = Played(a="x = load()", b="y = x", c="x = other()").run("a", "b", "c", "b")
     assert book.told() == "b?x<c"

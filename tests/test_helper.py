@@ -231,6 +231,33 @@ def test_it_tells_what_there_is(clean: Lab) -> None:
     assert names["left_out"] == 0
 
 
+COLUMNS = {
+    "int": ("[1, 2]", 3),
+    "float": ("[1.0, None]", 3.0),
+    "bool": ("[True, False]", False),
+    "text": ("['x', None]", "y"),
+    "long": ("['x' * 1000, 'é']", "y"),
+    "mixed": ("[1, 'x']", 2.5),
+    "date": ("pd.to_datetime(['2020-01-01', None])", "2021-01-01"),
+    "span": ("pd.to_timedelta([1, 2], 's')", "3s"),
+    "nullable": ("pd.array([1, None], dtype='Int64')", 3),
+}
+
+
+def test_a_change_within_a_frame_is_seen_in_a_column_of_each_kind(clean: Lab) -> None:
+    made = ", ".join(f"'{name}': {values}" for name, (values, _) in COLUMNS.items())
+    before = clean.names(f"import pandas as pd\ndf = pd.DataFrame({{{made}}})\nsame = df.copy()")["variables"]
+    assert before["df"]["bytes"] == clean.value("int(df.memory_usage().sum())")
+    assert before["df"]["print"] == before["same"]["print"] != ""
+    for name, (_, value) in COLUMNS.items():
+        told = clean.names(f"df.loc[0, {name!r}] = pd.Timestamp({value!r}) if {name == 'date'} else "
+                           f"pd.Timedelta({value!r}) if {name == 'span'} else {value!r}")  # fmt: skip
+        assert told["rebound"] == ["df"], name
+    assert clean.names("df.index = ['a', 'b']")["rebound"] == ["df"]
+    assert clean.names("df.columns = range(len(df.columns))")["rebound"] == ["df"]
+    assert clean.names("df.iloc[0, 0] = df.iloc[0, 0]")["rebound"] == []
+
+
 def test_a_users_name_in_place_of_ipythons_own_is_told_of(clean: Lab) -> None:
     assert clean.names("%reset -f")["variables"] == {}
     assert "display" not in clean.names("x = 1")["variables"]

@@ -11,9 +11,11 @@ from stepper.kernel.inside.base import (
     class_name,
     classes_of,
     clock,
+    columns,
     getsizeof,
     guarded,
     is_a,
+    is_pandas,
     lengths,
     missing,
     of_library,
@@ -28,6 +30,7 @@ from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
+SMALL = {*map(id, (int, float, complex, bool, type(None)))}  # the classes of others
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) after the last cell: no object is kept
@@ -92,15 +95,17 @@ def held(value: Any, kind: Any) -> int:
     sizes = (
         getattr(one, "nbytes", 0) if of_library(one) else getsizeof(one) if one_of(type(one), PLAIN) else 0
         for one in items
+        if id(type(one)) not in SMALL
     )
     return sum(one for one in sizes if type(one) is int)
 
 
 def size(value: Any, shape: Any) -> int | None:
+    if len(shape) == 2 and is_pandas(value, "DataFrame"):  # without looking into objects
+        return int(value.index.memory_usage() + sum(one.nbytes for one in columns(value))) if shape[1] <= 1000 else None
     usage = getattr(value, "memory_usage", None)
-    if callable(usage):  # pandas: it goes over the columns, without looking into objects
-        used = usage(deep=False) if len(shape) < 2 or shape[1] <= 1000 else None
-        return None if used is None else int(getattr(used, "sum", lambda: used)())
+    if callable(usage):
+        return int(usage(deep=False))
     found = getattr(value, "nbytes", None)
     return found if type(found) is int else getsizeof(value)
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import marshal
+from collections.abc import Callable
 from typing import Any
 
-from stepper.kernel.inside.base import clock, guarded, one_of, top_module
+from stepper.kernel.inside.base import clock, columns, getsizeof, guarded, one_of, top_module
 
-PLAIN = (int, float, complex, bool, str, bytes, type(None))
 LONGEST = 100  # characters of a name that is told
 ITEMS, BYTES, LONG, CELLS = 200, 4096, 2000, 1000
+CONTAINERS = (list, tuple, set, frozenset, dict)
+FORMAT = 2  # of marshal: the last that tells nothing but values, not which of them are the same object
+SMALL = 250  # bytes of an item that is surely not LONG
+# How long a value is whose `repr` is all that it holds: by the id of its class, because a look asks no metaclass.
+PLAIN: dict[int, Callable[[Any], int]] = {
+    **{id(kind): len for kind in (str, bytes)},
+    **{id(kind): lambda value: 0 for kind in (float, complex, bool, type(None))},
+    id(int): int.bit_length,
+}
 held: dict[str, tuple[int, Any]] = {}  # name → (id, print) after the last cell: no object is kept
 
 
@@ -40,18 +50,11 @@ def told(value: Any, left: list[int]) -> str:
     left[0] -= 1
     if left[0] < 0:
         return ""
-    if one_of(kind, PLAIN):
-        if kind is int:
-            return f"int{value}" if value.bit_length() < LONG else ""
-        return kind.__name__ + repr(value) if not one_of(kind, (str, bytes)) or len(value) < LONG else ""
-    if one_of(kind, (list, tuple, set, frozenset, dict)):
-        if len(value) > left[0]:
-            return ""
-        items = [part for pair in dict.items(value) for part in pair] if kind is dict else list(value)
-        parts = [told(part, left) for part in items]
-        if not all(parts):
-            return ""
-        return f"{kind.__name__}({','.join(sorted(parts) if one_of(kind, (set, frozenset)) else parts)})"
+    length = PLAIN.get(id(kind))
+    if length is not None:
+        return repr(value) if length(value) < LONG else ""
+    if one_of(kind, CONTAINERS):
+        return container(value, kind, left) if len(value) <= left[0] else ""
     if top_module(kind) == "numpy" and kind.__name__ == "ndarray":
         return array(value)
     if top_module(kind) == "pandas" and kind.__name__ in ("DataFrame", "Series"):
@@ -59,22 +62,37 @@ def told(value: Any, left: list[int]) -> str:
     return ""
 
 
+def container(value: Any, kind: Any, left: list[int]) -> str:
+    items = [part for pair in dict.items(value) for part in pair] if kind is dict else list(value)
+    ordered = not one_of(kind, (set, frozenset))
+    if ordered and PLAIN.keys() >= {*map(id, map(type, items))}:  # all at once: a call for each would cost each step
+        left[0] -= len(items)
+        small = max(map(getsizeof, items), default=0) < SMALL or all(PLAIN[id(type(one))](one) < LONG for one in items)
+        return f"{kind.__name__} {marshal.dumps(items, FORMAT).hex()}" if small and left[0] >= 0 else ""
+    parts = list[str]()
+    for one in items:
+        parts.append(told(one, left))
+        if not parts[-1]:
+            return ""
+    return f"{kind.__name__}({','.join(parts if ordered else sorted(parts))})"
+
+
 def array(value: Any) -> str:
     if value.dtype.kind in "biufcmMSU":
         return f"array{value.dtype.str}{value.shape}{value.tobytes().hex()}" if value.nbytes <= BYTES else ""
     if value.dtype.kind != "O" or value.size > ITEMS:
         return ""
-    text = told(value.ravel().tolist(), [ITEMS + 1])
-    return f"array{value.shape}{text}" if text else ""
+    items = told(value.ravel().tolist(), [ITEMS + 1])
+    return f"array{value.shape}{items}" if items else ""
 
 
 def frame(value: Any, kind: str) -> str:
     """Its columns and its index, each as an array; those of other kinds (categories, dates with zones) tell nothing."""
-    if value.size > CELLS or len(value) > ITEMS or (value.ndim > 1 and value.shape[1] > 50):
+    shape = value.shape
+    if shape[0] > ITEMS or (len(shape) > 1 and (shape[1] > 50 or shape[0] * shape[1] > CELLS)):
         return ""
-    columns = [value.iloc[:, at] for at in range(value.shape[1])] if kind == "DataFrame" else [value]
+    parts = columns(value) if kind == "DataFrame" else [value]
     names = told(value.columns.tolist() if kind == "DataFrame" else value.name, [ITEMS])
-    parts = [part.to_numpy() for part in (value.index, *columns)]
-    texts = [array(part) for part in parts]
-    kinds = [str(part.dtype) for part in columns]
+    texts = [array(part.to_numpy() if hasattr(part, "to_numpy") else part) for part in (value.index, *parts)]
+    kinds = [str(part.dtype) for part in parts]
     return f"{kind}{names}{kinds}{''.join(texts)}" if names and all(texts) else ""
