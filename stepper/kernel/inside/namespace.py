@@ -30,7 +30,7 @@ from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
 
 ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for their size
-SMALL = {*map(id, (int, float, complex, bool, type(None)))}  # the classes of others
+SCALARS = {*map(id, (int, float, complex, bool, type(None)))}  # … not: most of what is held, told by its class's id
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) after the last cell: no object is kept
@@ -95,7 +95,7 @@ def held(value: Any, kind: Any) -> int:
     sizes = (
         getattr(one, "nbytes", 0) if of_library(one) else getsizeof(one) if one_of(type(one), PLAIN) else 0
         for one in items
-        if id(type(one)) not in SMALL
+        if id(type(one)) not in SCALARS
     )
     return sum(one for one in sizes if type(one) is int)
 
