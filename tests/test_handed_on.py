@@ -388,9 +388,9 @@ def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp
     for _ in range(2):
         process = psutil.Process(edit.waker.pid)
         assert process.memory_info().rss <= 3_000_000, process.memory_info()
-        before = process.cpu_times()
+        before = sum(process.cpu_times()[:2])
         time.sleep(3)
-        assert process.cpu_times().user + process.cpu_times().system - before.user - before.system <= 0.01
+        assert sum(process.cpu_times()[:2]) - before < 0.015  # one tick of the clock is 0.01
         project.kill_daemon()
         wait_until(lambda: running(project) and psutil.Process(edit.waker.pid).name() == "hook")
     (notebook.path.parent / "go").touch()

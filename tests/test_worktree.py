@@ -164,8 +164,9 @@ def test_what_the_worktree_has_of_its_own_comes_first(main: Checkout, worktree: 
     assert f"| {main.folder}/tools/bin" in worktree.ran(tell)
     interpreter(worktree.folder)
     worktree.config("")
-    worktree.stepper("restart", check=1)
-    assert f"{worktree.folder}/.venv/bin/python was not accepted by you" in worktree.ran(tell)
+    refused = worktree.stepper("restart", check=1)
+    assert f"{worktree.folder}/.venv/bin/python was not accepted by you" in refused.stderr
+    assert f"| {main.folder}/tools/bin" in worktree.ran(tell)  # where none may start, the old kernel stays
     worktree.stepper("trust")
     worktree.stepper("restart")
     assert f"| {worktree.folder}/.venv/bin" in worktree.ran(tell)
