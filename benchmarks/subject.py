@@ -21,7 +21,7 @@ MESSAGE = "00000000-0000-4000-8000-000000000001"
 # What a notebook may have bound: 160 names, a quarter of them frames where pandas is there.
 NAMES = """
 try:
-    import numpy as np, pandas as pd
+    import pandas as pd
 except ImportError:
     pass
 for number in range(40):

@@ -235,6 +235,7 @@ def test_other_values_have_other_prints_however_they_are_looked_at(monkeypatch: 
     assert "" not in at_once and len({*at_once}) == len(VALUES)
     monkeypatch.setattr(prints, "SMALL", 0)
     assert [prints.told(value, [200]) for value in VALUES] == at_once
+    assert prints.told({0, 8}, [200]) == prints.told({8, 0}, [200])
     assert prints.told(["x" * 2000], [200]) == prints.told([2**2000], [200]) == prints.told([object()], [200]) == ""
     assert prints.told([1] * 200, [200]) == "" != prints.told([1] * 199, [200])
 

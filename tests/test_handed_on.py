@@ -390,7 +390,7 @@ def test_a_hook_that_waits_for_hours_costs_next_to_nothing(project: Project, tmp
         assert process.memory_info().rss <= 3_000_000, process.memory_info()
         before = sum(process.cpu_times()[:2])
         time.sleep(3)
-        assert sum(process.cpu_times()[:2]) - before < 0.015  # one tick of the clock is 0.01
+        assert round(sum(process.cpu_times()[:2]) - before, 4) <= 0.01
         project.kill_daemon()
         wait_until(lambda: running(project) and psutil.Process(edit.waker.pid).name() == "hook")
     (notebook.path.parent / "go").touch()

@@ -15,8 +15,8 @@ CHANCE = (
     (re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"ipykernel_\d+/\d+"), "ipykernel/cell"),
     (re.compile(r"Thread-\d+"), "N"),
-    # Whatever Python does when it collects what nobody holds any more: that line is told.
-    (re.compile(r"\S+:\d+: (RuntimeWarning: coroutine '\w+' was never awaited\n)(?:  .*\n)?"), r"\1"),
+    # Whatever file Python reads or runs when it collects what nobody holds any more: that line is told.
+    (re.compile(r"/\S+\.py:\d+: (RuntimeWarning: coroutine '\w+' was never awaited\n)(?:  .*\n)?"), r"\1"),
     (re.compile(r"The slowest run took .* is being cached\.\n"), ""),  # of %timeit, when the machine is busy
 )
 DIGITS = re.compile(r"[\d.,]+(?:e[+-]\d+)?(?: ?(?:ns|µs|μs|us|ms|s|it/s|s/it)\b)?|[█▏▎▍▌▋▊▉ ]+\|")
