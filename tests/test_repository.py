@@ -1,4 +1,4 @@
-"""This repository uses its own hooks, ships its own notebook, and keeps its promises of size."""
+"""This repository uses its own hooks, ships its own notebook."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def test_the_notebook_of_the_demo_is_finished() -> None:
     assert not [out for cell in cells for out in cell.outputs if out.output_type == "error"]
 
 
-def test_modules_are_rooms_and_say_what_they_are_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     for path in sorted((ROOT / "stepper").rglob("*.py")):
         lines = path.read_text().splitlines()
         assert lines[0].startswith('"""'), path
-        assert len(lines) <= 400, f"{path} has {len(lines)} lines"
 
 
 def test_architecture_names_every_module() -> None:
