@@ -69,7 +69,7 @@ async def hook(*given):
     return answer
 
 handled, server.hook = server.hook, hook
-StatusLines.look = lambda lines: None
+StatusLines.look = lambda lines, weigh=True: None
 os.fsync = counting(os.fsync, "fsyncs")
 Session.send = counting(Session.send, "requests")
 sys.addaudithook(heard)

@@ -88,6 +88,7 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
         assert re.fullmatch(rf'running step 1 of 1 "Train" for \d+ s of at most 40 s: {re.escape(BAR)}\n', line), line
         notice = json.loads((project.folder / ".stepper" / "now" / "line").read_text())
         assert [*notice] == ["systemMessage"] and BAR in notice["systemMessage"]
+        assert re.match(r"\d\d:\d\d:\d\d running step 1 ", notice["systemMessage"]), notice  # it stays for 5 s
 
         waits = started(project, "eval", "1 + 1", "--notebook", str(notebook.path))
         follows = started(project, "output", "1", "--notebook", str(notebook.path), "--follow")
@@ -118,6 +119,34 @@ def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
     printed = follows.communicate()[0]
     assert printed.startswith("|  40%|████\n| after\n") and re.search(r"cell 1 \(id .*\): ok after \d+", printed)
     wait_until(lambda: not (project.folder / ".stepper" / "running").exists())
+
+
+ENDS = {
+    "ok": "pass",
+    "failed": "raise ValueError(1)",
+    "stopped": "raise SystemExit('STOP: which column?')",
+    "interrupted": "time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_nothing_says_that_a_cell_runs_once_it_has_ended(project: Project, how: str) -> None:
+    notebook = project.new("Train")
+    home = project.folder / ".stepper"
+    said, notice, line = home / "running", home / "now" / "line", home / "statusline"
+    source = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('began', 'w')\n{ENDS[how]}"
+    thread = threading.Thread(target=notebook.insert, args=(source,))
+    thread.start()
+    wait_until(lambda: said.exists() and notice.exists() and "⏵" in line.read_text())
+    (notebook.path.parent / "go").touch()
+    if how == "interrupted":
+        wait_until((notebook.path.parent / "began").exists)
+        project.stepper("interrupt", str(notebook.path))
+    thread.join()
+    until = time.monotonic() + 0.5
+    while said.exists() or notice.exists() or "⏵" in line.read_text():
+        assert time.monotonic() < until, (said.exists(), notice.exists(), line.read_text())
+        time.sleep(0.01)
 
 
 COUNTS = """# stepper: timeout=90

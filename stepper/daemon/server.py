@@ -58,6 +58,7 @@ LOCK_SECONDS = 5.0  # less than a client waits (8.5 s), by what it takes to star
 READ_SECONDS = 30.0  # for a whole request to come
 LOOK_SECONDS = 1.0  # a kernel that died while nothing ran is noticed within this
 WATCH_SECONDS = 30.0
+REFRESH_SECONDS = 0.05  # from a run's end to the lines that said it runs: the answer goes first
 SETTLE_SECONDS = 0.2  # from an answer to when memory is given back
 IDLE_SECONDS = 30 * 60  # without kernels and requests
 log = logging.getLogger("stepper")
@@ -78,6 +79,7 @@ class Daemon:
         self.beat_at = 0.0  # when the person is told next of what nobody waits for
         self.lines = StatusLines(self.workspace)
         self.shown = True  # what runs is, in files; a former daemon may have left them
+        self.refreshing = False
         self.last_used = time.monotonic()
 
     def _open(self, name: str, path: str) -> Session:
@@ -102,7 +104,9 @@ class Daemon:
         file = IpynbFile(path)
         kernels = providers.AnyPlace(record, self.paths.runtime, diagnosis.PARTS, lambda: self.workspace.environ)
         adviser = Adviser(path, Surroundings(self.paths.project), Figures(figures), ipython.transformer())
-        return Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
+        session = Session(name, file, Late(file), journal, kernels, limits, place, adviser, settle)
+        session.changed = self._changed
+        return session
 
     async def serve(self) -> None:
         """Listen until a `shutdown`, a signal, a client of another version or half an hour without kernels."""
@@ -190,8 +194,26 @@ class Daemon:
                 if session.name not in looks or looks[session.name].done():  # one that waits holds up no other
                     looks[session.name] = asyncio.create_task(self._look_at(session))
             self.lines.look()
-            self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
+            self._show_running()
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _changed(self) -> None:
+        """Schedule a refresh where a line says that something runs: it may have ended."""
+        if self.refreshing or not (self.shown or self.lines.runs):
+            return
+        self.refreshing = True
+        asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
+
+    def _refresh(self) -> None:
+        """Rewrite or remove the lines on what runs, without measuring any kernel's memory."""
+        self.refreshing = False
+        if self.ending.is_set():
+            return
+        self.lines.look(weigh=False)
+        self._show_running()
+
+    def _show_running(self) -> None:
+        self._show([*filter(None, map(standing.shown, self.workspace.sessions.values()))])
 
     async def _verify(self, session: Session) -> None:
         """Replay a notebook that is complete now; what came of it comes with the next prompt."""
@@ -205,19 +227,24 @@ class Daemon:
     def _show(self, lines: list[str]) -> None:
         """Keep the lines on what runs where people look on: a status line reads the one file, the hook the other.
 
-        The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then.
+        The hook's starts a process at each change: where nobody waits for what runs it is renewed now and then. The
+        client shows it for five seconds and nothing can take it back, so it names the time at which it was true, and
+        there is none for what is estimated to end sooner than that.
         """
         sessions, now = self.workspace.sessions.values(), time.monotonic()
-        works = (each for each in sessions if each.state.running or each.looks or each.keeper.queued)
+        works = [each for each in sessions if each.state.running or each.looks or each.keeper.queued]
         waited = not all(each.goes_on for each in works)
+        lasts = not works or not all(map(standing.ends_soon, works))
         with contextlib.suppress(OSError):
             if lines:
                 private.replace(self.paths.running, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
-            if lines and (waited or now >= self.beat_at):
+            if lines and lasts and (waited or now >= self.beat_at):
                 self.beat_at = now + min(session.outputs.limits().heartbeat_seconds for session in sessions)
-                private.replace(self.paths.notice, payload.notice(" · ".join(lines)))
+                told = f"{time.strftime('%H:%M:%S')} {' · '.join(lines)}"
+                private.replace(self.paths.notice, payload.notice(told))
             elif not lines and self.shown:
                 private.remove(self.paths.running)
+                private.remove(self.paths.notice)  # the client reads it up to 0.7 s after it was written
             self.shown = bool(lines)
 
     async def _look_at(self, session: Session) -> None:

@@ -39,15 +39,20 @@ class StatusLines:
         self.workspace, self.path = workspace, workspace.paths.statusline
         self.shown: dict[str, Shown] = {}
         self.told = "?"  # a former daemon's may be there
+        self.runs = False  # whether a line says that something runs or waits
 
-    def look(self) -> None:
-        """Write what has changed; while something runs its clock does."""
+    def look(self, weigh: bool = True) -> None:
+        """Write what has changed; while something runs its clock does.
+
+        With `weigh` the memory of the kernels is measured again where that is due.
+        """
         lines, runs = list[str](), False
         for session, name in self.workspace.currents().items():
             found = self.workspace.sessions.get(name)
-            if found is not None and (text := self._line(found)):
+            if found is not None and (text := self._line(found, weigh)):
                 runs = runs or bool(found.state.running or found.looks or found.keeper.waits or found.keeper.queued)
                 lines.append(f"{session or '-'} {text}\n")
+        self.runs = runs
         told = "".join(lines)
         if told == self.told and not runs:
             return
@@ -64,12 +69,12 @@ class StatusLines:
         with contextlib.suppress(OSError):
             private.remove(self.path)
 
-    def _line(self, session: Session) -> str:
+    def _line(self, session: Session, weigh: bool) -> str:
         now, queued = standing.running(session), session.keeper.queued
         shown = self.shown.setdefault(session.name, Shown())
         known, kernel, clock = session.namespace, session.keeper.kernel, time.monotonic()
         mark = kernel and kernel.id, session.state.next_run, now is None, len(session.state.elsewhere)
-        if clock > shown.due and (now or mark != shown.mark):
+        if weigh and clock > shown.due and (now or mark != shown.mark):
             shown.mark, shown.due = mark, clock + WEIGH_SECONDS
             shown.memory = kernel.memory() if kernel else 0
         shown.frame = statusline.frame(known, shown.frame) if kernel else ""

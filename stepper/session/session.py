@@ -76,6 +76,7 @@ class Session:
         self.began_at = 0.0
         self.estimate = Estimate()  # of when what runs is over
         self.replays = False  # it is to be replayed unasked
+        self.changed: Callable[[], None] = lambda: None  # called with each journal event
         self.looks: events.Started | None = None  # what runs in no cell, while it does
         self.last_used = time.monotonic()
         self.namespace = UNKNOWN
@@ -333,6 +334,7 @@ class Session:
         if isinstance(event, events.KernelChanged):
             self.namespace = UNKNOWN
         ledger.apply(event, self.state)
+        self.changed()
 
     def trouble(self, text: str, about: Hashable = None) -> None:
         """Have this told with the next run; of what is told already `about` the same, nothing more is."""

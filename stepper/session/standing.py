@@ -23,6 +23,7 @@ from stepper.words.quotes import running as told_of
 from stepper.words.report import step_name
 
 LINE = 200  # characters of what a cell printed last
+NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 
 async def status(session: Session) -> answers.Status:
@@ -109,6 +110,12 @@ def shown(session: Session) -> str:
     about = session.keeper.kernel.about() if session.keeper.kernel else None
     where = elsewhere(about.where, about.left, about.trouble) if about else ""
     return told_of(name, now.seconds, now.timeout, now.line, now.left_seconds, where)
+
+
+def ends_soon(session: Session) -> bool:
+    """Return whether what runs is estimated to end before a notice of it would disappear."""
+    now = running(session)
+    return now is not None and now.left_seconds is not None and now.left_seconds < NOTICE_SECONDS
 
 
 def waits(session: Session) -> str:
