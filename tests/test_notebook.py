@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stepper.ground.errors import NotebookError
 from stepper.notebook import afterwards, creation, plainjson
 from stepper.notebook import file as notebook
-from stepper.policy.model import Outcome, Plan, Step
+from stepper.policy.model import Cell, Outcome, Plan, Step
 from stepper.session.ports import Execution, Models, Target
 from tests.conftest import code
 from tests.test_journal import somebody
@@ -120,6 +120,52 @@ def test_a_notebook_that_jupyter_saved_stays_as_jupyter_would_save_it(tmp_path: 
     file.mark(file.read().cells[2], "t")
     nbformat.write(nbformat.read(path, nbformat.NO_CONVERT), again)
     assert path.read_bytes() == again.read_bytes() != before
+
+
+LAYOUTS: dict[str, dict] = {
+    "one space": {"indent": 1},
+    "two spaces": {"indent": 2},
+    "four spaces": {"indent": 4},
+    "tabs": {"indent": "\t"},
+    "one line": {"indent": None},
+    "one line without spaces": {"indent": None, "separators": (",", ":")},
+    "escaped": {"indent": 2, "ensure_ascii": True},
+    "carriage returns": {"indent": 2, "newline": "\r\n"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_keeps_its_own_layout(tmp_path: Path, layout: str) -> None:
+    options = {"ensure_ascii": False, "sort_keys": True, **LAYOUTS[layout]}
+    newline = options.pop("newline", "\n")
+
+    def laid_out(raw: object) -> bytes:
+        return (json.dumps(raw, **options) + "\n").replace("\n", newline).encode()
+
+    path = tmp_path / "n.ipynb"
+    cells = [code("x = 'é'", "a"), code("y", "b"), code("z", "c")]
+    raw = {"cells": [plainjson.as_written(cell) for cell in cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_bytes(laid_out(raw))
+    file = notebook.IpynbFile(str(path))
+    done = ran()
+    done.outputs += [{"output_type": "stream", "name": "stdout", "text": "é\n1e-5\n"}]
+    done.outputs += [{"output_type": "display_data", "metadata": {}, "data": {"application/json": [1e-5, {}, []]}}]
+
+    def check() -> None:
+        assert path.read_bytes() == laid_out(json.loads(path.read_bytes()))
+
+    file.put(file.read().cells[0], done, 3, keep_time=True)
+    check()
+    file.put(file.read().cells[2], done, None, keep_time=True)
+    check()
+    file.set_plan(Plan("p", (Step(1, "é"),)))
+    check()
+    new = Cell(id="", index=-1, number=0, type="code", source="n = 1", tags=())
+    file.arrange(lambda cells: [cells[2], new, cells[0], cells[1]])
+    check()
+    file.arrange(lambda cells: [])
+    file.arrange(lambda cells: [new])
+    assert [cell.source for cell in file.read().cells] == ["n = 1"]
 
 
 def test_what_is_not_touched_keeps_its_bytes_however_it_is_laid_out(tmp_path: Path) -> None:

@@ -1,26 +1,24 @@
-"""Notebooks as plain JSON: read with orjson, written byte for byte as `nbformat.write` does, what is not touched kept.
+"""Notebooks as plain JSON: read with orjson, changed in place, everything else kept byte for byte.
 
-A step must not pay for validating a hundred cells, nor turn over the whole file in git.
+What is written has the layout of the file (`jsonstyle`), which is that of `nbformat.write` for most. A step must not
+pay for validating a hundred cells, nor change the whole file in git.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from stepper.notebook.jsonstyle import BOM, NBFORMAT, JsonStyle, style_of
+
 LONG_INTEGER = re.compile(rb"[:,\[]\s*-?\d{19}")
 BETWEEN = re.compile(r"[ \t\n\r]*[,:]?[ \t\n\r]*")  # two values, or a name and its value
-SURROGATE = re.compile("[\ud800-\udfff]")
-# A number at the end of a line, where no text ends: those that orjson writes otherwise than Python.
-SMALL = re.compile(rb"(?m)(?:^|(?<= ))-?(?:0\.0000\d+|\d[\d.]*e[-+]?\d+)(?=,?$)")
 TEXTUAL = ("application/javascript", "image/svg+xml")  # besides text/*: kept as lists of lines
 CELLS = "cells"
-BOM = b"\xef\xbb\xbf"
 DECODER = json.JSONDecoder()
 
 
@@ -49,38 +47,8 @@ def _by_python(data: bytes) -> Any:
 
 
 def dump_json(value: Any, depth: int = 0) -> bytes:
-    """Serialise as nbformat does: sorted keys, one space of indent, UTF-8; `depth` levels inside the document.
-
-    orjson indents by two; a raw newline in JSON stands only between values, so each line's indent can be halved.
-    """
-    try:
-        data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-    except TypeError:  # integers of more than 64 bits, lone surrogates
-        data = b"null"
-    if b"null" in data and not _plain(value):  # orjson writes NaN as null
-        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
-        data = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
-    else:
-        data = b"\n".join(map(_halved, data.split(b"\n")))
-    return data.replace(b"\n", b"\n" + b" " * depth) if depth else data
-
-
-def _halved(line: bytes) -> bytes:
-    """Return a line with half its indent, and a number that ends it as Python writes it."""
-    line = line[(len(line) - len(line.lstrip(b" "))) // 2 :]
-    return SMALL.sub(lambda found: repr(float(found[0])).encode(), line) if line.rstrip(b",")[-1:].isdigit() else line
-
-
-def _plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_plain(name) and _plain(part) for name, part in value.items())
-    if isinstance(value, list):
-        return all(map(_plain, value))
-    if isinstance(value, str):
-        return SURROGATE.search(value) is None
-    if isinstance(value, int):
-        return -(1 << 63) <= value < 1 << 64
-    return not isinstance(value, float) or math.isfinite(value)
+    """Serialise as `nbformat.write` does, as the value stands `depth` levels inside the document."""
+    return NBFORMAT.dumps(value, depth)
 
 
 def as_written(cell: dict[str, Any]) -> dict[str, Any]:
@@ -134,23 +102,26 @@ def rewrite(data: bytes, raw: dict[str, Any], changes: Changes) -> bytes:
     `raw` is what they say; a change is called with its part, exactly as it was written.
     """
     made = None
+    style = style_of(data)
     if len(changes) == 1:
         ((where, change),) = changes.items()
-        made = _spliced(data, raw["cells"][where], change) if isinstance(where, int) else None
+        if isinstance(where, int):
+            made = _spliced(data, style, raw["cells"][where], change)
     if made is None:
         try:
-            made = _pieced(data, changes)
+            made = _pieced(data, style, changes)
         except (ValueError, KeyError):  # another encoding than UTF-8; a name that is not there yet
             whole = {"metadata": {}, **_by_python(data)}
             for where, change in changes.items():
                 holder = whole["cells"] if isinstance(where, int) else whole
                 holder[where] = change(holder[where])
-            made = dump_json(whole)
-    return made if made.endswith(b"\n") else made + b"\n"
+            made = style.dumps(whole)
+    return made if made.endswith(b"\n") else made + style.newline
 
 
 def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     """Return a notebook's bytes with other cells: those of the indices given as they stand, and new ones."""
+    style = style_of(data)
     try:
         text = data.removeprefix(BOM).decode()
         places = _places(text)
@@ -159,33 +130,53 @@ def reordered(data: bytes, cells: Sequence[int | dict[str, Any]]) -> bytes:
     except (ValueError, KeyError):  # another encoding than UTF-8
         whole = _by_python(data)
         whole["cells"] = [whole["cells"][cell] if isinstance(cell, int) else cell for cell in cells]
-        return dump_json(whole) + b"\n"
-    lead, tail = (text[begin + 1 : stood[0][0]], text[stood[-1][1] : end - 1]) if stood else ("\n  ", "\n ")
-    made = f",{lead}".join(
-        text[slice(*stood[cell])] if isinstance(cell, int) else dump_json(cell, 2).decode() for cell in cells
-    )
+        return style.dumps(whole) + style.newline
+    if stood:
+        lead = text[begin + 1 : stood[0][0]]
+        separator = text[stood[0][1] : stood[1][0]] if len(stood) > 1 else f",{lead}"
+        tail = text[stood[-1][1] : end - 1]
+    elif style.indent is None:
+        lead, tail = "", ""
+        separator = ", " if style.space_after_colon else ","
+    else:
+        lead, tail = style.line_start(2).decode(), style.line_start(1).decode()
+        separator = f",{lead}"
+    parts = [text[slice(*stood[cell])] if isinstance(cell, int) else style.dumps(cell, 2).decode() for cell in cells]
+    made = separator.join(parts)
     done = text[: begin + 1] + (f"{lead}{made}{tail}" if cells else "") + text[end - 1 :]
-    return (BOM if data.startswith(BOM) else b"") + done.encode() + b"\n" * (not done.endswith("\n"))
+    if not done.endswith("\n"):
+        done += style.newline.decode()
+    return (BOM if data.startswith(BOM) else b"") + done.encode()
 
 
-def _spliced(data: bytes, old: dict[str, Any], change: Change) -> bytes | None:
+def _spliced(data: bytes, style: JsonStyle, old: dict[str, Any], change: Change) -> bytes | None:
     """Return the bytes with one cell changed; None where it is not found at a glance.
 
-    Jupyter and Claude Code indent by one, so a cell stands between two lines `  {` and `  }`. A raw newline or a bare
-    quote never stands inside a JSON string; what was found must parse to the very cell.
+    In an indented document a cell stands between two lines that hold its braces alone. A raw newline or a bare quote
+    never stands inside a JSON string; what was found must parse to the very cell.
     """
+    if style.indent is None:
+        return None
+    opening = style.line_start(2) + b"{" + style.newline
+    closing = style.line_start(2) + b"}"
+    name_line = style.line_start(3) + b'"id": '
     try:
-        named = data.find(b'\n   "id": ' + orjson.dumps(old.get("id")))
-        start, end = data.rfind(b"\n  {\n", 0, named + 1) + 3, data.find(b"\n  }", named) + 4
-        if named < 0 or not 3 <= start < end or orjson.loads(data[start:end]) != old:
+        named = data.find(name_line + orjson.dumps(old.get("id")))
+        start = data.rfind(opening, 0, named + 1)
+        end = data.find(closing, named)
+        if named < 0 or start < 0 or end < 0:
+            return None
+        start += len(style.line_start(2))
+        end += len(closing)
+        if orjson.loads(data[start:end]) != old:
             return None
     except (TypeError, ValueError):  # what orjson refuses: NaN, lone surrogates
         return None
-    cell = dump_json(change(load_exactly(data[start:end])), 2)
+    cell = style.dumps(change(load_exactly(data[start:end])), 2)
     return b"".join((memoryview(data)[:start], cell, memoryview(data)[end:]))
 
 
-def _pieced(data: bytes, changes: Changes) -> bytes:
+def _pieced(data: bytes, style: JsonStyle, changes: Changes) -> bytes:
     """Return the bytes with parts changed, however they are laid out; raise ValueError or KeyError."""
     text = data.removeprefix(BOM).decode()
     places = _places(text)
@@ -193,7 +184,8 @@ def _pieced(data: bytes, changes: Changes) -> bytes:
     for where in sorted(changes, key=places.__getitem__):
         start, end = places[where]
         value = DECODER.raw_decode(text, start)[0]
-        pieces += [text[last:start].encode(), dump_json(changes[where](value), 2 if isinstance(where, int) else 1)]
+        depth = 2 if isinstance(where, int) else 1
+        pieces += [text[last:start].encode(), style.dumps(changes[where](value), depth)]
         last = end
     return b"".join((*pieces, text[last:].encode()))
 
