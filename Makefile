@@ -58,6 +58,7 @@ benchmarks: env
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/batch.py
 	$(BIN)/python benchmarks/floods.py "100 MB of text" "display updates"
 	$(BIN)/python benchmarks/quiet.py
 	$(BIN)/python benchmarks/tokens.py

@@ -18,9 +18,11 @@ from stepper.daemon.config import Config
 from stepper.daemon.elsewhere import Elsewhere
 from stepper.daemon.places import Places
 from stepper.ground import walk
+from stepper.ground.errors import UsageError
 from stepper.ground.paths import Paths
 from stepper.policy import changes, parting
 from stepper.policy.model import Cell
+from stepper.session.session import Session
 from tests.conftest import Answer, Notebook, Project, code, reused
 from tests.test_main_path import wait_until
 from tests.test_workflow import end_turn, say, start_session
@@ -270,18 +272,31 @@ def test_steps_of_a_notebook_that_was_written_anew_are_not_done(project: Project
 
 
 def test_a_walk_that_is_cut_short_tells_nothing_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, found = Paths(str(tmp_path)), []
-    book = tmp_path / "notebooks" / "old.ipynb"
-    book.parent.mkdir()
-    book.write_text("{}")
-    os.utime(book, (1, 1))
-    monkeypatch.setattr(walk, "notebooks", lambda *_: walk.Tree([*found], [], cut=True))
-    about = Elsewhere(paths, Places(paths, Config(paths)), lambda path: pytest.fail(f"{path} was looked at"))
+    """Notebooks that a later look comes to were there before; one that is new is looked at."""
+    paths, looked = Paths(str(tmp_path)), list[str]()
+    folders = [tmp_path / "notebooks" / f"f{number}" for number in range(30)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "old.ipynb").write_text("{}")
+        os.utime(folder / "old.ipynb", (1, 1))
+    monkeypatch.setattr(walk, "ENTRIES", 40)
+
+    def look_at(path: str) -> Session:
+        looked.append(path)
+        raise UsageError("this test has no sessions")
+
+    about = Elsewhere(paths, Places(paths, Config(paths)), look_at)
     about.begin()
-    found.append("notebooks/old.ipynb")  # which the next walk comes to
-    for _ in range(2):
+    assert about.places.cut
+    while about.places.cut:
         about.walk_at = 0.0
         assert about.look() == []
+    assert len(about.places.index.notebooks()) == 30 and looked == []
+    fresh = folders[-1] / "new.ipynb"
+    fresh.write_text("{}")
+    about.walk_at = 0.0
+    about.look()
+    assert looked == [str(fresh)]
 
 
 def test_cells_without_ids_that_moved_did_not_change() -> None:

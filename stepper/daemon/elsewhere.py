@@ -9,22 +9,19 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from glob import escape, glob
-from itertools import chain, islice
 
 from stepper.daemon.places import Places
-from stepper.ground import private, walk
+from stepper.ground import private
 from stepper.ground.errors import NotebookError, StepperError, UsageError
 from stepper.ground.paths import Paths
 from stepper.notebook import jupyter
-from stepper.policy import covered
 from stepper.session import unseen
 from stepper.session.session import Session
 from stepper.words import elsewhere as words
 
 WALK_SHARE = 50  # how many times what a walk took is waited before the next one
-FOLDERS_SEEN = 200  # of which the hook script looks into each, and one level deeper …
-CROWDED = 2_000  # … but where more lies there: a line that begins with a slash
+QUICK_SECONDS = 0.01  # a look at all folders that takes no longer is taken each time
+FOLDERS_SEEN = 200  # of which the hook script looks into each, and one level deeper but where the line begins with `/`
 READ_SECONDS = 0.5  # of one look: what a checkout changed besides waits for the next one
 TOLD = 3  # notebooks named at once
 
@@ -38,10 +35,11 @@ class Elsewhere:
         self.seen, self.project, self.places, self.session = paths.seen, paths.project, places, session
         self.known: Seen | None = None
         self.folders, self.walk_at = list[str](), 0.0  # where notebooks were found, when the project is walked again
-        self.crowded = set[str]()
+        self.reads = -1  # those of the index when the folders were listed
         self.named = b""  # what stands in `seen`
         self.patterns = list[str]()  # of which all notebooks are known
         self.looked = time.time_ns()
+        self.incomplete = False  # whether a look since the last one left folders out
 
     def begin(self) -> None:
         """Take all that a former daemon has seen as known; without one, all that is there."""
@@ -65,7 +63,9 @@ class Elsewhere:
             books = self._scan()
             if self.patterns != (patterns := self.places.patterns()):  # what is covered from now on did not change
                 self.known, self.patterns = {**books, **(self.known or {})}, patterns
-            if self.places.cut:  # of too large a project each walk finds others: what is old was there before
+            cut = self.incomplete
+            self.incomplete = self.places.cut
+            if cut:  # of too large a project each look finds others: what is old was there before
                 found = {path: about for path, about in books.items() if about[0] < self.looked}
                 self.known = {**found, **(self.known or {})}
             self.looked, until = time.time_ns(), time.monotonic() + READ_SECONDS
@@ -79,7 +79,7 @@ class Elsewhere:
                         busy.append(path)
                     elif shell or not jupyter.about(path):
                         lines += _line(session)
-            lost = {path: about for path, about in (self.known or {}).items() if self.places.cut and path not in books}
+            lost = {path: about for path, about in (self.known or {}).items() if cut and path not in books}
             self.known = {**lost, **{path: about for path, about in books.items() if path not in busy}}
             self._note(books)
         more = [f"stepper: and {len(lines) - TOLD} more notebooks"] if len(lines) > TOLD else []
@@ -103,50 +103,45 @@ class Elsewhere:
         return {path for path, about in books.items() if (self.known or {}).get(path) != about}
 
     def _scan(self) -> Seen:
-        """Return the notebooks there are; a project that takes long to be walked is so now and then."""
+        """Return the notebooks there are. Looking at all folders is done now and then only where that takes long."""
         began, patterns = time.monotonic(), self.places.patterns()
-        if began < self.walk_at and patterns == self.patterns:
-            paths = self._in_folders() | {*(self.known or ())}
-            return _seen(path for path in paths if covered.covers(patterns, os.path.relpath(path, self.project)))
-        books = _seen(os.path.join(self.project, name) for name in self.places.notebooks())
-        folders = {*self.places.folders(), *map(os.path.dirname, books)}
-        self.folders = sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN]
-        self.crowded = {folder for folder in self.folders if _is_crowded(folder)}
-        self.walk_at = time.monotonic() + WALK_SHARE * (time.monotonic() - began)
-        return books
-
-    def _in_folders(self) -> set[str]:
-        """Return what the hook script looks at."""
-        deeper = [os.path.join(escape(folder), "*") for folder in self.folders if folder not in self.crowded]
-        asked = [os.path.join(folder, "*.ipynb") for folder in (*map(escape, self.folders), *deeper)]
-        return {os.path.normpath(path) for pattern in asked for path in glob(pattern)}
+        index = self.places.index
+        if began < self.walk_at and patterns == index.patterns:
+            index.refresh_folders(self.folders)
+        else:
+            index.refresh(patterns)
+            took = time.monotonic() - began
+            self.walk_at = began + took * WALK_SHARE if took > QUICK_SECONDS else 0.0
+        self.incomplete = self.incomplete or index.cut
+        if self.reads != index.reads:
+            self.reads = index.reads
+            folders = {*map(os.path.normpath, self.places.folders()), *index.folders_of_notebooks()}
+            self.folders = sorted(folders, key=lambda folder: (folder.count(os.sep), folder))[:FOLDERS_SEEN]
+        return _seen(index.notebooks())
 
     def _note(self, books: Seen) -> None:
         """Have the hook script look for what is newer than all that is known, and than what no pattern covers there."""
-        names = [(folder in self.crowded) * "/" + os.path.relpath(folder, self.project) for folder in self.folders]
+        index = self.places.index
+        names = [index.is_crowded(folder) * "/" + os.path.relpath(folder, self.project) for folder in self.folders]
         named = os.fsencode("".join(f"{name}\n" for name in names))
         if named != self.named or not os.path.lexists(self.seen):
             private.replace(self.seen, named)
             self.named = named
-        others = _seen(self._in_folders() - books.keys())
+        others = _seen(index.others(self.folders) - books.keys())
         latest = max((mtime for mtime, _ in [*books.values(), *others.values()]), default=0)
         waiting = [books[path][0] - 1 for path in self._changed(books)]
         at = min(latest, time.time_ns(), *waiting)
         os.utime(self.seen, ns=(at, at), follow_symlinks=False)
 
 
-def _is_crowded(folder: str) -> bool:
-    """Whether in the folders of a folder lies more than a message may list."""
-    below = (entry.path for entry in walk.entries(folder) if entry.is_dir())
-    return len(list(islice(chain.from_iterable(map(walk.entries, below)), CROWDED))) == CROWDED
-
-
 def _seen(paths: Iterable[str]) -> Seen:
     found = Seen()
     for path in paths:
-        with contextlib.suppress(OSError):  # it is gone by now
+        try:
             about = os.stat(path)
-            found[path] = about.st_mtime_ns, about.st_size
+        except OSError:  # it is gone by now
+            continue
+        found[path] = about.st_mtime_ns, about.st_size
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from stepper.daemon.config import Config
-from stepper.ground import private, walk
+from stepper.daemon.index import NotebookIndex
+from stepper.ground import private
 from stepper.ground.errors import UsageError
 from stepper.ground.paths import Paths
 from stepper.ground.text import ODD, quoted, shown
@@ -25,7 +26,12 @@ class Places:
 
     def __init__(self, paths: Paths, config: Config) -> None:
         self.paths, self.config = paths, config
-        self.cut = False  # whether the last walk found not all notebooks
+        self.index = NotebookIndex(paths.project)
+
+    @property
+    def cut(self) -> bool:
+        """Whether some folders of the project have not been searched for notebooks yet."""
+        return self.index.cut
 
     @property
     def folder(self) -> str:
@@ -50,11 +56,9 @@ class Places:
         return told
 
     def notebooks(self) -> list[str]:
-        """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see ground/walk."""
-        patterns = self.patterns()
-        found = walk.notebooks(self.paths.project, covered.heads(patterns))
-        self.cut = found.cut
-        return [name for name in found.files if covered.covers(patterns, name)]
+        """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see `index`."""
+        self.index.refresh(self.patterns())
+        return sorted(os.path.relpath(path, self.paths.project) for path in self.index.notebooks())
 
     def store(self, path: str) -> str:
         """Return the name under which a notebook's journal, kernel and figures lie, whatever else is covered."""
