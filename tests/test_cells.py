@@ -229,7 +229,12 @@ def test_a_cell_is_replaced_edited_and_run_again(agent: Agent) -> None:
             "`old_string` stands 2 times (1 in cell-0, 1 in cell-1): it must be there",
         ),
         ({"old_string": "q", "new_string": "y"}, "stands nowhere"),
-        ({"cell_id": "gone", "source": "1"}, "there is no cell 'gone' in notebooks/a.ipynb; nothing was written"),
+        (
+            {"cell_id": "gone", "source": "1"},
+            "notebooks/a.ipynb: there is no cell 'gone'; the notebook has 2 cells; nothing was written",
+        ),
+        ({"cell_id": 1, "source": "1", "after": 1}, "`after` places a new cell"),
+        ({"old_string": "1", "new_string": "2", "after": "top"}, "`after` places a new cell"),
         ({"source": "1", "after": 9}, "there is no cell '9'"),
         ({"source": "1", "cell_type": "html"}, "'cell_type' must be one of code, markdown, raw"),
         ({"source": "a = '\ud800'"}, "half of a character"),

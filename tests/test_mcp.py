@@ -32,7 +32,7 @@ from PIL import Image
 
 from stepper.ground.errors import StepperError
 from stepper.hook import client as hook_client
-from stepper.mcp import calls, results, tools
+from stepper.mcp import calls, parameters, results, tools
 from stepper.mcp.daemon import Daemon
 from stepper.mcp.server import Face
 from stepper.policy import arguments as told_of
@@ -98,7 +98,8 @@ async def made(client: Client, problem: str = "a problem", **more: Any) -> str:
 
 def test_tools_are_those_of_the_table_with_their_hints(lasting: Project, era: str) -> None:
     reads = {"list_notebooks", "read_notebook", "notebook_status"}
-    destroys = {*RUN, "verify", "change_cells", "kernel", "lift_stop"}
+    runs_code = {*RUN, "verify", "create_notebook"}
+    destroys = {*runs_code, "change_cells", "kernel", "lift_stop"}
     data = {*reads, "verify", "create_notebook", "plan"}
 
     async def story(client: Client) -> None:
@@ -107,6 +108,8 @@ def test_tools_are_those_of_the_table_with_their_hints(lasting: Project, era: st
         for name, tool in offered.items():
             assert tool.annotations.read_only_hint == (name in reads)
             assert tool.annotations.destructive_hint == (name in destroys)
+            assert tool.annotations.open_world_hint == (name in {*runs_code, "kernel"})
+            assert tool.annotations.idempotent_hint == (name in reads)
             assert (tool.output_schema is not None) == (name in data)
             assert tool.input_schema["additionalProperties"] is False
             Draft202012Validator.check_schema(tool.input_schema)
@@ -144,6 +147,25 @@ LIKELY = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "parsed"),
+    [
+        ("run_cell", {"source": "1", "cell_id": None, "after": None}, {"source": "1"}),
+        ("run_cell", {"source": "60", "wait_seconds": "60"}, {"source": "60", "wait_seconds": 60.0}),
+        ("run_cell", {"cell_id": "3"}, {"cell_id": "3"}),
+        ("read_notebook", {"cells": '["a", 1]', "page": "2"}, {"cells": ["a", 1], "page": 2}),
+        ("add_cells", {"cells": '[{"source": "1", "cell_type": null}]'}, {"cells": [{"source": "1"}]}),
+        ("add_cells", {"cells": [{"source": "1"}], "run": "False"}, {"cells": [{"source": "1"}], "run": False}),
+        ("create_notebook", {"problem": "[1]", "steps": "a step"}, {"problem": "[1]", "steps": "a step"}),
+        ("execute_code", {"code": None}, {"code": None}),
+        ("run_cell", {"nobody_knows": None}, {"nobody_knows": None}),
+        ("verify", {"once": "maybe"}, {"once": "maybe"}),
+    ],
+)
+def test_arguments_mean_what_they_can_mean_alone(name: str, given: dict[str, Any], parsed: dict[str, Any]) -> None:
+    assert parameters.parse(tools.TOOLS[name].schema, given) == parsed
+
+
 @pytest.mark.parametrize("name", tools.TOOLS)
 def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tool, asked = tools.TOOLS[name], list[str]()
@@ -163,7 +185,7 @@ def test_arguments_that_the_schema_refuses_never_reach_the_daemon(name: str, mon
             async with Client(server) as client:
                 asked.clear()
                 result = await client.call_tool(name, told)
-                valid = Draft202012Validator(tool.schema).is_valid(told)
+                valid = Draft202012Validator(tool.schema).is_valid(parameters.parse(tool.schema, told))
                 assert result.is_error
                 assert "itself failed" not in text(result)
                 assert valid or (not asked and "was not called" in text(result))

@@ -15,7 +15,7 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Inp
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.text import counted, one_line
 from stepper.hook.client import GoneError
-from stepper.mcp import results, texts
+from stepper.mcp import parameters, results, texts
 from stepper.mcp.daemon import Asked, Daemon
 from stepper.mcp.stops import Context, Stops
 from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
@@ -32,12 +32,14 @@ log = logging.getLogger("stepper")
 
 async def call(daemon: Daemon, ctx: Context, params: CallToolRequestParams) -> Result:
     """Do a call; what goes wrong is its result."""
-    tool, given = TOOLS.get(params.name), params.arguments or {}
+    tool = TOOLS.get(params.name)
     if tool is None:
         use = FOR_PEER.get(params.name)
         if use is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name[:100]!r}; there are {', '.join(TOOLS)}")
         return results.text(f"There is no tool {params.name}: use {use}. {TOOLS[use].about}", error=True)
+    given: Given = parameters.parse(tool.schema, params.arguments or {})
+    params = params.model_copy(update={"arguments": given})
     try:
         if wrong := problems(tool, given):
             return results.text(f"{tool.name} was not called: {'; '.join(wrong)}", error=True)

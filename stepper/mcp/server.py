@@ -79,7 +79,10 @@ class Face:
                     input_schema=tool.schema,
                     output_schema=tool.output,
                     annotations=ToolAnnotations(
-                        read_only_hint=tool.reads, destructive_hint=tool.destroys, open_world_hint=False
+                        read_only_hint=tool.reads,
+                        destructive_hint=tool.destroys,
+                        idempotent_hint=tool.reads,
+                        open_world_hint=tool.open_world,
                     ),
                 )
                 for tool in TOOLS.values()

@@ -86,7 +86,11 @@ CELL: Schema = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A row. `output` is the schema of what it answers as data; tools that run cells have none."""
+    """A row. `output` is the schema of what it answers as data; tools that run cells have none.
+
+    `open_world`: it can run code, which may reach anything, or start a kernel on another machine. Codex lets a tool
+    pass without approval that neither `destroys` nor has an open world: every tool that can run code has both.
+    """
 
     name: str
     title: str
@@ -95,6 +99,7 @@ class Tool:
     required: tuple[str, ...] = ()
     reads: bool = False
     destroys: bool = False
+    open_world: bool = False
     output: Schema | None = None
     verb: Callable[[Given], tuple[str, dict[str, Any]]] = lambda given: ("", {**given})
 
@@ -167,6 +172,8 @@ TOOLS = {
                 },
             },
             ("problem",),
+            destroys=True,
+            open_world=True,
             output=data(notebook={"type": "string"}, steps=array("id", "title")),
             verb=lambda given: ("new", {{"place": "kernel"}.get(name, name): told for name, told in given.items()}),
         ),
@@ -224,6 +231,7 @@ TOOLS = {
                 "wait_seconds": WAITS,
             },
             destroys=True,
+            open_world=True,
             verb=_as("cell run"),
         ),
         Tool(
@@ -240,6 +248,7 @@ TOOLS = {
             },
             ("cells",),
             destroys=True,
+            open_world=True,
             verb=_as("cell add"),
         ),
         Tool(
@@ -278,6 +287,7 @@ TOOLS = {
                 "wait_seconds": WAITS,
             },
             destroys=True,
+            open_world=True,
             verb=lambda given: ("run", {"notebook": "", "wait_seconds": WAIT, **given}),
         ),
         Tool(
@@ -300,6 +310,7 @@ TOOLS = {
                 "place": {**PLACE, "description": f"Where it is replayed. {PLACE['description']}"},
             },
             destroys=True,
+            open_world=True,
             output=data(
                 notebook={"type": "string"},
                 reproduces={"type": "boolean"},
@@ -317,6 +328,7 @@ TOOLS = {
             },
             ("code",),
             destroys=True,
+            open_world=True,
             verb=lambda given: ("eval", {"source": given["code"], "notebook": given.get("notebook")}),
         ),
         Tool(
@@ -381,6 +393,7 @@ TOOLS = {
             },
             ("action",),
             destroys=True,
+            open_world=True,
         ),
         Tool(
             "lift_stop",

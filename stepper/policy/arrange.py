@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from stepper.ground.text import counted
 from stepper.policy.model import Cell
 from stepper.policy.plan import find_cell
 
@@ -36,7 +37,7 @@ def named(cells: Sequence[Cell], name: object) -> Cell:
     """Return the cell of that name; raise NamingError."""
     found = find(cells, name) if isinstance(name, str | int) and not isinstance(name, bool) else None
     if found is None:
-        raise NamingError(f"there is no cell {str(name)[:100]!r}")
+        raise NamingError(f"there is no cell {str(name)[:100]!r}; the notebook has {counted(len(cells), 'cell')}")
     return found
 
 

@@ -45,6 +45,11 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
         )
     if told.old_string is not None and told.new_string is None:
         raise UsageError("`new_string` is missing: what takes the place of `old_string`")
+    if told.after is not None and (told.cell_id is not None or told.old_string is not None):
+        raise UsageError(
+            "`after` places a new cell, `cell_id` and `old_string` change one that is there; nothing was written",
+            "give `after` and `source` for a new cell; change_cells with `move` moves a cell",
+        )
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
         if told.old_string is not None:
@@ -113,7 +118,7 @@ async def _written(
                 others = written or again(cells)
             return await _ran(session, cells, others, others if new else [], caller, consent, runs)
     except arrange.NamingError as error:
-        raise UsageError(f"{error} in {session.name}; nothing was written", arrange.HOW) from None
+        raise UsageError(f"{session.name}: {error}; nothing was written", arrange.HOW) from None
 
 
 def _others(cells: Sequence[Cell], order: Order, again: Named) -> tuple[Sequence[Cell], list[Cell]]:
@@ -207,6 +212,8 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     """Delete, move or clear cells, whatever runs; raise UsageError."""
     if not told.cell_ids or told.action not in cellcommands.ACTIONS:
         raise UsageError("`action` and `cell_ids` are needed: what is to be done to which cells")
+    if told.after is not None and told.action != "move":
+        raise UsageError(f"`after` belongs to `move`, not to `{told.action}`; nothing was changed")
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
 
@@ -227,7 +234,7 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
             session.file.arrange(order)
         places = [*map(order(before).index, some)] if told.action == "move" else [cell.index for cell in some]
     except arrange.NamingError as error:
-        raise UsageError(f"{error} in {session.name}; nothing was changed", arrange.HOW) from None
+        raise UsageError(f"{session.name}: {error}; nothing was changed", arrange.HOW) from None
     after = [cell.id for cell in session.file.glance().cells]
     changed, left = [after[place] for place in places if told.action != "delete"], follows.after(session)
     return CellsChanged(session.name, changed, after, len(some), left)

@@ -32,7 +32,7 @@ async def read(session: Session, told: cellcommands.CellRead) -> Read:
     try:
         some = [arrange.named(document.cells, name) for name in told.cells or ()]
     except arrange.NamingError as error:
-        raise UsageError(f"{error} in {session.name}", arrange.HOW) from None
+        raise UsageError(f"{session.name}: {error}", arrange.HOW) from None
     about = [*zip(some or document.cells, _about(session, some or document.cells, document, told.outputs), strict=True)]
     last = max(1, told.page + told.many - 1)
 

@@ -112,9 +112,13 @@ wire_api = "responses"
 {servers}"""
 
     def prompt(self, words: str, timeout: float = 120) -> Ended:
-        command = [*self.install(), "exec", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+        return self.exec("--dangerously-bypass-approvals-and-sandbox", words, timeout=timeout)
+
+    def exec(self, *arguments: str, timeout: float = 120) -> Ended:
+        """Run `codex exec` with these arguments besides; without any, in its default approval and sandbox."""
+        command = [*self.install(), "exec", "--json"]
         # else the first request goes out before the server is there
-        command += ["--skip-git-repo-check", "-c", "mcp_servers.stepper.required=true", words]
+        command += ["--skip-git-repo-check", "-c", "mcp_servers.stepper.required=true", *arguments]
         return run(command, self.project, self.env, timeout)
 
 
