@@ -176,7 +176,7 @@ def test_nbformat_4_4_has_no_ids(agent: Agent) -> None:
     nbformat.validate(nbformat.read(notebook.path, 4))
     assert agent.ask("cell change", notebook="old", action="move", cell_ids=["cell-1"], after="top") == {
         "notebook": "notebooks/old.ipynb", "changed": ["cell-0"], "cells": ["cell-0", "cell-1"], "count": 1,
-        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.",
+        "follows": "Hidden state: cell 1 read `x` from cell 2, which stands below.", "unchanged": False,
     }  # fmt: skip
 
 
@@ -551,7 +551,7 @@ def test_cells_are_deleted_moved_and_cleared(agent: Agent) -> None:
     head = agent.cells()[0]["cell_id"]
     assert agent.ask("cell change", action="move", cell_ids=[c, 1], after="cell-0") == {
         "notebook": agent.ask("status")["notebook"], "changed": [c, a], "cells": [head, c, a, b], "count": 2,
-        "follows": ""
+        "follows": "", "unchanged": False
     }  # fmt: skip
     cleared = agent.ask("cell change", action="clear_output", cell_ids=[a, head])
     assert cleared["changed"] == [a, head] and agent.cells(cells=[a])[0]["outputs"] == ""
@@ -940,3 +940,14 @@ def test_a_cell_that_runs_is_followed_and_goes_on_without_its_agent(real: Agent)
     ended = real.ask("status", wait_seconds=30)["ended"]
     assert ended["state"] == "cancelled" and "| round 0" in ended["text"]
     assert "round 0\n" in text_of(notebook.cell(runs["cell_id"]))
+
+
+def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
+    agent.project.new()
+    made = agent.run("# Title", cell_type="markdown")["cell_id"]
+    again = agent.run(cell_id=made)
+    assert again["state"] == "nothing to run" and again["line"] == "✓ nothing to run"
+    assert "nothing was written and nothing ran" in again["text"] and "(markdown)" in again["text"]
+    last = agent.cells()[-1]["cell_id"]
+    moved = agent.ask("cell change", action="move", cell_ids=[last])
+    assert moved["unchanged"] is True

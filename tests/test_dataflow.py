@@ -372,7 +372,7 @@ def test_the_line_of_the_report() -> None:
         "Stale: cell 6 read `df`, which cell 2 rebound after it ran. `stepper run --stale` runs it."
     )
     del book.sources["c"]
-    assert line(book.run("f")) == "Hidden state: cell 4 read `n` from cell 3, which was deleted."
+    assert line(book.run("f")) == "Hidden state: cell 4 read `n` from a deleted cell (it was cell 3)."
     many = Played(a="x, y, z, w, v = load()", **{f"c{n}": "x + y + z + w + v" for n in range(12)})
     many.run(*many.sources, "a")
     assert line(many).startswith(

@@ -13,10 +13,13 @@ import pytest
 from stepper.diagnosis import adviser, facts
 from stepper.diagnosis.adviser import Adviser
 from stepper.diagnosis.inside.near import closest, listed
+from stepper.diagnosis.ipython import transformer
 from stepper.diagnosis.missing import changes, imported, missing_folder
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import reading
-from stepper.policy.model import Cell, Fault, Frame
+from stepper.policy import events
+from stepper.policy.changes import source_hash
+from stepper.policy.model import Cell, Fault, Frame, Outcome, Verdict
 from stepper.policy.namespace import UNKNOWN, Lasting, Namespace, Variable
 from stepper.policy.state import State
 from stepper.session.ports import Execution
@@ -216,8 +219,8 @@ def test_what_goes_wrong_costs_no_report() -> None:
     assert found.doubtful(Execution(None, told={"doubts": 5})) == []  # type: ignore[arg-type]
     told = {"rebound": [["df", "3 × 2", "3 × 1"]], "in_place": [["rows", 2]], "bound": ["x"]}
     assert found.kept({"changed": told}, 0) == [
-        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`;"
-        " wrote data/out.csv (1,200 bytes)"
+        "before failing, this cell rebound `df`: 3 × 2 → 3 × 1; changed in place `rows` (line 2); bound `x`",
+        "files that changed before failing, written by this cell or by another process: data/out.csv (1,200 bytes)",
     ]
 
 
@@ -298,3 +301,58 @@ def test_nearest_names() -> None:
     assert closest("valid_trips", ["trips", "trips_valid"])[0] == "trips_valid"
     assert closest("x", ["y", "x"]) == []
     assert listed(["aaaa", "bbbb", "cccc"], 10) == "aaaa, bbbb and 1 more"
+
+
+# --- where a name is defined, by what is known of the cell ----------------------------------------------------------
+
+
+def defined(source: str, ran: str = "", ended: str = "", failed_at: int = 0, name: str = "raw") -> str:
+    """The suggestion for a name whose cell `source` is now; it ran in this kernel as `ran`, with `ended`."""
+    cell, failing = Cell("a", 0, 1, "code", source), Cell("own", 1, 2, "code", f"print({name})")
+    state = State("n.ipynb")
+    if ran:
+        state.counts, state.ran_ever = {4: "a"}, {"a": source_hash(ran)}
+        if ended == "ok":
+            state.ran = {"a": source_hash(ran)}
+        else:
+            fault = Fault("ValueError", "bad", line=failed_at)
+            state.runs.append(
+                events.Ran(
+                    started_at="2026-01-01T00:00:00.000+00:00", run=1, cell_id="a",
+                    index=0, step=None, source_hash=source_hash(ran), duration_s=1.0, outcome=Outcome(ended),
+                    verdict=Verdict.UNRECOVERABLE, fault=fault, key="a",
+                )
+            )  # fmt: skip
+    known = Namespace(variables={"other": Variable("int")}, cwd="/project/notebooks", lasting=LASTING)
+    fault = Fault("NameError", f"name '{name}' is not defined", mro=("NameError",))
+    found = adviser_of(Project())
+    found = dataclasses.replace(found, transform=transformer())
+    return found.suggested(fault, {"look": {}}, failing, [cell, failing], state, known, "python").suggestion
+
+
+TWO_LINES = "import os\nraw = os.listdir()"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "told"),
+    [
+        (TWO_LINES, {}, "line 2 of cell 1 (id a) (`raw = os.listdir()`), which has not run"),
+        (TWO_LINES, {"ran": TWO_LINES, "ended": "error", "failed_at": 1}, "which failed at line 1, before it"),
+        (TWO_LINES, {"ran": TWO_LINES, "ended": "error", "failed_at": 2}, "which failed at line 2"),
+        (TWO_LINES, {"ran": "import os", "ended": "ok"}, "line 2 of cell 1 (id a) (`raw = os.listdir()`), which was changed since"),
+        (TWO_LINES, {"ran": "import os", "ended": "error", "failed_at": 1}, "which was changed since it ran"),
+        (TWO_LINES, {"ran": TWO_LINES, "ended": "cancelled"}, "which did not run to its end"),
+        ("for one in []:\n    raw = one", {"ran": "for one in []:\n    raw = one", "ended": "ok"}, "line 2 of cell 1 (id a) (`raw = one`), which ran ok"),
+        ("%%time\nimport os\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
+        ("\n\nraw = 1", {}, "line 3 of cell 1 (id a) (`raw = 1`)"),
+        ("\n%%capture raw\nprint(1)", {}, "line 2 of cell 1 (id a) (`%%capture raw`)"),
+        ("def make():\n    return raw", {}, "no live name is like it"),
+    ],
+)  # fmt: skip
+def test_where_a_name_is_defined_says_how_its_cell_stands(source: str, given: dict[str, Any], told: str) -> None:
+    text = defined(source, **given)
+    assert told in text and "no cell of the notebook defines it" not in text, text
+
+
+def test_names_of_ipython_are_no_suggestions() -> None:
+    assert "`In`" not in defined("x = 1", name="Inn")

@@ -69,12 +69,12 @@ def test_a_deleted_provider_and_one_below_are_hidden_state(project: Quick) -> No
     notebook = project.notebook("book.ipynb", cells)
     project.json("run", "book")
     answer = notebook.delete("a")
-    assert answer.text == "stepper: nothing ran. Hidden state: cell 1 read `x` from cell 1, which was deleted."
+    assert answer.text == "stepper: nothing ran. Hidden state: cell 1 read `x` from a deleted cell (it was cell 1)."
     found = project.json("status")
     assert [(each["cell_id"], each["because"]) for each in found["hidden"]] == [
         ("b", [{"name": "x", "provider_cell_id": "a"}])
     ]
-    assert "hidden state: read `x` from cell 1, which was deleted" in project.stepper("status").stdout
+    assert "hidden state: read `x` from a deleted cell (it was cell 1)" in project.stepper("status").stdout
     _, below = notebook.insert("x = 5", after="c")
     assert "Stale" not in below.text and "Hidden" not in below.text
     again = notebook.replace("b", "y = x + 1")
@@ -135,7 +135,7 @@ def test_other_agents_are_told(project: Quick) -> None:  # noqa: F811
     line = "Stale: cell 2 read `x`, which cell 1 rebound after it ran. `stepper run --stale` runs it."
     assert line in agent.run("x = [2]", notebook="book", cell_id="a")["text"].splitlines()
     gone = agent.ask("cell change", notebook="book", action="delete", cell_ids=["c"])
-    assert gone["follows"] == "Hidden state: cell 3 read `n` from cell 3, which was deleted."
+    assert gone["follows"] == "Hidden state: cell 3 read `n` from a deleted cell (it was cell 3)."
     text = agent.ask("cell run", notebook="book", cell_id="a", source="text", cell_type="markdown")
     assert text["text"].endswith("\nHidden state: cell 1 read `x` from cell 1, which is no longer run.")
     ran = agent.ask("run", notebook="book", which="stale", wait_seconds=60)

@@ -50,4 +50,4 @@ def test_what_only_the_kernel_sees(lasting: Project) -> None:
     found = lasting.json("status", "seen")["stale"]
     assert [(each["cell_id"], each["because"]) for each in found] == [("b", [{"name": "x", "provider_cell_id": "a"}])]
     deleted = notebook.delete("c").text
-    assert "Hidden state: cell 3 read `own` from cell 3, which was deleted." in deleted
+    assert "Hidden state: cell 3 read `own` from a deleted cell (it was cell 3)." in deleted

@@ -245,10 +245,22 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
     ("code", "told"),
     [
         (FRAME + "df.price.foo", "closest|Series \\(2,\\)"),  # a column as an attribute
-        (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 keys in all"),
+        (FRAME + "df['prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
         (FRAME + "df[df['price'] == '9'].iloc[0]", r"`df\['price'\]`: Series \(2,\), \w+, '1,2', '3'"),
+        (FRAME + "df.loc['zz']", "3? ?(row )?labels?: 0, 1"),
+        (FRAME + "df.loc[0, 'prise']", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (FRAME + "df.drop('zz')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
+        (FRAME + "df.drop('price')", r"`df` \(DataFrame\) has 2 row labels: 0, 1"),
+        (FRAME + "df.drop(columns='prise')", r"`df` \(DataFrame\) has 'price'; 2 columns in all"),
+        (
+            FRAME + "df.rename(columns={'a': 'b', 'c': 'd'}, errors='raise')",
+            "DataFrame.* has 2 columns: 'price', 'qty'",
+        ),
         (FRAME + "df.prices", "closest attributes: price"),
-        (FRAME + "means = df.groupby('qty').sum()\nmeans['qty']", r"has 'qty' is the name of its index; 1 key in all"),
+        (
+            FRAME + "means = df.groupby('qty').sum()\nmeans['qty']",
+            r"has 'qty' is the name of its index; 1 column in all",
+        ),
         (
             "found = {'count': 1, 'rows': [{'a': 1}]}\nfor row in found:\n    row.get('a')",
             r"`row`, with `found`: .*rows",
@@ -267,6 +279,11 @@ FRAME = "import pandas as pd\ndf = pd.DataFrame({'price': ['1,2', '3'], 'qty': [
 )
 def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:
     assert re.search(told, findings(lab, code))
+
+
+def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
+    done = lab.run("f = [].append\ng = len")
+    assert "swallowed" not in done.told
 
 
 def test_nothing_of_the_users_is_run(lab: Lab) -> None:

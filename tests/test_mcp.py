@@ -594,7 +594,7 @@ def test_a_person_lifts_a_stop(project: Project, era: str) -> None:
         await stopped(client)
         lifted = await client.call_tool("lift_stop", {})
         assert not lifted.is_error, text(lifted)
-        assert "The person decided: continue." in text(lifted)
+        assert "The client answered: continue." in text(lifted)
         assert "the second one" in text(lifted)
         assert len(asked) == 1
         assert "which column?" in asked[0]
@@ -629,7 +629,7 @@ def test_an_answer_without_a_decision_lifts_nothing_and_is_not_called_the_person
         while given:
             kept = await client.call_tool("lift_stop", {})
             assert kept.is_error
-            assert "stays stopped: the person was asked and the client's answer names no decision." in text(kept)
+            assert "stays stopped: the client's answer names no decision." in text(kept)
         assert (await client.call_tool("notebook_status", {})).structured_content["state"] == "stopped"
 
     play(project, story, elicitation_callback=ask)

@@ -116,7 +116,7 @@ def test_a_session_whose_kernel_the_system_kills(project: Project, small: Group)
         refused = await client.call_tool("run_cell", {"source": "rate"})
         assert refused.is_error
         assert "stopped" in text(refused)
-        assert "The person decided: continue." in await ok(client, "lift_stop")
+        assert "The client answered: continue." in await ok(client, "lift_stop")
         await ok(client, "change_cells", action="delete", cell_ids=[-1])
         await restored(client, name)
 

@@ -154,7 +154,7 @@ def test_cells_changed_by_a_shell_are_told_once_with_the_command_that_runs_them(
     name = f"notebooks/{notebook.path.name}"
     assert told.line == told.text
     assert told.text == (
-        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) new;"
+        f"stepper: {name} was changed outside the notebook tools: cell 1 (id {first}) changed, cell 2 (id b) never ran here;"
         f" NOT run here; the outputs of cell 1 (id {first}) are stale. What runs what has not run: stepper run {name}"
     )
     assert message(notebook, "Bash").data == {} and len(project.json("history")) == 1
@@ -186,9 +186,9 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     notebook = project.new("Load")
     message(notebook, "Bash")
     project.notebook("sub/by hand.ipynb", [code("1", "a")])
-    assert "notebooks/sub/by hand.ipynb was changed" in (told := message(notebook, "Bash").text)
+    assert "notebooks/sub/by hand.ipynb: cell 1" in (told := message(notebook, "Bash").text)
     assert told.endswith(
-        "cell 1 (id a) new; NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
+        "cell 1 (id a) has NOT run here. What runs what has not run: stepper run 'notebooks/sub/by hand.ipynb'"
     )
     broken = project.notebook("broken.ipynb")
     broken.path.write_text('{"cells": [')
@@ -200,7 +200,11 @@ def test_new_broken_and_many_notebooks(project: Project) -> None:
     for number in range(5):
         project.notebook(f"many {number}.ipynb", [code("1", f"a{n}") for n in range(9)])
     lines = message(notebook, "Bash").text.splitlines()
-    assert len(lines) == 4 and "9 cells, 1 to 9, new" in lines[0] and lines[3] == "stepper: and 2 more notebooks"
+    assert (
+        len(lines) == 4
+        and "9 cells, 1 to 9, have NOT run here" in lines[0]
+        and lines[3] == "stepper: and 2 more notebooks"
+    )
 
 
 def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
@@ -209,7 +213,7 @@ def test_a_change_made_while_no_daemon_ran_is_told(project: Project) -> None:
     notebook.batch_end("NotebookEdit")
     project.stepper("shutdown")
     rewrite(notebook, lambda cells: cells.append(code("len(rows)", "b")))
-    assert "cell 2 (id b) new; NOT run here" in message(notebook, "Bash").text
+    assert "cell 2 (id b) has NOT run here" in message(notebook, "Bash").text
 
 
 def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
@@ -226,7 +230,7 @@ def test_it_looks_where_notebooks_are_covered(project: Project) -> None:
     assert os.stat(project.paths.seen).st_mtime_ns >= marker
     for name in ("analysis/old.ipynb", "top.ipynb"):
         project.notebook(f"../{name}", [code("2", "a")])
-        assert f"stepper: {name} was changed" in message(notebook, "Bash").text
+        assert f"stepper: {name}: cell" in message(notebook, "Bash").text
     project.notebook("../other/x.ipynb", [code("2", "a")])
     assert message(notebook, "Bash").data == {}
     seen = os.stat(project.paths.seen).st_mtime_ns
@@ -242,7 +246,7 @@ def test_what_a_person_saves_in_jupyter_is_told_where_a_shell_was_used_alone(pro
         rewrite(notebook, lambda cells: cells.append(code("1", "a")))
         assert message(notebook, "Read").data == {}
         rewrite(notebook, lambda cells: cells.append(code("2", "b")))
-        assert "cells 1 (id a) and 2 (id b) new; NOT run here" in message(notebook, "Bash").text
+        assert "cells 1 (id a) and 2 (id b) have NOT run here" in message(notebook, "Bash").text
     finally:
         trace.unlink()
 

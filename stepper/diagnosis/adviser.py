@@ -116,7 +116,7 @@ class Adviser:
 
     @harmless(lambda *_: [])
     def kept(self, told: Mapping[str, Any], since_ns: int | None, how: str = "failing") -> list[str]:
-        """Return what a cell had bound and written before it ended, and failed shell lines: a retry begins there.
+        """Return failed shell lines, what a cell had bound before it ended, and the files that changed meanwhile.
 
         Without a time nothing is said of files.
         """
@@ -127,11 +127,14 @@ class Adviser:
             "rebound": listed([f"`{name}`: {old} → {new}" for name, old, new in changed.rebound], 300),
             "changed in place": listed([f"`{name}` (line {line})" for name, line in changed.in_place], 200),
             "bound": listed([f"`{name}`" for name in changed.bound], 120),
-            "wrote": listed(written, 200),
         }
         line = "; ".join(f"{what} {which}" for what, which in parts.items() if which)
         before = [one_line(f"before {how}, this cell {line}", 600)] if line else []
-        return [*doubts.lines([], self.commands(told)), *before]
+        meanwhile = (
+            f"files that changed before {how}, written by this cell or by another process: {listed(written, 200)}"
+        )
+        files_line = [one_line(meanwhile, 600)] if written else []
+        return [*doubts.lines([], self.commands(told)), *before, *files_line]
 
     def commands(self, told: Mapping[str, Any]) -> list[str]:
         """Return the doubts about a run's shell lines."""

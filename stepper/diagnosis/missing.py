@@ -20,8 +20,8 @@ from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.text import one_line
 from stepper.ground.walk import ENTRIES, entries
 from stepper.policy import binder
-from stepper.policy.changes import runnable
-from stepper.policy.model import Cell, Fault
+from stepper.policy.changes import runnable, source_hash
+from stepper.policy.model import Cell, Fault, Outcome
 from stepper.policy.names import BIND, CAUGHT, DELETE, FUNCTION
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import State
@@ -29,6 +29,7 @@ from stepper.words import brief
 
 # What JSON and JavaScript write, and what Python writes for it.
 WRITTEN = {"null": "None", "true": "True", "false": "False", "undefined": "None", "NaN": "float('nan')"}
+OF_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython")  # names that no cell means
 BOUND, DELETED = "bound by", "deleted by"
 WAYS = {BIND: BOUND, DELETE: DELETED, CAUGHT: "the error of an `except … as`, unbound at that clause's end:"}
 
@@ -43,24 +44,66 @@ class Notebook:
     known: Namespace
     transform: Callable[[str], str]
 
-    def changes(self, name: str, ran: bool) -> list[tuple[str, str, str]]:
-        """Return how cells that ran in the present kernel, or did not, bind or unbind a name: how, place, text."""
-        cells = [
-            cell for cell in runnable(self.cells) if cell.id != self.cell.id and (cell.id in self.state.ran) is ran
+    def deletions(self, name: str) -> list[str]:
+        """Return how cells that ran in the present kernel unbind a name, the failed cell last."""
+        cells = [cell for cell in runnable(self.cells) if cell.id != self.cell.id and cell.id in self.state.ran]
+        return [
+            f"{how} line {line} of {cell.label}: {line_text(cell, line)}"
+            for cell in [*cells, self.cell]
+            for line, how in self.changes(cell, name)
+            if how != BOUND
         ]
-        found = []
-        for cell in [*cells, self.cell] if ran else cells:
-            for line, how in changes(self.transform(cell.source), name):
-                text = one_line(cell.source.split("\n")[line - 1].strip(), 100)
-                found.append((how, f"line {line} of {cell.label}", f"`{text}`"))
-        return found
+
+    def definitions(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the lines of other cells that bind a name: those that have not run as they stand, and those that ran.
+
+        They are looked for in the sources as they are now.
+        """
+        pending, ran = list[str](), list[str]()
+        for cell in runnable(self.cells):
+            if cell.id == self.cell.id:
+                continue
+            for line, how in self.changes(cell, name):
+                if how == BOUND:
+                    standing = self.standing(cell, line)
+                    found = pending if standing else ran
+                    found.append(f"line {line} of {cell.label} ({line_text(cell, line)}), {standing or 'which ran ok'}")
+        return pending, ran
+
+    def standing(self, cell: Cell, line: int) -> str:
+        """Return why a line of a cell may not have run as it stands; '' where its cell ran ok with this source."""
+        state, source = self.state, source_hash(cell.source)
+        if cell.id in state.ran:
+            return "" if state.ran[cell.id] == source else "which was changed since it ran"
+        if cell.id not in state.counts.values() or cell.id not in state.ran_ever:
+            return "which has not run"
+        if state.ran_ever[cell.id] != source:
+            return "which was changed since it ran"
+        run = next((run for run in reversed(state.runs) if run.cell_id == cell.id), None)
+        if run is None or run.outcome is Outcome.CANCELLED:
+            return "which did not run to its end"
+        failed_at = run.fault.line if run.fault else None
+        if failed_at is None:
+            return "which failed"
+        return f"which failed at line {failed_at}{', before it' if failed_at < line else ''}"
+
+    def changes(self, cell: Cell, name: str) -> list[tuple[int, str]]:
+        """Return the lines of a cell, as it is written, that bind or unbind a name, and how."""
+        found = changes(self.transform(cell.source), name)
+        return [(written_line(cell.source, line, name), how) for line, how in found]
+
+    def mentioned(self, name: str) -> bool:
+        """Whether a code cell holds a name as a word, whether it is meant to run or not."""
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return any(cell.is_code and cell.id != self.cell.id and word.search(cell.source) for cell in self.cells)
 
     def hidden(self, name: str) -> list[str]:
         """Return in which function's own scope a name is, if there is one: nothing outside sees it there."""
         for cell in runnable(self.cells):
             for found in binder.flow(self.transform(cell.source)).mentions:
                 if (found.name, found.how, found.scope) == (name, BIND, FUNCTION):
-                    return [f"`{name}` is local to `{found.inside}` (line {found.starts} of {cell.label})"]
+                    line = written_line(cell.source, found.starts, str(found.inside))
+                    return [f"`{name}` is local to `{found.inside}` (line {line} of {cell.label})"]
         return []
 
 
@@ -72,24 +115,43 @@ def changes(source: str, name: str) -> list[tuple[int, str]]:
     )
 
 
+def written_line(source: str, line: int, name: str) -> int:
+    """Return the line of a cell as it is written, for one of its Python.
+
+    IPython leaves out blank lines above the code, `%%magic` lines and the ends of continued magics.
+    """
+    lines = source.split("\n")
+    head = next((index for index, text in enumerate(lines) if text.strip()), 0)
+    while head < len(lines) and lines[head].startswith("%%"):
+        head += 1
+        line -= line == 0  # what a magic line itself binds
+    line = min(max(line + head, 1), len(lines))
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return next((at for at in range(line, len(lines) + 1) if word.search(lines[at - 1])), line)
+
+
+def line_text(cell: Cell, line: int) -> str:
+    """Return a line of a cell, quoted."""
+    return f"`{one_line(cell.source.split(chr(10))[line - 1].strip(), 100)}`"
+
+
 def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surroundings) -> list[str]:
     """Where a name is defined, was deleted or can't be seen; the closest live names."""
     name = str(fault.attributes.get("name") or quoted(fault.evalue))
     if name in WRITTEN:
         return [f"`{name}` is JSON's; Python writes `{WRITTEN[name]}`"]
     known, variables = notebook.known, notebook.known.variables
-    live = {other: "" for other in known.names if not other.startswith("_")}
+    live = {other: "" for other in known.names if not other.startswith("_") and other not in OF_IPYTHON}
     live |= {other: f" ({brief.describe(variable)})" for other, variable in variables.items()}
     live |= {other: f" (the module {module})" for other, module in known.modules.items()}
     near = [
         other for other in closest(name, [*look.locals, *live, *known.functions, *known.classes])
         if not hasattr(builtins, other) or difflib.SequenceMatcher(None, other, name).ratio() >= 0.75
     ]  # fmt: skip
-    unrun = [
-        f"{place} ({text}), which has not run" for how, place, text in notebook.changes(name, False) if how == BOUND
-    ]
-    gone = [f"{how} {place}: {text}" for how, place, text in notebook.changes(name, True) if how != BOUND]
-    said = [f"`{name}` is defined by {place}" for place in unrun[:2]] + [f"`{name}` was {how}" for how in gone[-1:]]
+    pending, ran = notebook.definitions(name)
+    gone = [f"`{name}` was {how}" for how in notebook.deletions(name)[-1:]]
+    said = [f"`{name}` is defined by {where}" for where in pending[:2]] + gone
+    said = said or [f"`{name}` is defined by {where}" for where in ran[-1:]]
     said = said or notebook.hidden(name)
     said = said or [f"line {line} of {path} defines `{name}`" for path, line, _ in surroundings.defining([name])[:2]]
     if near:
@@ -97,7 +159,12 @@ def name_error(fault: Fault, look: Look, notebook: Notebook, surroundings: Surro
     usual = distributions.definition(name)
     if usual and not (near and bare(near[0]) == bare(name)):
         said.append(f"`{usual}` defines it")
-    return said or (["no live name is like it, and no cell of the notebook defines it"] if live else [])
+    if said or not live:
+        return said
+    if notebook.mentioned(name):
+        return ["no live name is like it"]
+    whose = "no other cell" if notebook.changes(notebook.cell, name) else "no cell of the notebook"
+    return [f"no live name is like it, and {whose} defines it"]
 
 
 def module_error(

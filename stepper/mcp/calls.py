@@ -158,7 +158,8 @@ async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
     words = {"delete": "deleted", "move": "moved", "clear_output": "outputs cleared"}[given["action"]]
     order = ", ".join(map(one_line, done["cells"])) or "none"
     many = counted(done["count"], "cell")
-    said = f"{one_line(done['notebook'])}: {many} {words}. Its cells now: {order}"
+    what = "nothing was moved: the cells are in that order already" if done["unchanged"] else f"{many} {words}"
+    said = f"{one_line(done['notebook'])}: {what}. Its cells now: {order}"
     return results.text("\n".join(filter(None, [said, done["follows"]])))
 
 

@@ -103,12 +103,15 @@ async def _done(daemon: Daemon, about: tuple[str, str], answer: ElicitResult) ->
     content: Mapping[str, Any] = answer.content or {}
     decision = content.get("decision")
     if answer.action != "accept" or not isinstance(decision, str) or decision not in WORDS:
-        named = {"decline": "declined", "cancel": "gave no answer"}
+        # A client may decline or cancel by itself: nothing tells whether anybody saw the question.
+        named = {"decline": "the client answered: declined", "cancel": "the client answered: cancelled"}
         said = named.get(answer.action, "the client's answer names no decision")
-        return results.text(f"{notebook} stays stopped: the person was asked and {said}.\n{why}", error=True)
+        return results.text(f"{notebook} stays stopped: {said}.\n{why}", error=True)
     found = (await daemon.ask("status", {"notebook": notebook, "unread": True}))["stop"]
     if not found or found["text"] != why:  # it was lifted elsewhere, and maybe another came
-        return results.text(f"Nothing was done: {notebook} is not stopped by what the person was asked about any more.")
+        return results.text(
+            f"Nothing was done: {notebook} is no longer stopped for the reason that the question named."
+        )
     words = str(content.get("words") or "").strip()
     told = await daemon.ask(decision, {"notebook": notebook, WORDS[decision]: words})
-    return results.text(f"The person decided: {decision}.\n{told['text']}")
+    return results.text(f"The client answered: {decision}.\n{told['text']}")

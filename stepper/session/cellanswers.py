@@ -37,6 +37,7 @@ class CellsChanged:
     cells: Sequence[str]
     count: int = 0  # how many it was about
     follows: str = ""  # what no longer follows after it: lines
+    unchanged: bool = False  # the cells to move were in their place already
 
 
 @dataclass(frozen=True)

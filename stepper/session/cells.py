@@ -113,10 +113,11 @@ async def _written(
                 stopped = session.state.stop is not None and consent is not Consent.WITHHELD
                 return _not(words.refused(why), "stopped" if stopped else "refused")
             new = any(cell.index == arrange.NEW for cell in others)
-            if after != cells:
+            changed = after != cells
+            if changed:
                 cells, written = session.file.arrange(order)
                 others = written or again(cells)
-            return await _ran(session, cells, others, others if new else [], caller, consent, runs)
+            return await _ran(session, cells, others, others if new else [], caller, consent, runs, changed)
     except arrange.NamingError as error:
         raise UsageError(f"{session.name}: {error}; nothing was written", arrange.HOW) from None
 
@@ -135,6 +136,7 @@ async def _ran(
     caller: Caller,
     consent: Consent,
     runs: bool,
+    changed: bool,
 ) -> Came:
     """Run what is to run of the cells that were written; return what came of it."""
     to_run, ended = changes.runnable(written) if runs else [], list[Ended]()
@@ -147,7 +149,8 @@ async def _ran(
             found = report.not_run(error.message, error.hint)
     else:
         unseen.untold(session, changes.runnable(written))
-        found = words.written(written, follows.after(session))
+        tell = words.written if changed else words.nothing_to_run
+        found = tell(written, follows.after(session))
     assert found is not None  # each of those to run is told of
     about = ended[-1].cell if ended else (to_run or written)[0]
     figures = [path for each in ended if each.run.run for path in session.adviser.saved(each.run.run)]
@@ -232,9 +235,10 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
             session.file.clear(some)
         else:
             session.file.arrange(order)
+        same = told.action == "move" and [*order(before)] == [*before]
         places = [*map(order(before).index, some)] if told.action == "move" else [cell.index for cell in some]
     except arrange.NamingError as error:
         raise UsageError(f"{session.name}: {error}; nothing was changed", arrange.HOW) from None
     after = [cell.id for cell in session.file.glance().cells]
     changed, left = [after[place] for place in places if told.action != "delete"], follows.after(session)
-    return CellsChanged(session.name, changed, after, len(some), left)
+    return CellsChanged(session.name, changed, after, len(some), left, same)

@@ -205,7 +205,7 @@ async def restart(session: Session, caller: Caller) -> bool:
     await _may_start(session, caller)
     await session.interrupt()
     async with session.turn():
-        had = await session.keeper.end("it was restarted at the person's request")
+        had = await session.keeper.end("its restart was requested")
         if not had:
             session.read()  # none is begun for another language's notebook
         if session.state.stop is not None and session.state.stop.key is None:  # the kernel's own end had stopped it

@@ -50,6 +50,14 @@ def written(cells: Sequence[Cell], follows: str = "") -> Report:
     return Report("\n".join(filter(None, [text, follows])), f"✓ {counted(len(cells), 'cell')} written")
 
 
+def nothing_to_run(cells: Sequence[Cell], follows: str = "") -> Report:
+    """Return the report on cells that are as they were, and of which nothing runs."""
+    why = {"code": "empty, tagged skip-execution, or not to run", "markdown": "markdown"}
+    names = ", ".join(f"{named(cell)} ({why.get(cell.type, cell.type)})" for cell in cells[:20])
+    text = f"stepper: nothing was written and nothing ran: {names}{', …' * (len(cells) > 20)}."
+    return Report("\n".join(filter(None, [text, follows])), "✓ nothing to run")
+
+
 def goes_on(
     name: str, cell_id: str, took: float, timeout: float, printed: Sequence[str], last: str
 ) -> Report:  # fmt: skip

@@ -12,13 +12,16 @@ NAMED = 6  # cells
 
 def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequence[Cell]) -> str:
     """Return which cells of a notebook changed or are new and have not run, whose outputs are stale, what runs them."""
-    parts = [f"{_cells(cells)} changed"] if cells else []
-    parts += [f"{_cells(new)} new"] if new else []
+    run = f"What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
+    if not cells:  # a file may be as it was committed: that a cell never ran is all that is known
+        verb = "has" if len(new) == 1 else "have"
+        return f"stepper: {one_line(name)}: {_cells(new)} {verb} NOT run here. {run}"
+    parts = [f"{_cells(cells)} changed"]
+    if new:
+        parts.append(f"{_cells(new)} never ran here")
     outputs = f"; the outputs of {_cells(stale)} are stale" if stale else ""
-    return (
-        f"stepper: {one_line(name)} was changed outside the notebook tools: {', '.join(parts)}; NOT run here{outputs}."
-        f" What runs what has not run: {one_line(f'stepper run {quoted(name)}')}"
-    )
+    which = f"{', '.join(parts)}; NOT run here{outputs}"
+    return f"stepper: {one_line(name)} was changed outside the notebook tools: {which}. {run}"
 
 
 def unreadable(name: str, why: str) -> str:

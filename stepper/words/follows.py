@@ -80,7 +80,11 @@ def _why(because: Sequence[Because]) -> str:
 
 
 def _from(number: int, where: str) -> str:
-    return "an execution from elsewhere" if where == WHERE[ELSEWHERE] else f"cell {number}, which {where}"
+    if where == WHERE[ELSEWHERE]:
+        return "an execution from elsewhere"
+    if where == WHERE[GONE]:  # its number may be another cell's by now
+        return f"a deleted cell (it was cell {number})"
+    return f"cell {number}, which {where}"
 
 
 def _by(because: Sequence[Because]) -> list[tuple[str, tuple[int, str]]]:

@@ -100,7 +100,7 @@ def _headline(ended: Ended) -> str:
     if run.verdict is Verdict.FINE:
         return f"{where} ran in {took} and raised {error}, as its tag raises-exception allows."
     if run.outcome is Outcome.CANCELLED:
-        return f"{where} was CANCELLED after {took}: interrupted on the person's side. No attempt is counted."
+        return f"{where} was CANCELLED after {took}: it was interrupted. No attempt is counted."
     return f"{where} FAILED {'before it ran' if ended.held else f'after {took}'}: {error}"
 
 

@@ -85,7 +85,7 @@ def test_the_seven_steps_in_claude_code_without_hooks(
 
     assert model.unsaid == 0
     results = results_in(model.requests[-1])
-    (lifted,) = (result.text for result in results if result.text.startswith("The person decided: fix."))
+    (lifted,) = (result.text for result in results if result.text.startswith("The client answered: fix."))
     assert "It is 2024." in lifted
     story.check(installed, results)
     (name,) = calls.BACKGROUNDING  # what its calls are waited for to the end by

@@ -72,7 +72,7 @@ def test_a_notebook_edited_out_of_order_is_mended_until_it_reproduces(
     told = [news(model, turn) for turn in range(len(model.requests))]
     assert "Stale: cell 3 read `rain`, which cell 1 rebound after it ran. `stepper run --stale` runs it." in told[6]
     assert f"{name}: 2 of 2 cells ran ok" in told[7] and "| 4.41" in told[7]
-    assert "Hidden state: cell 2 read `mm` from cell 2, which was deleted." in told[9]
+    assert "Hidden state: cell 2 read `mm` from a deleted cell (it was cell 2)." in told[9]
     assert f"{name}: DOES NOT REPRODUCE · 1 of 3 cells as recorded · " in told[10]
     failed = "failed: NameError: name 'mm' is not defined (cell 2, which was deleted, had bound it)"
     assert re.search(rf"✗ cell 2 \(id \w+\) {re.escape(failed)}\n  · cell 3 not run", told[10])

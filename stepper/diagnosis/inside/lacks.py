@@ -65,7 +65,8 @@ def key(error: BaseException, places: list[Spot]) -> Finding | None:
         return [part for node in bases for part in keyed(node)]
 
     def own(node: Any, spot: Spot, outer: Spot | None) -> Finding | None:
-        return lacking(spot.values[node], wanted, ast.unparse(node))
+        part, rows = row_owner(node, wanted)
+        return lacking(spot.values[part], wanted, ast.unparse(part), rows)
 
     answer, trace, held = first(nodes, places, own), error.__traceback__, list[Any]()
     while trace is not None and not answer:
@@ -82,12 +83,27 @@ def keyed(node: Any) -> list[Any]:
     if isinstance(node, ast.BinOp):
         return [node.right]
     given = [word.value for word in node.keywords if word.arg is None] + node.args[:1]
-    return [*given, node.func.value if isinstance(node.func, ast.Attribute) else node.func]
+    return [node.func.value if isinstance(node.func, ast.Attribute) else node.func, *given]  # the owner first
 
 
-def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
-    """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing."""
-    labels = labels_of(value)
+def row_owner(node: Any, wanted: Any) -> tuple[Any, bool]:
+    """The expression that may lack a key, and whether rows of it were asked for: `df.loc[…]`, `df.drop(…)`."""
+    above = getattr(node, "parent", None)  # which `executing` sets
+    if isinstance(node, ast.Attribute) and node.attr in ("loc", "at") and isinstance(above, ast.Subscript):
+        part: Any = above.slice
+        both = isinstance(part, ast.Tuple) and len(part.elts) == 2
+        return node.value, not (both and repr(wanted) in ast.unparse(part.elts[1]))
+    call = getattr(above, "parent", None)
+    if isinstance(above, ast.Attribute) and above.attr in ("drop", "xs") and isinstance(call, ast.Call):
+        given = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+        return node, "columns" not in given and given.get("axis") not in (1, "columns")
+    return node, False
+
+
+def lacking(value: Any, wanted: Any, expression: str, rows: bool = False) -> Finding | None:
+    """Which keys a thing has that are nearest to the one wanted; None where it lacks nothing. Of `rows`, a frame's."""
+    rows = rows and is_pandas(value, "DataFrame")
+    labels = list(value.index[:LABELS].tolist()) if rows else labels_of(value)
     plain = one_of(type(wanted), (str, int, float, bool))
     if labels is None or (plain and any(type(known) is type(wanted) and known == wanted for known in labels)):
         return None
@@ -106,11 +122,25 @@ def lacking(value: Any, wanted: Any, expression: str) -> Finding | None:
     axes = [axis for axis in ("index", "columns") if top_module(type(value)) == "pandas" and plain]
     near += [f"{label(wanted)} is the name of its {axis}" for axis in axes if named_so(value, axis, wanted)]
     if near:
-        return finding(f"{of} has {', '.join(near)}; {len(labels):,} key{'s' * (len(labels) != 1)} in all")
+        return finding(f"{of} has {', '.join(near)}; {counted_labels(value, labels, rows)} in all")
     below = {label(key): item for key, item in value.items() if type(item) is dict} if type(value) is dict else {}
     shown = [f"{text} (dict: {listed([*map(label, below[text])], 60)})" if text in below else text
              for text in map(label, labels)]  # fmt: skip
-    return finding(f"{of} has {len(labels):,} keys: {listed(shown, 300)}" if labels else f"{of} is empty")
+    if not labels:
+        return finding(f"{of} is empty")
+    return finding(f"{of} has {counted_labels(value, labels, rows)}: {listed(shown, 300)}")
+
+
+def counted_labels(value: Any, labels: list[Any], rows: bool) -> str:
+    """How many labels a thing was asked for, and what they are called."""
+    noun = "key"
+    if rows or is_pandas(value, "Series"):
+        noun = "row label"
+    elif is_pandas(value, "DataFrame"):
+        noun = "column"
+    elif is_pandas(value, "Index"):
+        noun = "label"
+    return f"{len(labels):,} {noun}{'s' * (len(labels) != 1)}"
 
 
 def named_so(value: Any, axis: str, wanted: Any) -> bool:

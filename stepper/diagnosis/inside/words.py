@@ -112,8 +112,10 @@ def described(value: Any) -> str:
     parts = [name]
     if is_a(value, CALLABLE):
         signature = of_callable(value)
-        shown = shown_name(str(peek(value, "__name__", ""))) + (signature[0] if signature else "")
-        return f"a {name}" + (f", {short(shown, 120)}; it is not called here" if signature else "")
+        bound = one_of(kind, (types.MethodType, staticmethod, classmethod))
+        called = str(peek(value.__func__ if bound else value, "__name__", ""))  # a method has none of its own
+        shown = shown_name(called) + (signature[0] if signature else "")
+        return f"a {name}" + (f", {short(shown, 120)}; it is not called here" if signature and called else "")
     if of_library(value):
         guarded(of_data, value, parts)
     elif size(value) is not None:
@@ -141,8 +143,9 @@ def of_container(value: Any, parts: list[str], text: str | None) -> None:
         kinds = sorted({short(name_of(type(item)), 40) for item in value[:ITEMS]})
         sizes = {size(item) for item in value[:ITEMS] if one_of(type(item), (list, tuple, dict)) or of_library(item)}
         parts[-1] += f" of {'/'.join(kinds[:4])}"
-        if sizes and len(sizes) <= 4:
-            parts.append(f"its items' lengths: {', '.join(map(str, sorted(filter(None, sizes))))}")
+        known = sorted(each for each in sizes if each is not None)
+        if known and len(sizes) <= 4:
+            parts.append(f"its items' lengths: {', '.join(map(str, known))}")
     elif is_a(value, dict):
         keys = [short(repr(key), 40) for key in list(dict.keys(value))[:20] if one_of(type(key), (str, int))]
         parts.append("keys " + listed(keys, PART) if keys else "")

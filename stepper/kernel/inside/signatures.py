@@ -14,6 +14,8 @@ KNOWN = LIBRARIES | {"sklearn", "matplotlib", "seaborn", "requests", *getattr(sy
 
 def signature(function: Any) -> str:
     function = wrapped(function)
+    if type(function) is not types.FunctionType:  # `[].append`, `len`: made of C
+        return ""
     note = annotation(notes_of(function).get("return", ()))
     return short("(" + ", ".join(parameters(function)) + ")" + (" -> " + note if note else ""))
 
