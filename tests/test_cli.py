@@ -187,6 +187,42 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     assert "there is no notebook" in project.stepper("shutdown", "nowhere", check=2).stderr
 
 
+def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(project: Project) -> None:
+    notebook = project.new()
+    notebook.insert("x = 1")
+    name = f"notebooks/{notebook.path.name}"
+    notebook.path.unlink()
+    (row,) = [each for each in project.json("list") if each["notebook"] == name]
+    assert (row["state"], row["kernel"]["state"]) == ("deleted", "idle")
+    assert f"{name}  deleted" in project.stepper("list").stdout
+    project.kill_daemon()  # the next one finds the kernel by its record
+    assert [each["state"] for each in project.json("list") if each["notebook"] == name] == ["deleted"]
+    assert "kernel" in project.stepper("shutdown", name).stdout
+    assert [each for each in project.json("list") if each["notebook"] == name] == []
+
+
+def test_a_notebook_is_found_by_its_name_without_the_date(project: Project) -> None:
+    project.notebook("2026_11_24_zoo.ipynb")
+    assert project.json("use", "zoo")["notebook"] == "notebooks/2026_11_24_zoo.ipynb"
+    project.notebook("2026_11_25_zoo.ipynb")
+    several = project.stepper("use", "zoo", check=2).stderr
+    assert "there are 2 notebooks 'zoo': notebooks/2026_11_24_zoo.ipynb, notebooks/2026_11_25_zoo.ipynb" in several
+    project.notebook("zoo.ipynb")
+    assert project.json("use", "zoo")["notebook"] == "notebooks/zoo.ipynb"
+    assert "there is no notebook 'zo'" in project.stepper("use", "zo", check=2).stderr
+
+
+def test_a_list_holds_the_notebooks_of_all_folders(project: Project) -> None:
+    folder = project.folder / "notebooks"
+    for number in range(30):
+        (folder / f"many{number}").mkdir(parents=True)
+        project.notebook(f"many{number}/a.ipynb")
+    project.config("")
+    listed = project.stepper("list")
+    assert listed.stdout.count("many") == 30 and listed.stderr == ""  # within the time, all of them
+    assert len(project.json("list", "--all")) == len(project.json("list"))
+
+
 # --- values, results, an end by hand --------------------------------------------------------------------------------
 
 

@@ -19,14 +19,16 @@ def at(project: Project, name: str) -> Notebook:
     return Notebook(project, project.folder / name)
 
 
-def test_an_edit_that_is_not_covered_gets_one_line_once_a_session_and_notebook(shared: Project) -> None:
+def test_each_edit_that_is_not_covered_gets_a_line_and_the_first_of_a_session_the_way_out(shared: Project) -> None:
     shared.config("")
     one, other = at(shared, "top.ipynb"), at(shared, "analysis/old.ipynb")
     said = one.insert("open('ran', 'w')")[1]
     assert said.text.startswith("stepper: the cell was NOT run") and "outputs may be stale" in said.text
     assert 'what covers it: notebooks: ["notebooks", "*.ipynb"]' in said.text
     assert said.line.startswith("✗ nothing runs: top.ipynb is covered by no pattern") and "\n" not in said.text
-    assert one.insert("2")[1].stdout == b"" == one.before("insert", "3").stdout
+    again = one.insert("2")[1]
+    assert again.text == "stepper: the cell was NOT run: top.ipynb does not match `notebooks:` in .stepper/config.yaml"
+    assert again.line.startswith("✗ the cell was NOT run: top.ipynb") and one.before("insert", "3").stdout == b""
     assert 'notebooks: ["notebooks", "analysis"]' in other.insert("2")[1].line
     one.session = "another"
     assert "is covered by no pattern" in one.insert("4")[1].line

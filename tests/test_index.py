@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from stepper.daemon import verbs
+from stepper.daemon.config import Config
 from stepper.daemon.index import RACY_NS, NotebookIndex
+from stepper.daemon.places import Places
+from stepper.ground.paths import Paths
 
 
 @pytest.fixture
@@ -123,3 +130,18 @@ def test_a_large_folder_does_not_use_up_what_the_others_need(project: Path, monk
     assert found(index, "notebooks", "labs") == ["labs/a/b.ipynb", "labs/c.ipynb"] and index.cut
     index.refresh(["notebooks", "labs"], entries=10_000)
     assert not index.cut
+
+
+def test_a_list_searches_a_folder_that_is_too_large_only_where_told_to(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepper.ground.walk.ENTRIES", 20)
+    monkeypatch.setattr("stepper.ground.walk.TURN", 10)
+    monkeypatch.setattr("stepper.daemon.verbs.SEARCH_SECONDS", 0.2)
+    put(project, *(f"notebooks/{number}.png" for number in range(100)), "notebooks/z.ipynb")
+    paths = Paths(str(project))
+    workspace = SimpleNamespace(places=Places(paths, Config(paths)), sessions={})
+    request: Any = SimpleNamespace(workspace=workspace)
+    assert asyncio.run(verbs._searched(request, False)) is False
+    assert asyncio.run(verbs._searched(request, True)) is True
+    assert workspace.places.known() == ["notebooks/z.ipynb"]

@@ -59,8 +59,9 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     try:
         path = workspace.resolve(change.notebook)
     except UncoveredError as error:
-        new = workspace.once(event.session, error.name)
-        return payload.answer("PostToolUse", brief.uncovered(error.name, error.line) if new else None)
+        if workspace.once(event.session, error.name):
+            return payload.answer("PostToolUse", brief.uncovered(error.name, error.line))
+        return payload.answer("PostToolUse", brief.still_uncovered(error.name))
     session, used = workspace.session(path), change.tool_use_id
     if used in session.calls and not again:
         return payload.SILENT  # two installations fire

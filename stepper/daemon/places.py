@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from stepper.daemon.config import Config
 from stepper.daemon.index import NotebookIndex
@@ -12,6 +13,8 @@ from stepper.ground.paths import Paths
 from stepper.ground.text import ODD, quoted, shown
 from stepper.policy import covered
 
+DATED = re.compile(r"^\d{4}_\d{2}_\d{2}_")  # how the names of notebooks begin that `stepper new` makes
+MOST_NAMED = 5  # notebooks in a message
 ELSEWHERE = "@/"  # before the names of what lies in no `notebooks_dir`, in the folders of `.stepper/`
 
 
@@ -58,6 +61,10 @@ class Places:
     def notebooks(self) -> list[str]:
         """Return the notebooks there are that a pattern covers, relative to the project. Bounded: see `index`."""
         self.index.refresh(self.patterns())
+        return self.known()
+
+    def known(self) -> list[str]:
+        """Return the notebooks of the last look, relative to the project."""
         return sorted(os.path.relpath(path, self.paths.project) for path in self.index.notebooks())
 
     def store(self, path: str) -> str:
@@ -83,8 +90,23 @@ class Places:
             path = os.path.join(base, stem)
             if os.path.lexists(path):
                 return self.resolve(path)
+        if (same := self._dated(name)) is not None:
+            return same
         looked = " ".join(quoted(self.paths.relative(folder) + "/") for folder in folders)
         raise UsageError(f"there is no notebook {name!r}", f"ls {looked}")
+
+    def _dated(self, name: str) -> str | None:
+        """Return the real path of the one notebook with that name behind a date, as `stepper new` names them.
+
+        Raise UsageError where there are several; None where there is none.
+        """
+        stem = name.removesuffix(".ipynb")
+        books = self.notebooks() if DATED.sub("", stem) == stem else []
+        same = [book for book in books if DATED.sub("", os.path.basename(book)) == f"{stem}.ipynb"]
+        if len(same) > 1:
+            commands = ", ".join(quoted(book) for book in same[:MOST_NAMED])
+            raise UsageError(f"there are {len(same)} notebooks {name!r}: {commands}", "name one of them with its date")
+        return self.resolve(os.path.join(self.paths.project, same[0])) if same else None
 
     def resolve(self, path: str) -> str:
         """Return a notebook's real path; raise UsageError unless a pattern covers it, and it is a file like others.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import re
 import time
@@ -26,6 +28,10 @@ from stepper.words import beside as beside_words
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
 CELLS = ("cell run", "cell add", "cell change")
+SEARCH_SECONDS = 5.0  # for which `list` searches the project's folders where it is not told to search all
+SLICE_SECONDS = 0.02  # of it between two looks at other requests
+ALL_ENTRIES = 1 << 24  # of the folders of a project that is searched whole
+DELETED = "deleted"
 SHUTDOWN = "it was ended by `stepper shutdown`"
 
 
@@ -90,7 +96,7 @@ async def _of_project(request: Request, told: Any) -> object:
                 return _system(told, answers.Context())
             return replace(await _status(request, None, told), daemon=request.about)
         case commands.List():
-            return await _listed(request)
+            return await _listed(request, told.all)
         case commands.Kernels():
             from stepper.daemon import kernels
 
@@ -103,19 +109,58 @@ async def _of_project(request: Request, told: Any) -> object:
                 if isinstance(wrong, BaseException):  # the others have ended all the same
                     raise wrong
             return answers.Ended(sum(map(bool, ended)))
+        case commands.Shutdown() if (deleted := workspace.deleted(named)) is not None:
+            return await _of_notebook(request, deleted, told)
         case _:
             return await _of_notebook(request, workspace.named(named, request.cwd, request.owner), told)
 
 
-async def _listed(request: Request) -> list[answers.Listed]:
-    """Return all notebooks; those that nobody works on are looked at, not opened."""
-    workspace, found = request.workspace, []
+async def _listed(request: Request, everything: bool) -> list[answers.Listed]:
+    """Return all notebooks; those that nobody works on are looked at, not opened. Other requests go on meanwhile."""
+    workspace, found = request.workspace, list[answers.Listed]()
     workspace.all_sessions()  # those with a kernel
-    for path in workspace.notebooks():
-        session = workspace.glance(path)
-        age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
-        found.append(await standing.listed(session, session.name == workspace.current(request.owner), age))
+    if not await _searched(request, everything):
+        line = "Not all folders of this project were searched. To list every notebook, run: stepper list --all"
+        request.progress(underway.Waits(line=line))
+    current = workspace.current(request.owner)
+    for name in workspace.places.known():
+        began = time.monotonic()
+        with contextlib.suppress(UsageError, OSError):  # whoever names it is told; it is gone
+            path = workspace.resolve(os.path.join(workspace.paths.project, name))
+            age = round(max(0.0, time.time() - os.stat(path).st_mtime), 1)
+            session = workspace.glance(path)
+            found.append(await standing.listed(session, session.name == current, age))
+        await _give_way(request, time.monotonic() - began)
+    for session in [*workspace.sessions.values()]:
+        if not workspace.exists(session) and await session.keeper.find() is not None:
+            listed = await standing.listed(session, session.name == current, 0.0)
+            found.append(replace(listed, state=DELETED))
     return found
+
+
+async def _searched(request: Request, everything: bool) -> bool:
+    """Search the project's folders for notebooks, in slices; return whether all of them were searched."""
+    places = request.workspace.places
+    until, seconds, entries = time.monotonic() + SEARCH_SECONDS, SLICE_SECONDS, None
+    if everything:
+        until, entries = math.inf, ALL_ENTRIES
+    while True:
+        before = len(places.index.folders)
+        began = time.monotonic()
+        places.index.refresh(places.patterns(), seconds, entries)
+        if not places.cut:
+            return True
+        if len(places.index.folders) == before:  # a single folder takes longer than that
+            seconds *= 2
+        if time.monotonic() > until or seconds > SEARCH_SECONDS:
+            return False
+        await _give_way(request, time.monotonic() - began)
+
+
+async def _give_way(request: Request, seconds: float) -> None:
+    """Let other requests go on; where cells run, for as long as the work before took."""
+    runs = any(session.lock.locked() for session in request.workspace.sessions.values())
+    await asyncio.sleep(seconds if runs else 0)
 
 
 async def _new(request: Request, told: commands.New) -> answers.Made:

@@ -85,6 +85,19 @@ class Workspace:
             self.session(self.places.stored(str(record.relative_to(root).with_suffix(".ipynb"))))
         return list(self.sessions.values())
 
+    def exists(self, session: Session) -> bool:
+        """Return whether the notebook's file is there."""
+        return os.path.lexists(os.path.join(self.paths.project, session.name))
+
+    def deleted(self, name: str | None) -> Session | None:
+        """Return the session of a deleted notebook that still has a kernel; None where there is none of that name."""
+        stem = name if name and name.endswith(".ipynb") else f"{name}.ipynb"
+        for session in self.all_sessions():
+            same = session.name == stem or session.name.endswith(f"/{stem}")
+            if same and not self.exists(session):
+                return session
+        return None
+
     def calls(self) -> list[Call]:
         """Return the edits whose cells run, or wait to."""
         return [call for session in self.sessions.values() for call in session.calls.values()]

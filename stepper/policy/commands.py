@@ -50,8 +50,13 @@ class Status(OfNotebook, name="status", examples=("status", "status --json")):
     unread: bool = unshown("Whether no agent reads the answer: what it was not told yet stays untold.", default=False)
 
 
-class List(Arguments, name="list"):
-    """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one."""
+class List(Arguments, name="list", examples=("list", "list --all")):
+    """Show all notebooks: state, progress, kernel, memory, age; `*` is the current one.
+
+    A deleted notebook is listed as long as it has a kernel: `stepper shutdown NOTEBOOK` ends it.
+    """
+
+    all: bool = option("Search every folder of a large project, however long that takes.", default=False)
 
 
 class Use(Arguments, name="use", examples=("use analysis", "use analysis --kernel gpu")):

@@ -183,6 +183,12 @@ def uncovered(name: str, line: str) -> Report:
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 
 
+def still_uncovered(name: str) -> Report:
+    """Return the report on a further edit of such a notebook in a session: what includes it was said before."""
+    line = f"the cell was NOT run: {one_line(name, 200)} does not match `notebooks:` in .stepper/config.yaml"
+    return Report(f"stepper: {line}", f"✗ {line}")
+
+
 def kernel(state: str, where: str, left: float | None, trouble: str) -> str:
     """Return how a kernel stands, and where, if that is elsewhere."""
     return ", ".join(filter(None, [state, elsewhere(where, left, trouble)]))
