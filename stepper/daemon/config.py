@@ -49,6 +49,12 @@ def _covering(value: Any) -> bool:
 NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
 FLAG = ("true or false", lambda value: isinstance(value, bool))
 # What a value must be, and the check of it.
+
+
+def _module_mode(value: object) -> bool:
+    return value is False or value in ("reload", "warn", "off")  # YAML reads `off` as False
+
+
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,
@@ -68,6 +74,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "python": ("a path", lambda value: value is None or _name(value)),
     "kernel_idle_hours": NUMBER,
     "preflight": FLAG,
+    "local_modules": ("`reload`, `warn` or `off`", _module_mode),
     "record_timing": FLAG,
     "auto_run": ("`always` or `ask`", lambda value: value in ("always", "ask")),
     "verify": ("`asked` or `auto`", lambda value: value in ("asked", "auto")),
@@ -115,6 +122,8 @@ def parse(text: str, name: str) -> Limits:
         if not allowed(value):
             raise UsageError(f"{where}: `{key}` must be {expected}, not {reprlib.repr(value)}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    if values.get("local_modules") is False:
+        values["local_modules"] = "off"
     if isinstance(values.get("notebooks"), str):
         values["notebooks"] = (values["notebooks"],)
     if "kernels" in values or "kernel" in values:

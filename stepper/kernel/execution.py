@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepper.ground import reading
 from stepper.ground.errors import KernelError, LineDownError
 from stepper.kernel import helper
 from stepper.kernel.connection import ODD, Connection
@@ -16,6 +17,7 @@ from stepper.kernel.outputs import KINDS, SHOWN, UPDATE, OutputArea
 from stepper.kernel.place import GRACE_SECONDS, PATIENCE_SECONDS, Guard, Inbox
 from stepper.kernel.wake import Watch
 from stepper.policy import classify
+from stepper.policy.local_modules import ModuleChanges
 from stepper.policy.model import Death, Fault, Limits, Outcome
 from stepper.session.ports import Execution
 
@@ -207,6 +209,9 @@ class Running:
             self.done.told = {**content, "frames": message["buffers"]} if "record" in content else content
             with contextlib.suppress(*ODD, LookupError, RecursionError):  # it may be a cell's
                 self.done.namespace = self.kernel.complete(content["namespace"])
+            if "modules" in content:
+                with contextlib.suppress(*ODD, LookupError, RecursionError):
+                    self.done.modules = reading.read(ModuleChanges, content["modules"])
         else:
             if kind == "error":
                 self.error = bounded(content)

@@ -86,7 +86,8 @@ class LiveKernel(Connection):
         running = Running(self, timeout, limits, wake)
         self.coming = running.area
         try:
-            given = {"stepper_criterion": criterion} if criterion else {}
+            given = {"stepper_modules": limits.local_modules}
+            given.update({"stepper_criterion": criterion} if criterion else {})
             while True:
                 try:
                     done = await self._run(running, code, history=not scratch, request=request, given=given)

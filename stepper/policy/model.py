@@ -245,6 +245,7 @@ class Limits:
     python: str | None = None
     kernel_idle_hours: float = 12
     preflight: bool = True
+    local_modules: str = "reload"
     record_timing: bool = True
     auto_run: str = "always"
     hide_env: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stepper.policy import events
 from stepper.policy.changes import source_hash
+from stepper.policy.local_modules import UNCHANGED, ModuleChanges
 from stepper.policy.model import NOTHING, Cell, Checked, Death, Fault, LeftOut, Limits, Outcome, Plan
 from stepper.policy.namespace import UNKNOWN, Namespace
 
@@ -58,6 +59,7 @@ class Execution:
     told: dict[str, Any] = field(default_factory=dict)  # by the diagnosis's part in the kernel, which alone reads it
     checked: Checked | None = None  # the step's criterion; None where that could not be told
     notes: list[str] = field(default_factory=list)
+    modules: ModuleChanges = UNCHANGED  # of the project, that changed since they were imported
     memory: str = ""  # what the memory guard saw when it stopped the cell
     pictures: list[dict[str, Any]] = field(default_factory=list)  # the outputs that are pictures, of whatever size
     left_out: LeftOut = NOTHING

@@ -18,7 +18,7 @@ from stepper.session.follows import order
 from stepper.session.keeper import now
 from stepper.session.ports import Execution
 from stepper.session.session import LANGUAGES, Session
-from stepper.words import beside, brief
+from stepper.words import beside, brief, local_modules
 from stepper.words.quotes import elsewhere
 from stepper.words.report import Ended
 
@@ -188,6 +188,7 @@ def summed(session: Session, work: Work, run: Run, execution: Execution) -> Ende
         most=work.limits.max_cell_timeout_seconds,
         notes=[*work.notes, *brief.came(state, work.cells), *beside.executions(state)],
         captured=execution.captured,
+        modules=local_modules.lines(execution.modules, session.name),
         next_inputs=execution.next_inputs,
         comment=session.comment,
         where=elsewhere(about.where, about.left, about.trouble) if about else "",

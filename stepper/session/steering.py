@@ -22,7 +22,7 @@ from stepper.session.keeper import now
 from stepper.session.ports import KernelMetadata
 from stepper.session.run import judged, run_cell
 from stepper.session.session import Session
-from stepper.words import brief
+from stepper.words import brief, local_modules
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
 
@@ -187,7 +187,17 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
         shows, most = bool(execution.pictures), limits.max_cell_timeout_seconds
         seen = await asyncio.to_thread(session.adviser.seen, execution, 0) if shows else []
-        text = reports.of_scratch(reports.Ended(cell, run, execution.outputs, timeout=timeout, most=most, seen=seen))
+        text = reports.of_scratch(
+            reports.Ended(
+                cell,
+                run,
+                execution.outputs,
+                timeout=timeout,
+                most=most,
+                seen=seen,
+                modules=local_modules.lines(execution.modules, session.name),
+            )
+        )
         output, figures = plain(execution.outputs), session.adviser.saved(0)[: len(execution.pictures)]
         return answers.Evaluated(session.name, source, run.outcome, run.duration_s, fault, text, output, figures)
 

@@ -64,6 +64,7 @@ class Ended:
     where: str = ""  # its kernel is, where that is elsewhere
     follows: str = ""  # what no longer follows after it: lines
     comment: str = "#"  # what begins one in the notebook's language
+    modules: Sequence[str] = ()  # lines on modules that changed since they were imported
     doubts: Sequence[str] = ()  # after a failure what the cell had bound and written; after a success what is odd
 
     @property
@@ -202,6 +203,7 @@ def of_run(ended: Ended) -> Report:
         count = "the third in a row: it counts as an attempt" if ended.counted else "no attempt is counted"
         parts.append(f"Nothing of the cell ran; {count}. The same code written once more runs.")
     parts += _notes(ended)
+    parts += ended.modules
     parts += kernel_line(ended.where)
     room = TEXT_LIMIT
     if run.verdict is not Verdict.FINE and run.fault is not None:
@@ -244,6 +246,7 @@ def of_scratch(ended: Ended) -> str:
             parts += [f"Suggestion: {one_line(fault.suggestion)}"] if fault.suggestion else []
             parts += remedy.more_time(run.outcome, ended.timeout, ended.most, ended.comment)
             parts += _failing_lines(fault, ended.cell.source, {}) + _calls(fault)
+    parts += ended.modules
     return bounded("\n".join([*parts, *outputs_text(ended.outputs, EVAL_LIMIT), *ended.seen]))
 
 
@@ -321,7 +324,13 @@ def of_runs(ended: Sequence[Ended], planned: int, what: str = "new or changed co
     ran = sum(not one.held for one in ended)
     parts = [f"stepper: {ran} of {planned} {what} ran, from the top."]
     for one in ended[:-1]:
-        parts += [_headline(one), *_notes(one), *_unmet(one), *outputs_text(one.outputs, TEXT_LIMIT // len(ended))]
+        parts += [
+            _headline(one),
+            *_notes(one),
+            *one.modules,
+            *_unmet(one),
+            *outputs_text(one.outputs, TEXT_LIMIT // len(ended)),
+        ]
     parts.append(last.text)
     if len(ended) < planned:
         parts.append(f"Not run: the {planned - len(ended)} {what} below it.")

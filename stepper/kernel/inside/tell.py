@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from stepper.kernel.inside import ahead, children, record
+from stepper.kernel.inside import ahead, children, modules, record
 from stepper.kernel.inside.base import clock, guarded, is_error, shell, swallowed
 from stepper.kernel.inside.cells import now, remember, scratch
 from stepper.kernel.inside.namespace import bound, keep, namespace
@@ -46,6 +46,8 @@ def before_run(info: Any) -> None:
     now["request"] = request
     if is_scratch():
         shell.displayhook.cache_size = 0  # what it shows is nobody's `_` or `Out`
+    mode = parent()["metadata"].get("stepper_modules")
+    now["modules"] = guarded(modules.before, info.raw_cell, mode) if mode in ("reload", "warn") else None
     for name, words in WORTH.items():
         if name in parts["names"] and any(word in info.raw_cell or word in sys.modules for word in words):
             part(name)
@@ -76,6 +78,9 @@ def after_run(result: Any) -> None:
     elif is_scratch():
         shell.displayhook.cache_size = CACHE
         scratch(result.info.raw_cell)
+    guarded(modules.forget)
+    guarded(modules.register)
+    local = now.pop("modules", None)
     error = result.error_before_exec or result.error_in_exec
     if error is None and MAGIC.search(result.info.raw_cell):  # one may show an error and end well: %time, %%capture
         last = getattr(sys, "last_value", None)
@@ -92,6 +97,7 @@ def after_run(result: Any) -> None:
         commands=ended or [],
         **({"criterion": met} if met else {}),
         **({"scratch": True} if is_scratch() else {}),
+        **({"modules": local} if local else {}),
     )
 
 
@@ -146,6 +152,7 @@ def begin(version: str, stack: str, load: Any, names: list[str]) -> None:
     guarded(sampled, stack)
     guarded(unbounded)
     guarded(record.begin)
+    guarded(modules.register)
     guarded(lambda: rebound(bound(), {}))  # what is there already, no cell that is to come has bound
 
 
