@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from stepper.daemon import config
+from stepper.ground.errors import UsageError
 from tests.conftest import Project, reused
 
 OLD = "RATE = 1\ndef add(x):\n    return x + 1\n"
@@ -91,14 +93,14 @@ def test_objects_made_before_take_the_new_methods(project: Project) -> None:
 
 def test_warn_and_off(project: Project) -> None:
     folder = package(project, "warned")
-    config = project.folder / ".stepper" / "config.yaml"
-    config.write_text("local_modules: warn\n")
+    path = project.folder / ".stepper" / "config.yaml"
+    path.write_text("local_modules: warn\n")
     notebook = project.new()
     notebook.insert("from warned.features import add\nadd(1)")
     (folder / "features.py").write_text(NEW)
     _, answer = notebook.insert("add(1)")
     assert "Warning: warned.features changed since it was imported" in answer.text and "| 2" in answer.text
-    config.write_text("local_modules: off\n")
+    path.write_text("local_modules: off\n")
     _, answer = notebook.insert("add(1)")
     assert "Warning" not in answer.text and "| 2" in answer.text
 
@@ -110,3 +112,29 @@ def test_the_users_own_autoreload_is_left_to_it(project: Project) -> None:
     (folder / "features.py").write_text(NEW)
     _, answer = notebook.insert("add(1)")
     assert "| 3" in answer.text and "Reloaded" not in answer.text and "Warning" not in answer.text
+
+
+def test_verify_run_all_and_restore_name_a_changed_module(project: Project) -> None:
+    folder = package(project, "replayed")
+    notebook = project.new()
+    notebook.insert("from replayed.features import add\nadd(1)")
+    (folder / "features.py").write_text(NEW + "# a comment\n")
+    name = notebook.path.name
+    replayed = project.stepper("verify", name, check=None).stdout
+    assert "module replayed.features changed since the recorded run" in replayed
+    changed = "Changed since the recorded runs: replayed.features has another source now, so values may differ."
+    assert changed in project.stepper("restore", name).stdout
+    assert changed not in project.stepper("run", name, "--all").stdout
+    (folder / "features.py").write_text(OLD)
+    assert changed in project.stepper("run", name, "--all").stdout
+
+
+@pytest.mark.parametrize("value", ["reload", "warn", "off", "'off'"])
+def test_local_modules_takes_three_values(value: str) -> None:
+    assert config.parse(f"local_modules: {value}", "config.yaml").local_modules == value.strip("'")
+
+
+@pytest.mark.parametrize("value", ["sometimes", "true", "1", "null"])
+def test_another_value_of_local_modules_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="must be `reload`, `warn` or `off`"):
+        config.parse(f"local_modules: {value}", "config.yaml")

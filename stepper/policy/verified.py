@@ -10,6 +10,8 @@ from stepper.policy import changes
 from stepper.policy.compare import Sameness
 from stepper.policy.model import Cell
 
+SOURCE = "source "  # begins the version of a module of the project, a hash
+
 
 @dataclass(frozen=True)
 class CellVerdict:
@@ -69,3 +71,8 @@ def mark(cells: Iterable[Cell]) -> str:
 def packages(then: Mapping[str, str], now: Mapping[str, str]) -> list[Package]:
     """Return the packages that both used, in other versions."""
     return [Package(name, then[name], now[name]) for name in sorted(now) if then.get(name, now[name]) != now[name]]
+
+
+def other_sources(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the modules of the project that have another source now: their version is a hash of it."""
+    return [each.name for each in packages(then, now) if each.now.startswith(SOURCE)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stepper.ground.errors import KernelError, LineDownError, NotebookError, StepperError, UsageError
-from stepper.policy import changes, events, firstline, gate, plan
+from stepper.policy import changes, events, firstline, gate, plan, verified
 from stepper.policy.model import Cell, Key, Outcome, Plan, Run, StepStatus, Verdict
 from stepper.policy.state import State
 from stepper.session import answers, follows, standing, underway
@@ -117,6 +117,7 @@ async def _run(
 
     `again` tells after each (by its index) which are to run below it: more may be, or fewer.
     """
+    packages = dict(session.state.packages)
     done, failed, results, cells = 0, None, list[answers.CellResult](), [*cells]
     for position, cell in enumerate(cells, 1):
         progress(underway.CellBegins(cell=cell.number, position=position, of=len(cells)))
@@ -138,6 +139,9 @@ async def _run(
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     text = failed.text if failed else ""
     left = follows.news(session, notebook, cells) if cells and not failed else ""
+    if which in ("all", "restore"):
+        sources = verified.other_sources(packages, session.state.packages)
+        left = "\n".join(filter(None, [local_modules.other_sources(sources), left]))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], follows=left)
     return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which)

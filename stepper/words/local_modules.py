@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepper.ground.text import one_line
 from stepper.policy.local_modules import ModuleChanges, OldModule
 
@@ -24,7 +26,7 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
     return found
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _names(names: Sequence[str]) -> str:
     some = [one_line(name, 100) for name in names[:MOST]]
     more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
     return ", ".join(some) + more
@@ -48,3 +50,11 @@ def _old(module: OldModule, restart: str) -> str:
     return (
         f"Warning: {name} changed since it was imported ({file}) and was not reloaded (`local_modules: warn`); {old}."
     )
+
+
+def other_sources(names: Sequence[str]) -> str:
+    """Return the line on modules that changed between the recorded runs and those now; '' for none."""
+    if not names:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return f"Changed since the recorded runs: {_names(names)} {verb} another source now, so values may differ."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepper.ground.text import age, clean, one_line
 from stepper.policy.compare import Sameness
-from stepper.policy.verified import CellVerdict, FileChange, Verified
+from stepper.policy.verified import SOURCE, CellVerdict, FileChange, Package, Verified
 
 MARKS = {Sameness.CHANGED: "✗", Sameness.FAILED: "✗", Sameness.UNSTABLE: "~"}
 CELLS, OTHERS = 20, 8  # lines on cells, on files and packages each
@@ -18,8 +18,15 @@ def told(found: Verified) -> str:
     """Return the text on a replay, for people and agents."""
     lines = [head(found), *_cells(found)]
     lines += _some([f"  · file {one_line(each.name, 200)}: {each.text}" for each in found.files], "file")
-    lines += _some([f"  · {each.name} {each.then} then, {each.now} now" for each in found.packages], "package")
+    lines += _some([_package(each) for each in found.packages], "package")
     return "\n".join(lines)
+
+
+def _package(package: Package) -> str:
+    name = one_line(package.name, 200)
+    if package.now.startswith(SOURCE) and package.then.startswith(SOURCE):
+        return f"  · module {name} changed since the recorded run"
+    return f"  · {name} {package.then} then, {package.now} now"
 
 
 def head(found: Verified) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from stepper.kernel.inside.base import clock, guarded, missing, shell, short
 from stepper.kernel.inside.cells import made_global, now
+from stepper.kernel.inside.modules import loaded
 
 ALL = 60_000  # characters of all names that are told
 STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
@@ -70,9 +71,10 @@ def lasting(known: Any) -> dict[str, Any]:
         [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
         magics(),
         [name for name in vars(builtins) if type(name) is str],
+        loaded(),
     )
     if seen != last["seen"]:
-        modules, path, finders, called, built_in = seen
+        modules, path, finders, called, built_in, local = seen
         told = {
             "imported": sorted({short(name.split(".")[0]) for name in modules})[:3000],
             "path": [short(one, 4096) for one in path],
@@ -80,7 +82,11 @@ def lasting(known: Any) -> dict[str, Any]:
             "magics": called,
             "builtins": [short(name) for name in built_in],
             "python": list(sys.version_info[:2]),
-            "versions": {name: version for name in modules - FIRST if (version := guarded(version_of, name))} | PYTHON,
+            "versions": {
+                **{name: version for name in modules - FIRST if (version := guarded(version_of, name))},
+                **local,
+                **PYTHON,
+            },
         }
         last.update(seen=seen, mark=str(clock()), told=told)
     return {"mark": last["mark"], **({} if known == last["mark"] else last["told"])}

@@ -430,6 +430,11 @@ def bind_anew(holder: dict[str, Any], text: Any, package: str, snapshots: dict[s
                 lost.append([bound, module])
 
 
+def loaded() -> dict[str, str]:
+    """The local modules, each with the hash of the source that was loaded as its version."""
+    return {short(name): f"source {record.loaded[:10]}" for name, record in records.items()}
+
+
 class Rejecting:
     """Rejects the cell for which modules were reloaded when the user interrupted that."""
 
