@@ -354,5 +354,17 @@ def test_where_a_name_is_defined_says_how_its_cell_stands(source: str, given: di
     assert told in text and "no cell of the notebook defines it" not in text, text
 
 
+@pytest.mark.parametrize(
+    ("ename", "evalue", "told"),
+    [
+        ("StdinNotImplementedError", "raw_input was called", 'set the value in the cell, as in `name = "value"`'),
+        ("ValueError", "Mime type rendering requires nbformat>=4.2.0 but it is not installed", "uv add nbformat"),
+        ("RuntimeError", "'widget' is not a recognised GUI loop or backend name", "uv add ipympl"),
+    ],
+)
+def test_what_a_notebook_needs_beside_its_imports(ename: str, evalue: str, told: str) -> None:
+    assert told in said(ename, evalue)
+
+
 def test_names_of_ipython_are_no_suggestions() -> None:
     assert "`In`" not in defined("x = 1", name="Inn")

@@ -281,6 +281,12 @@ def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:
     assert re.search(told, findings(lab, code))
 
 
+def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
+    done = failing(lab, "df = df.to_numpy()\n1 / 0")
+    assert done.told["changed"]["rebound"] == [["df", "DataFrame 2 × 1", "ndarray 2 × 1"]]
+
+
 def test_a_method_made_of_c_that_has_a_name_is_no_failure_of_the_look(lab: Lab) -> None:
     done = lab.run("f = [].append\ng = len")
     assert "swallowed" not in done.told

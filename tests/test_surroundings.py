@@ -416,9 +416,26 @@ def test_uv_pip_in_an_environment_of_uv(shop: SimpleNamespace, root: Path) -> No
     assert shop.command(f"{root}/an env/bin/python", "six") == "uv pip install --python 'an env/bin/python' six"
 
 
-def test_uv_pip_where_pip_is_missing(shop: SimpleNamespace, root: Path, tmp_path: Path) -> None:
+def test_what_installs_where_pip_is_missing(
+    shop: SimpleNamespace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = shop.venv(root / ".venv", pip=False)
-    assert shop.command(bare, "six") == ".venv/bin/python -m pip install six"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "-m pip" not in shop.command(bare, "six").partition("ensurepip")[0]
+    (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").mkdir(parents=True)
+    (root / ".venv" / "pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\n")
+    python = ".venv/bin/python"
+    assert shop.command(bare, "six") == f"{python} -m ensurepip && {python} -m pip install six"
+    (tmp_path / "base" / "lib" / "python3.12" / "ensurepip").rmdir()
+    assert shop.command(bare, "six") == ""  # nothing that is known would work
+    (tmp_path / ".local" / "bin").mkdir(parents=True)
+    own = tmp_path / ".local" / "bin" / "uv"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    assert shop.command(bare, "six") == f"{own} pip install --python {python} six"
+    (root / ".venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    own.unlink()
+    assert shop.command(bare, "six") == f"{python} -m pip install six"
     shop.offers("uv")
     assert shop.command(bare, "six") == "uv pip install --python .venv/bin/python six"
 

@@ -20,7 +20,7 @@ from stepper.diagnosis import before, doubts, pictures, shell, syntax
 from stepper.diagnosis.facts import Changed, Look
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
-from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error
+from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error, provided
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground.reading import read, read_all
 from stepper.ground.text import one_line
@@ -36,6 +36,14 @@ FILES = ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
 PYTHON = ("python", "python3", "ipython")
 LONGEST, ROOM = 420, 330
 RUNNING_LOOP = re.compile(r"running event loop|event loop is already running")
+
+# What an error says that a package is missing for, though it is no ImportError.
+NEEDS = {
+    "nbformat": re.compile(r"Mime type rendering requires nbformat\S* but it is not installed"),
+    "ipympl": re.compile(
+        r"'(?:widget|ipympl)' is not a (?:recogni[sz]ed GUI loop|valid value for backend)|module://ipympl"
+    ),
+}
 
 
 def harmless(otherwise: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -109,6 +117,10 @@ class Adviser:
             elif fault.ename == "Timeout":
                 line = running(fault, notebook) or ["which line was running is not known"]
                 said = [*line, *sentences(look, notebook)[:2]]
+            elif fault.ename == "StdinNotImplementedError":
+                said = ['a cell cannot ask for input: set the value in the cell, as in `name = "value"`']
+            elif package := next((name for name, needs in NEEDS.items() if needs.search(fault.evalue)), ""):
+                said = [provided(package, around, python)]
             elif RUNNING_LOOP.search(fault.evalue):
                 said = ["the kernel's event loop runs already: a cell can `await` the coroutine itself"]
         said = [part for part in said if part] or sentences(look, notebook)

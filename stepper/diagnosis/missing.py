@@ -199,8 +199,7 @@ def module_error(
     if place or inside:
         return inside if inside and (on_path or not place) else place
     distribution = distributions.distribution(".".join([module, *names[:1]])) or distributions.distribution(name)
-    install = f": {surroundings.install_command(python, distribution)}" if distribution else ""
-    said = [f"the distribution {distribution} provides it{install}"] if distribution else []
+    said = [provided(distribution, surroundings, python)] if distribution else []
     there = {*sys.stdlib_module_names, *(namespace.lasting.imported if namespace.lasting else ())}
     for folder in path:
         there |= {one.name.removesuffix(".py") for one in islice(entries(os.path.join(cwd, folder)), ENTRIES)}
@@ -209,6 +208,12 @@ def module_error(
         return [f"closest modules that are there: {', '.join(close)}"]
     unknown = "no installed module has a name like it, and no distribution is known to stepper that provides it"
     return said + defined or [unknown]
+
+
+def provided(distribution: str, surroundings: Surroundings, python: str) -> str:
+    """Return which distribution provides something, and the command that installs it where one is known to work."""
+    install = surroundings.install_command(python, distribution)
+    return f"the distribution {distribution} provides it{f': {install}' if install else ''}"
 
 
 def imported(source: str, module: str) -> tuple[str, list[str]]:

@@ -54,8 +54,9 @@ def _worded(command: Command, around: Surroundings) -> str:
         wrote = f', having written last "{" / ".join(tail)}"' if tail else ""
         times = f"{command.count} × " if command.count > 1 else ""
         said.append(times + _ended(command.code) + wrote)
-    if command.wanted and command.own:
-        said.append(f"what installs for this kernel: {around.install_command(command.own, *command.wanted)}")
+    install = around.install_command(command.own, *command.wanted) if command.wanted and command.own else ""
+    if install:
+        said.append(f"what installs for this kernel: {install}")
     where = f"line {command.line}: " if command.line else ""
     return one_line(f"{where}`{one_line(command.text, COMMAND)}` {'; '.join(said)}", LINE)
 

@@ -150,7 +150,10 @@ class Surroundings:
         )
 
     def install_command(self, python: str, *distributions: str) -> str:
-        """Return the command that installs distributions for the project's kernels, to be run from its root."""
+        """Return the command that installs distributions for the project's kernels, to be run from its root.
+
+        '' where neither pip nor anything that could install it is there.
+        """
         python = os.path.join(self.root, python)
         prefix, name = os.path.dirname(os.path.dirname(python)), shlex.join(map(_text, distributions))
         if os.path.isdir(os.path.join(prefix, "conda-meta")):
@@ -161,9 +164,23 @@ class Surroundings:
                 if os.path.isfile(os.path.join(self.root, lock)) and shutil.which(manager, path=self.search):
                     return f"{manager} add {name}"
         pip = next(Path(prefix).glob("lib*/python3*/*-packages/pip"), None)  # site-packages, Debian's dist-packages
-        if pip is None and shutil.which("uv", path=self.search):
-            return f"uv pip install --python {self._quoted(python)} {name}"
-        return f"{self._quoted(python)} -m pip install {name}"
+        by_pip = f"{self._quoted(python)} -m pip install {name}"
+        known = any(Path(prefix).glob("lib*/python3*/*-packages"))  # of a kernel on another host nothing is here
+        if pip is None and (uv := self._uv()):
+            return f"{uv} pip install --python {self._quoted(python)} {name}"
+        if pip is not None or not known or _config(prefix).get("include-system-site-packages") == "true":
+            return by_pip
+        home = os.path.dirname(_config(prefix).get("home", "") or os.path.join(prefix, "bin"))
+        if any(Path(home).glob("lib*/python3*/ensurepip")):
+            return f"{self._quoted(python)} -m ensurepip && {by_pip}"
+        return ""
+
+    def _uv(self) -> str:
+        """Return how uv is called: by its name, or by its path where it was installed; '' for none."""
+        if shutil.which("uv", path=self.search):
+            return "uv"
+        places = [os.path.expanduser(f"~/{folder}/uv") for folder in (".local/bin", ".cargo/bin")]
+        return next((shlex.quote(_text(path)) for path in places if os.access(path, os.X_OK)), "")
 
     def _quoted(self, path: str) -> str:
         """Return a path for a shell in the project's root. Links stay: behind `.venv/bin/python` is another Python."""
@@ -172,6 +189,12 @@ class Surroundings:
             if path.startswith(base.rstrip("/") + "/"):
                 path = os.path.relpath(path, base)
         return shlex.quote(_text(path))
+
+
+def _config(prefix: str) -> dict[str, str]:
+    """Return what pyvenv.cfg says of a virtual environment; nothing where there is none."""
+    lines = [line.partition("=") for line in _read(os.path.join(prefix, "pyvenv.cfg")).splitlines()]
+    return {key.strip().lower(): value.strip() for key, _, value in lines}
 
 
 def _folders(path: Sequence[str], cwd: str) -> list[str]:

@@ -18,11 +18,22 @@ MUTATORS = {"append", "extend", "insert", "pop", "remove", "update", "add", "sor
 def changes(error: BaseException) -> dict[str, Any]:
     """Rebound names with before and after, new names, and what was written to in place above the failing line."""
     after = summaries()
-    rebound = [[name, before[name][1], said[1]] for name, said in after.items() if before.get(name, said) != said]
+    rebound = [[name, *shown(before[name], said)] for name, said in after.items() if before.get(name, said) != said]
     bound = [name for name in after if name not in before]
     known = {*bound, *(name for name, _, _ in rebound)}
     written = [[name, line] for name, line in guarded(in_place, error) or () if name in after and name not in known]
     return {"rebound": rebound[:TOLD], "bound": bound[:TOLD], "in_place": written[:TOLD]}
+
+
+def shown(old: tuple[int, str, str], new: tuple[int, str, str]) -> tuple[str, str]:
+    """What a name held before and after; with its class where only that differs."""
+    if old[1] == new[1] and old[2] != new[2]:
+        return f"{kind(old)} {old[1]}", f"{kind(new)} {new[1]}"
+    return old[1], new[1]
+
+
+def kind(said: tuple[int, str, str]) -> str:
+    return said[2].rsplit(".", 1)[-1]
 
 
 def in_place(error: BaseException) -> list[tuple[str, int]]:

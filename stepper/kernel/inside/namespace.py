@@ -33,7 +33,7 @@ ITEMS, PLAIN = 100, (str, bytes, bytearray)  # of a container that are asked for
 SCALARS = {*map(id, (int, float, complex, bool, type(None)))}  # … not: most of what is held, told by its class's id
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
-before: dict[str, tuple[int, str]] = {}  # name → (id, what it was in short) after the last cell: no object is kept
+before: dict[str, tuple[int, str, str]] = {}  # name → (id, in short, class) after the last cell: no object is kept
 
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
@@ -116,10 +116,10 @@ def keep() -> None:
     before.update(summaries())
 
 
-def summaries() -> dict[str, tuple[int, str]]:
+def summaries() -> dict[str, tuple[int, str, str]]:
     other = (types.ModuleType, type, types.FunctionType, types.MethodType)
     values = [(name, value) for name, value in bound() if not is_a(value, other)]
-    return {short(name, 80): (id(value), summary(value)) for name, value in values[:NAMES]}
+    return {short(name, 80): (id(value), summary(value), class_name(type(value))) for name, value in values[:NAMES]}
 
 
 def summary(value: Any) -> str:
