@@ -21,7 +21,7 @@
 #   --plugin       for stepper's plugin of Claude Code, which brings hooks and skills: the environment and the kernel alone
 #   --editable     use this checkout itself, so that its changes hold at once
 #   --uninstall    remove what install added, and only that
-#   --demo         set up (a new scratch folder where TARGET is not given) and play a whole job
+#   --demo         set up (TARGET, made if it is missing; else a new scratch folder) and play a whole job
 #
 # It needs Python 3.10 or newer with venv, or uv. A second run changes nothing.
 

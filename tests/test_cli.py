@@ -195,6 +195,8 @@ def test_the_kernel_of_a_deleted_notebook_is_listed_and_can_be_ended(project: Pr
     (row,) = [each for each in project.json("list") if each["notebook"] == name]
     assert (row["state"], row["kernel"]["state"]) == ("deleted", "idle")
     assert f"{name}  deleted" in project.stepper("list").stdout
+    assert project.json("status")["state"] == "deleted"
+    assert project.stepper("status").stdout.startswith(f"{name}: deleted")
     project.kill_daemon()  # the next one finds the kernel by its record
     assert [each["state"] for each in project.json("list") if each["notebook"] == name] == ["deleted"]
     assert "kernel" in project.stepper("shutdown", name).stdout

@@ -967,6 +967,16 @@ def applied(*words):
     return ["-I", "-B", "-m", "stepper.setup.install", "apply", "--remade", *words]
 
 
+def test_the_demo_makes_the_folder_that_is_named(checkout, tmp_path, path):
+    stand_in(path)
+    folder = tmp_path / "new" / "demo"
+    done = sh(checkout, str(folder), "--demo", path=path)
+    assert done.stdout.splitlines()[-1] == f"<called:> <-I> <{checkout}/examples/demo.py> <{folder}> ", done.stderr
+    (tmp_path / "file").touch()
+    refused = sh(checkout, str(tmp_path / "file" / "demo"), "--demo", path=path)
+    assert refused.returncode == 2 and "could not be made: Not a directory" in refused.stderr
+
+
 def test_the_demo_is_called_with_the_scratch_folder(checkout, tmp_path, path):
     """With a stand-in for the environment's interpreter: it tells how it was called."""
     stand_in(path)

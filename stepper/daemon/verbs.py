@@ -201,6 +201,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     match told:
         case commands.Status():
             found = replace(await _status(request, session, told), daemon=request.about)
+            if not request.workspace.exists(session):
+                found = replace(found, state=DELETED)
             reads = request.owner and not told.unread
             return replace(found, unheard=unseen.take_missed(session) if reads else found.unheard)  # it has it now
         case commands.Use(kernel=str(name)):

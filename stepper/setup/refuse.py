@@ -84,10 +84,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.scratch = options.demo and options.target is None
     if options.scratch and not options.planned:
         options.target = tempfile.mkdtemp(prefix="stepper-demo-")
+    if options.demo and options.target and not options.planned:
+        _make_folder(options.target)
     options.target = os.path.realpath(options.planned or options.target or ".")
     known = recorded(options.target)  # what is there stays
     options.mcp = options.mcp or options.plugin or bool(known.get("mcp"))  # the plugin brings the lines of a client
     return options
+
+
+def _make_folder(target: str) -> None:
+    """Make the folder of a demo where nothing is there; raise UsageError."""
+    if os.path.lexists(target):
+        return
+    try:
+        os.makedirs(target)
+    except OSError as error:
+        shown = shlex.quote(target)
+        raise UsageError(f"the folder {shown} could not be made: {error.strerror}", f"mkdir -p {shown}") from None
 
 
 def check_target(target: str) -> None:
