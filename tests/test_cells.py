@@ -392,13 +392,15 @@ def test_a_stop_holds_until_the_person_lifts_it(agent: Agent) -> None:
         assert refused["state"] == "stopped" and "/continue, /fix or /skip" in refused["text"]
     for verb, more in [
         ("run", {"which": "pending"}),
-        ("run", {"which": "restore"}),
-        ("restore", {}),
         ("eval", {"source": "1"}),
     ]:
         with pytest.raises(StepperError, match="nothing ran: execution of this notebook is stopped"):
             agent.ask(verb, notebook=str(notebook.path), **more)
     assert notebook.path.read_bytes() == before
+    for verb, more in [("run", {"which": "restore"}), ("restore", {})]:  # it rebuilds variables and lifts nothing
+        restored = agent.ask(verb, notebook=str(notebook.path), **more)
+        assert "the notebook is still stopped" in restored["report"]
+    assert agent.run("1")["state"] == "stopped"
     assert agent.run("# why", cell_type="markdown")["state"] == "nothing to run"
     agent.project.stepper("continue")
     assert agent.run("x = 2", cell_id=first)["state"] == "ok"

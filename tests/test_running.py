@@ -73,6 +73,25 @@ def started(project: Project, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def test_an_agents_shell_command_does_not_wait_for_a_running_cell(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = project.new("Train")
+    long = Long(notebook)
+    try:
+        wait_until(lambda: text_of(long.cell) == f"begun\n {BAR}")
+        monkeypatch.setenv("STEPPER_SESSION", "session-1")
+        for command in (["eval", "1 + 1", "--notebook", str(notebook.path)], ["run", str(notebook.path)]):
+            began = time.monotonic()
+            refused = project.stepper(*command, check=None)
+            assert time.monotonic() - began < 10
+            assert refused.returncode != 0
+            assert "nothing ran: step 1 of notebooks/" in refused.stderr and "is running" in refused.stderr
+        monkeypatch.delenv("STEPPER_SESSION")
+    finally:
+        long.ends()
+
+
 def test_a_long_cell_is_seen_while_it_runs(project: Project) -> None:
     notebook = project.new("Train")
     long = Long(notebook)

@@ -341,3 +341,45 @@ def test_a_write_of_the_same_source_runs_it(project: Project) -> None:
             each.update(id="fresh-id", outputs=[])
     assert "FAILED" in notebook.write(raw["cells"], **raw["metadata"]).text
     assert len(project.json("history")) == 2
+
+
+def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(project: Quick) -> None:
+    notebook = project.new("Load", "Break")
+    notebook.insert("x = 5")
+    notebook.insert("raise RuntimeError('STOP: which column?')")
+    assert status(project) == "stopped"
+    restored = project.json("restore")
+    assert restored["ran"] == 1
+    assert "still stopped" in restored["report"] and "/continue" in restored["report"]
+    assert status(project) == "stopped"
+
+
+def test_a_refusal_after_an_idle_death_begins_with_the_way_out(project: Quick) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, _ = notebook.insert("x = 5")
+    project.kernel().ends("SIGKILL")
+    wait_until(lambda: status(project) == "stopped")
+    denied = notebook.before("insert", "print(x)", cell_id).denied
+    assert denied.index("stepper restore") < denied.index("/continue") < denied.index("KernelDied")
+    line = notebook.insert("print(x)")[1].line
+    assert "stepper restore" in line and "/continue" in line
+
+
+def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
+    notebook = project.new("Load", "Plot")
+    cell_id, _ = notebook.insert("raise RuntimeError('STOP: which column?')")
+    project.stepper("continue", "the second one")
+    text = notebook.replace(cell_id, "x = 1").text
+    assert 'To "which column?" the person answers: the second one' in text
+    assert "in a terminal, which resumed the stopped notebook" in text
+    assert "the second one" not in notebook.insert("y = 1")[1].text
+
+
+def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so(project: Quick) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("raise RuntimeError('STOP: may I use price?')")
+    payload = notebook.payload("UserPromptSubmit", "", {}, prompt="yes, use it")
+    answer = project.hook("UserPromptSubmit", payload)
+    assert 'To "may I use price?" the person answers: yes, use it' in answer.text
+    assert answer.line.startswith("stepper: understood as /continue: The stop is lifted")
+    assert status(project) == "ready"

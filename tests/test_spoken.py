@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from stepper.policy.spoken import command
+from stepper.policy.spoken import command, understood
 
 COMMANDS = {
     "skip cell": """
@@ -308,3 +308,110 @@ def test_what_says_when_or_on_what_condition_a_cell_is_to_be_stopped_stops_none(
 def test_the_rest_is_the_reason_the_hint_or_the_answer(prompt: str, said: str) -> None:
     found = command(prompt)
     assert found and found[1] == said
+
+
+# Sentences and how they read in a stopped notebook whose stop asks a question, while a cell runs as well.
+READINGS = {
+    "skip cell": """
+        please skip that one
+        skip this step, I don't need it
+        skip it
+        Skip it.
+        skip that step
+        ok, skip this cell please
+        skip the failed step; the data is missing
+        skip that one because the API key is missing
+    """,
+    "stop the cell": """
+        please stop it
+        stop it
+        Stop it now!
+        stop that
+        cancel it please
+        interrupt the cell
+    """,
+    "fix and retry": """
+        please fix that, the column is unit_price
+        fix it
+        fix that: use the other file
+        ok, fix this please
+        retry it, the file is there now
+    """,
+    "continue notebook": """
+        go on
+        Go on.
+        please go on
+        ok, continue
+        go ahead, the second one
+        carry on
+        proceed
+        resume now
+        yes, use it
+        yes
+        Yes, please do.
+        use the column total
+        take the second one
+        no, use the mean
+        keep the duplicates
+        yes, drop the rows
+        sure, use it
+    """,
+    "": """
+        don't skip it
+        do not skip that step
+        should I skip this step?
+        skip this step if it fails
+        skip it when it fails again
+        skip the intro
+        skip steps 3 and 4
+        I'd skip it
+        stop it when it's done
+        stop it after epoch 10
+        stop it?
+        don't stop it
+        stop it from printing so much
+        stop worrying
+        why did you stop it?
+        I'd fix that later
+        fix the typo in README
+        fix it later
+        can you fix it?
+        never fix that
+        fix that if you can
+        fix it first, then tell me why
+        go on holiday
+        go on until step 3
+        should we go on?
+        don't go on
+        going on is fine
+        how do I go on
+        continue with the README
+        no
+        no, wait
+        yes, but first tell me why
+        what would you use?
+        use it only if it exists
+        I used the mean
+        tell me what failed
+        hello
+        which columns are there
+    """,
+}
+
+
+def test_plain_sentences_are_read_as_the_commands_they_can_only_mean() -> None:
+    expected = {phrase: words for words, text in READINGS.items() for phrase in phrases(text)}
+    read = {phrase: (understood(phrase, True, True, True) or ("", ""))[0] for phrase in expected}
+    assert len(expected) >= 60
+    assert read == expected
+
+
+def test_a_plain_sentence_needs_a_stop_or_a_cell_that_runs() -> None:
+    sentences = [phrase for words, text in READINGS.items() for phrase in phrases(text) if words]
+    assert [phrase for phrase in sentences if understood(phrase, False, False, False)] == []
+    assert understood("yes, use it", True, False, True) is None
+    assert understood("stop it", True, True, False) is None
+    assert understood("please fix that, the column is unit_price", True, False, False) == (
+        "fix and retry",
+        "the column is unit_price",
+    )

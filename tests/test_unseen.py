@@ -369,6 +369,31 @@ def test_who_says_why_it_ends_is_not_told_what_is_left(message: str, spoken_to: 
     assert parting.unexplained(message) == spoken_to
 
 
+@pytest.mark.parametrize(
+    ("prompt", "limited"),
+    [
+        ("only step 1, then stop", True),
+        ("Do the first step, please", True),
+        ("Could you just load the data?", True),
+        ("load it and then show me", True),
+        ("Make the plan, don't go on with it", True),
+        ("wait with the rest", True),
+        ("Load sales.csv and plot the prices by month", False),
+        ("please finish the notebook", False),
+    ],
+)
+def test_a_prompt_that_limits_the_turn_is_recognized(prompt: str, limited: bool) -> None:
+    assert parting.limits(prompt) == limited
+
+
+def test_the_turns_end_is_silent_where_the_user_limited_the_turn(project: Project) -> None:
+    notebook = project.new("Load", "Plot")
+    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="only step 1, then stop")
+    project.hook("UserPromptSubmit", prompt)
+    notebook.insert("x = 1")
+    assert end_turn(notebook) == {}
+
+
 def test_a_notebook_without_a_plan_whose_last_run_failed_is_failing(project: Project) -> None:
     notebook = project.new()
     assert project.json("status")["state"] == "ready"

@@ -15,7 +15,7 @@ from stepper.ground.text import one_line
 from stepper.hook import payload
 from stepper.hook.payload import Event
 from stepper.notebook.plainjson import load_json
-from stepper.policy import gate, parting, spoken
+from stepper.policy import classify, gate, parting, spoken
 from stepper.policy.model import CellEdit, FileWrite, StepStatus
 from stepper.session import calls, edits, handing, standing, steering, unseen
 from stepper.session.callers import Caller
@@ -200,6 +200,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         return payload.shown("\n".join(lines))
     workspace.worked.discard(owner)
     workspace.sent_on.pop(owner, None)
+    workspace.limited.discard(owner)
+    if parting.limits(event.prompt):
+        workspace.limited.add(owner)
     workspace.release(session=owner)  # of a message that was broken off
     new = payload.new_notebook(event)
     if new or event.is_command:  # 2.1.197 sends this event after the injected command, 2.1.330 before it
@@ -207,19 +210,29 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if new:
         return new
     session, given = workspace.under_way(owner), spoken.command(event.prompt)
+    if session is not None and given is None and not event.is_slash:
+        stop, running = session.state.stop, standing.running(session) is not None
+        asked = stop is not None and bool(classify.question(stop.error))
+        given = spoken.understood(event.prompt, stop is not None, asked, running)
     elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, owner)
     if session is None:
         return _context("UserPromptSubmit", elsewhere)
     said = [elsewhere, await missing(session)]
+    line = ""
     if given is not None:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
             workspace.worked.add(owner)
-        said.append(await PLAIN_WORDS[words](session, owner if PLAIN_WORDS[words] is _stop else more))
+        response = await PLAIN_WORDS[words](session, owner if PLAIN_WORDS[words] is _stop else more)
+        said.append(response)
+        if words in UNDERSTOOD:
+            first = response.removeprefix("stepper: ").split("\n", 1)[0]
+            line = f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
     elif session.state.stop and not event.is_slash:
         said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
-    return _context("UserPromptSubmit", "\n".join(filter(None, said)))
+    text = "\n".join(filter(None, said))
+    return payload.answer("UserPromptSubmit", report.Report(report.bounded(text), line) if text else None)
 
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
@@ -227,7 +240,7 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
 
     As context: the client shows a decision to block as a problem.
     """
-    if not parting.unexplained(event.last_message):
+    if event.session in workspace.limited or not parting.unexplained(event.last_message):
         return payload.SILENT
     left = await _left(workspace, event)
     return _context("Stop", "\n".join(filter(None, [*workspace.elsewhere.look(), left])))
@@ -285,6 +298,13 @@ PLAIN_WORDS: dict[str, Callable[[Session, str], Awaitable[str]]] = {  # `policy/
     "skip cell": steering.skip,
     "show status": _status,
     "stop the cell": _stop,
+}
+
+UNDERSTOOD = {  # what the user reads of a plain word: the command that it was taken for
+    "continue notebook": "/continue",
+    "fix and retry": "/fix",
+    "skip cell": "/skip",
+    "stop the cell": "`stop the cell`",
 }
 
 EVENTS: dict[str, Callable[[Workspace, Event], Awaitable[bytes]]] = {

@@ -19,11 +19,13 @@ from stepper.daemon.workspace import plan_of
 from stepper.ground.errors import StepperError, UsageError
 from stepper.notebook import jupyter
 from stepper.notebook.plainjson import load_json
-from stepper.policy import arguments, commands, gate, plan
+from stepper.policy import arguments, commands, events, gate, plan
 from stepper.policy.model import Consent, Limits
 from stepper.session import answers, beside, following, standing, steering, underway, unseen
+from stepper.session.keeper import now
 from stepper.session.session import Session
 from stepper.words import beside as beside_words
+from stepper.words import brief
 
 # The end of an agent's turn is looked at where one of these was given in it, or a cell ran.
 WORK = (commands.New, commands.Run, commands.Restore, commands.Continue, commands.Fix, commands.Skip)
@@ -195,6 +197,8 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
         request.workspace.make_current(session.name, request.owner)
+    if isinstance(told, commands.Run | commands.Eval):
+        _refuse_while_running(request, session, "run" if isinstance(told, commands.Run) else "eval")
     waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
     if waits:
         request.progress(underway.Waits(line=waits))
@@ -249,10 +253,8 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
             about = kernel.about() if kernel is not None else None
             ended = await steering.shutdown(session, SHUTDOWN)
             return answers.Ended(int(ended), session.name, about.where if about and about.kept else None)
-        case commands.Continue():
-            return answers.Said(await steering.go_on(session, told.answer))
-        case commands.Fix():
-            return answers.Said(await steering.fix(session, told.hint))
+        case commands.Continue() | commands.Fix():
+            return await _resume(request, session, told)
         case commands.Skip():
             return answers.Said(await steering.skip(session, told.reason))
         case commands.Confirm():
@@ -272,14 +274,41 @@ async def _of_notebook(request: Request, session: Session, told: Any) -> object:
     return await agents.of_cells(request, session, told)
 
 
+def _refuse_while_running(request: Request, session: Session, command: str) -> None:
+    """Raise StepperError where an agent's shell command would wait for a cell that runs, maybe for hours."""
+    from_agents_shell = request.caller.by == "cli" and request.owner
+    running = standing.running(session)
+    if not from_agents_shell or running is None or not session.lock.locked():
+        return
+    why = f"nothing ran: {running.name} of {session.name} is running, for {running.seconds:.0f} s so far"
+    raise StepperError(f"{why}; `stepper {command}` needs the kernel when that cell has ended", "stepper status")
+
+
+async def _resume(request: Request, session: Session, told: commands.Continue | commands.Fix) -> answers.Said:
+    """Resume a stopped notebook. What the user says in a terminal reaches the agent once, with what it reads next."""
+    stop = session.state.stop
+    if isinstance(told, commands.Continue):
+        command, message = "continue", told.answer
+        response = await steering.go_on(session, message)
+    else:
+        command, message = "fix", told.hint
+        response = await steering.fix(session, message)
+    in_terminal = request.caller.by == "cli" and not request.owner
+    if in_terminal and message.strip():
+        text = brief.from_terminal(session.name, command, stop, message)
+        session.log(events.Unheard(at=now(), text=text))
+    return answers.Said(response)
+
+
 async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:
     which, wait = "restore", None
     if isinstance(told, commands.Run):
         if told.all and told.stale:
             raise UsageError("--all and --stale exclude each other")
         which, wait = "all" if told.all else "stale" if told.stale else told.which, told.wait_seconds
-    if which == "restore" and request.caller.by == "mcp" and (why := gate.stopped(session.state)):
-        raise StepperError(f"nothing ran: {why}")  # it would lift the stop
+    by_agent = which == "restore" and request.caller.by == "mcp"
+    if by_agent and not gate.died(session.state) and (why := gate.stopped(session.state)):
+        raise StepperError(f"nothing ran: {why}")  # of failed attempts nothing is to be rebuilt
     if wait is not None:
         from stepper.daemon import agents
 

@@ -272,10 +272,11 @@ class Continued(Event, kind="continue", optional=("answer",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restored(Event, kind="restore"):
-    """The person had the cells that had ended well run again, which lifts a stop."""
+class Restored(Event, kind="restore", optional=("keeps_stop",)):
+    """The cells that had succeeded ran again in a fresh kernel. This lifts a stop, unless it `keeps_stop`."""
 
     at: Moment = ""
+    keeps_stop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,10 @@ from stepper.policy.model import Cell, CellEdit, Consent, FileWrite, Limits, Ste
 from stepper.policy.state import State
 
 GO_ON = "the person goes on with /continue, /fix or /skip (or `stepper continue`, `stepper fix`, `stepper skip`)"
+REBUILD = (
+    "To rebuild its variables, run `stepper restore`; to go on without them, the user types /continue"
+    " (or `stepper continue`)"
+)
 PLAN_MODE = "the client is in plan mode, in which nothing runs"
 ASK = "`auto_run` is `ask` in .stepper/config.yaml"
 # A call of a command. Each option is found in one way only: the time is linear.
@@ -52,7 +56,25 @@ def stopped(state: State) -> str | None:
     """Return why no code cell runs while the notebook is stopped."""
     if state.stop is None:
         return None
-    return f"execution of this notebook is stopped ({one_line(state.stop.error, 300)}): {GO_ON}"
+    error = one_line(state.stop.error, 300)
+    if idle_death(state):
+        return f"execution of this notebook is stopped. {REBUILD}. Cause: {error}"
+    return f"execution of this notebook is stopped ({error}): {GO_ON}"
+
+
+def died(state: State) -> bool:
+    """Whether the notebook is stopped because its kernel died."""
+    return state.stop is not None and state.stop.error.startswith("KernelDied")
+
+
+def idle_death(state: State) -> bool:
+    """Whether the notebook is stopped because its kernel died while no cell ran."""
+    return died(state) and state.stop is not None and state.stop.key is None
+
+
+def restore_lifts(state: State, by_agent: bool) -> bool:
+    """Whether a restore lifts the stop: only a kernel's death, and for an agent only one that no cell caused."""
+    return idle_death(state) if by_agent else died(state)
 
 
 def waiting(state: State, cells: Sequence[Cell], index: int) -> str | None:

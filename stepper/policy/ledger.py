@@ -68,7 +68,7 @@ def apply(event: Event, state: State) -> None:
         case events.Verified():
             state.verified = event
         case events.Continued() | events.Restored():
-            state.stop, state.unchanged = None, False
+            _resumed(event, state)
         case events.Fixed():
             state.stop, state.unchanged = None, False
             if event.key is not None:
@@ -79,6 +79,13 @@ def apply(event: Event, state: State) -> None:
         case events.Confirmed():
             progress = state.of(event.key)
             progress.status, progress.reason = StepStatus.DONE, event.reason
+
+
+def _resumed(event: events.Continued | events.Restored, state: State) -> None:
+    """Lift the stop, unless a restore keeps it."""
+    state.unchanged = False
+    if isinstance(event, events.Continued) or not event.keeps_stop:
+        state.stop = None
 
 
 def _told(event: events.Handed | events.Told | events.Unheard | events.Heard, state: State) -> None:

@@ -18,6 +18,22 @@ WHY = re.compile(
     re.IGNORECASE,
 )
 
+# The user limits what is to be done in this turn: the end of the turn may be what they asked for.
+LIMITED = re.compile(
+    r"\b(?:only|just|stop|wait|pause|halt|hold (?:on|off)|hang on|no (?:further|more)|nothing (?:else|more|further)"
+    r"|not yet|for now|first (?:step|cell|one|two|three|part)|(?:one|a single|two|three) (?:steps?|cells?)"
+    r"|steps? \d+|until|up to|at most|(?:do not|don['’]?t|never|without) (?:go|going|continue|continuing|run|running"
+    r"|start|starting|proceed|proceeding|do|doing|carry|move|moving|add|write|touch|change)"
+    r"|ask me|let me (?:see|look|check|know|decide|review)|then (?:show|tell|report|ask|end|finish|i|we)"
+    r"|before (?:you|we) (?:go|continue|proceed))\b",
+    re.IGNORECASE,
+)
+
+
+def limits(prompt: str) -> bool:
+    """Whether a prompt of the user's may limit what is to be done in this turn, also in a question."""
+    return bool(LIMITED.search(prompt))
+
 
 def asks(message: str) -> bool:
     """Whether a message asks the person something: its last paragraph holds a question."""

@@ -55,3 +55,47 @@ def command(prompt: str) -> tuple[str, str] | None:
         return words, said.strip()
     sentence = SENTENCE.match(prompt, found.end("words"))
     return None if sentence and TIED.search(sentence[0]) else ("stop the cell", said.strip())
+
+
+# Sentences that are commands only while the notebook is stopped, or while a cell runs. The whole prompt must read so.
+POLITE = rf"(?:(?:{COURTESY})\b[\s,.!:;–—-]*)*(?:(?:just|let['’]?s|you can|you may)\s+)?"
+IT = r"(?:it|that|this|that one|this one|(?:the|that|this) (?:failed |failing )?(?:step|cell))"
+TAIL = rf"(?:\s+(?:{THANKS}|now))*"
+SKIP_IT = re.compile(rf"{POLITE}skip {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+|\s+because\b.+)", re.IGNORECASE)
+FIX_IT = re.compile(rf"{POLITE}(?:fix|retry) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)", re.IGNORECASE)
+GO_ON = re.compile(
+    rf"{POLITE}(?:go on|go ahead|continue|carry on|proceed|resume){TAIL}(?P<rest>\s*[.!]*\s*$|\s*[,;:–—]\s*.+)",
+    re.IGNORECASE,
+)
+STOP_IT = re.compile(rf"{POLITE}(?:stop|interrupt|cancel) {IT}{TAIL}(?P<rest>\s*[.!]*\s*$)", re.IGNORECASE)
+ANSWER = re.compile(
+    r"(?:(?:yes|yep|yeah|sure|ok|okay)\b"
+    r"(?:\s*[.!]*\s*$|\s*[,;:.–—-]\s*(?:please )?(?:do|use|take|keep|drop|it|that|the)\b.*)"
+    r"|(?:(?:yes|no)\s*[,;:]?\s+)?(?:please )?(?:use|take|keep|drop|prefer) \S.*)",
+    re.IGNORECASE,
+)
+UNCLEAR = re.compile(
+    rf"\?|\n|\b(?:{CONDITION}|not|never|do(?:es)?n['’]?t|wo(?:ul)?dn['’]?t|would|should|could|might|wait|first|only"
+    r"|but|instead of|later|until|try|tell me|show me|explain|then)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+UNNEEDED = re.compile(r"\b(?:I|we) don['’]?t (?:need|want) (?:it|that|this)\b", re.IGNORECASE)  # a reason to skip
+LONGEST = 200  # characters: a longer prompt says more than one thing
+
+
+def understood(prompt: str, stopped: bool, asked: bool, running: bool) -> tuple[str, str] | None:
+    """Return the command that a plain sentence gives in a notebook's present status, with its message, or None.
+
+    `stopped`: a stop is in force; `asked`: it asks the user a question; `running`: a cell runs.
+    """
+    prompt = prompt.strip()
+    if len(prompt) > LONGEST or UNCLEAR.search(UNNEEDED.sub("", prompt)):
+        return None
+    if running and STOP_IT.fullmatch(prompt):
+        return "stop the cell", ""
+    if not stopped:
+        return None
+    for pattern, words in ((SKIP_IT, "skip cell"), (FIX_IT, "fix and retry"), (GO_ON, "continue notebook")):
+        if found := pattern.fullmatch(prompt):
+            return words, DASHES.sub("", found["rest"]).strip()
+    return ("continue notebook", prompt) if asked and ANSWER.fullmatch(prompt) else None

@@ -164,7 +164,7 @@ def of_runs(session: Session, done: answers.Ran, ended: Sequence[Ended]) -> Came
         text = done.report or f"stepper: {one_line(session.name)} has no such cells: nothing to run."
         return Came(text, "✓ nothing to run", ok=done.ok, state="nothing to run" if done.ok else "not run")
     found, last, stop = report.of_runs(ended, done.cells, "code cells"), ended[-1], session.state.stop
-    text = found.text if done.ok or done.report in found.text else f"{found.text}\n{done.report}"
+    text = found.text if done.report in found.text else f"{found.text}\n{done.report}"
     state = _state(session, replace(found, ok=done.ok), ended, [last.cell])
     figures = [path for each in ended for path in session.adviser.saved(each.run.run)]
     names = [each.cell.id for each in ended]

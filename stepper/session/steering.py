@@ -62,7 +62,9 @@ async def run(
 async def restore(
     session: Session, caller: Caller, progress: underway.Progress, all_ended: Runs = None
 ) -> answers.Restored:
-    """Run the cells that had ended well when they ran last again, in a fresh kernel; a stop is lifted.
+    """Run the cells that had ended well when they ran last again, in a fresh kernel.
+
+    A stop is lifted only where the kernel's death caused it: after failed attempts only the user lifts it.
 
     It ends at the first that ends otherwise than before or was changed since.
     """
@@ -75,12 +77,15 @@ async def restore(
         if changed is not None:
             cells = cells[: cells.index(changed)]
         await _fresh(session, caller, "it was restarted to restore the notebook's state")
-        session.log(events.Restored(at=now()))
+        keeps_stop = session.state.stop is not None and not gate.restore_lifts(session.state, caller.by == "mcp")
+        session.log(events.Restored(at=now(), keeps_stop=keeps_stop))
         gone = len(well.keys() - {cell.id for cell in notebook})
         ended = await _run(session, "restore", notebook, cells, caller, progress, all_ended, well)
         if changed is not None and ended.ok:
             why = f"{ended.ran} cells are restored; {changed.label} was changed since it ran: it was NOT run"
             ended = replace(ended, ok=False, report=f"stepper: {why}")
+        if keeps_stop and ended.ok:
+            ended = replace(ended, report=brief.still_stopped(session.name, session.state))
         return answers.Restored(**vars(ended), gone=gone)
 
 

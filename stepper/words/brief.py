@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, counted, one_line
-from stepper.policy import classify, turn
+from stepper.policy import classify, gate, turn
 from stepper.policy.events import Stopped
 from stepper.policy.model import Cell, Key, Outcome, Run, StepStatus, Verdict
 from stepper.policy.namespace import Namespace, Variable
@@ -237,6 +237,22 @@ def answered(stop: Stopped | None, answer: str) -> list[str]:
     """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
     said, asked = " ".join(clean(answer).split())[:ANSWER_LIMIT], classify.question(stop.error) if stop else ""
     return [f'To "{asked}" the person answers: {said}' if asked else f"What the person adds: {said}"] if said else []
+
+
+def from_terminal(name: str, command: str, stop: Stopped | None, message: str) -> str:
+    """Return what the agent reads of a command that the user gave in a terminal with a message."""
+    lifted = ", which resumed the stopped notebook" if stop else ""
+    first = f"stepper: the user ran `stepper {command}` for {one_line(name)} in a terminal{lifted}."
+    return "\n".join([first, *answered(stop, message)])
+
+
+def still_stopped(name: str, state: State) -> str:
+    """Return that a restore did not lift the stop, and what does."""
+    error = one_line(state.stop.error, 300) if state.stop else ""
+    return (
+        f"stepper: the variables of {one_line(name)} are restored, and the notebook is still stopped ({error}):"
+        f" restoring does not resume it. To resume: {gate.GO_ON}"
+    )
 
 
 def in_force(name: str, stop: Stopped) -> str:
