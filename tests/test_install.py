@@ -309,8 +309,6 @@ SPOILT = {
     ".gitignore": [None],
     "notebooks": ["a file"],
     ".venv": ["a file"],
-    ".claude/skills/new-notebook/SKILL.md": ["---\nname: new-notebook\n---\nmine\n"],
-    ".claude/skills/new-notebook/other.md": ["mine"],
 }
 
 
@@ -318,14 +316,12 @@ SPOILT = {
 def test_what_is_in_the_way_is_named_and_left(repo, monkeypatch, capsys, name, content):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    if "new-notebook" in name and "new-notebook" not in skills.shipped_skills():
-        pytest.fail("the skill new-notebook is not shipped: nothing would be tested")
     spoil(repo, name, content)
     before = snapshot(repo)
     assert call(monkeypatch, "plan", str(repo)) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert str(repo / name.removesuffix("/SKILL.md").removesuffix("/other.md")) in said.err
+    assert str(repo / name) in said.err
     assert snapshot(repo) == before
 
 
@@ -716,6 +712,19 @@ def test_a_skill_that_the_person_edited_is_kept(repo, kernel, capsys):
     undo(repo)
     assert skill.read_text().endswith("my own line\n")
     assert "kept        skills new-notebook" in capsys.readouterr().out
+
+
+def test_a_skill_of_the_users_is_left_out_and_the_others_are_installed(repo, kernel, capsys):
+    theirs = repo / skills.SKILLS / "fix" / "SKILL.md"
+    install.write(theirs, b"---\nname: fix\n---\nmine\n")
+    setup(repo, kernel=kernel)
+    out = capsys.readouterr().out
+    assert "left out, because you have skills with these names: fix" in out
+    assert "instead of /fix, in a terminal: stepper fix" in out
+    assert theirs.read_text().endswith("mine\n")
+    assert {*skills.our_skills(repo)} == {*skills.shipped_skills()} - {"fix"}
+    undo(repo)
+    assert theirs.exists() and not skills.our_skills(repo)
 
 
 def test_older_skills_and_scripts_of_ours_make_way(repo, kernel, capsys):

@@ -226,13 +226,17 @@ def _mode(paths: Paths) -> str:
 def _skills(paths: Paths) -> str:
     if by_plugin(paths):
         return "the plugin's: /stepper:continue and so on (a bare /continue is the client's own)"
-    words = {"missing": "missing", "foreign": "another skill of that name", "outdated": "of another version"}
+    words = {"missing": "missing", "outdated": "of another version"}
     found = skills.standing(Path(paths.project))
     wrong = [f"{name} is {words[word]}" for name, word in found.items() if word in words]
     if wrong or not skills.shipped_skills():
         raise StepperError("; ".join(wrong) or "none came with this installation", install_command(paths))
     edited = [name for name, word in found.items() if word == "edited"]
-    return ", ".join(found) + (f" (edited here: {', '.join(edited)})" if edited else "")
+    foreign = [name for name, word in found.items() if word == "foreign"]
+    ours = ", ".join(name for name in found if name not in foreign)
+    notes = [f"edited here: {', '.join(edited)}"] if edited else []
+    notes += [f"left out, because you have skills with these names: {', '.join(foreign)}"] if foreign else []
+    return ours + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _personal_skills(paths: Paths) -> str:

@@ -262,9 +262,25 @@ def _install_script(project: Path, known: str | None) -> None:
     say("hook", f"{write(path, ours, 0o755)}: {settings.SCRIPT}")
 
 
+# What does in a terminal what a skill does.
+INSTEAD = {
+    "continue": "stepper continue",
+    "fix": "stepper fix",
+    "skip": "stepper skip",
+    "new-notebook": "stepper new",
+    "notebook-status": "stepper status",
+}
+
+
 def _install_skills(project: Path) -> None:
     """Copy the skills; leave those that the person edited; remove those that this version has no more."""
-    words = {"missing": "made", "outdated": "updated", "gone": "removed", "edited": "edited by you, kept"}
+    words = {
+        "missing": "made",
+        "outdated": "updated",
+        "gone": "removed",
+        "edited": "edited by you, kept",
+        "foreign": "left out, because you have skills with these names",
+    }
     done: dict[str, list[str]] = {}
     for name, word in standing(project).items():
         if word in ("missing", "outdated", "gone"):
@@ -276,6 +292,9 @@ def _install_skills(project: Path) -> None:
         say("skills", f"{said}: {', '.join(names)}")
     if edited := done.get(words["edited"]):
         say("", f"for stepper's own text: rm -r {SKILLS}/{edited[0]}, then run this again")
+    for name in done.get(words["foreign"], ()):
+        instead = f"in a terminal: {INSTEAD[name]}" if name in INSTEAD else f"rename {SKILLS}/{name} and run this again"
+        say("", f"instead of /{name}, {instead}")
 
 
 VERBS = {"plan": plan, "apply": apply, "uninstall": uninstall}

@@ -22,7 +22,7 @@ from stepper.policy import covered
 from stepper.setup import doctor, ipykernel, settings, shell
 from stepper.setup.files import PACKAGE, read, read_settings
 from stepper.setup.interpreter import Interpreter, run, usable
-from stepper.setup.skills import SKILLS, shipped_skills, standing
+from stepper.setup.skills import SKILLS, shipped_skills
 
 SETTINGS = ".claude/settings.json"
 ENV = ".stepper/env"
@@ -148,14 +148,10 @@ def check_places(project: Path, *names: str) -> None:
 
 
 def check_owners(project: Path) -> None:
-    """Raise StepperError where the hook script or a skill of ours would replace another one."""
+    """Raise StepperError where the hook script would replace another one."""
     script = project / settings.SCRIPT
     if script.is_file() and SCRIPT_MARK not in read(script):
         raise StepperError(f"{script} is not stepper's", "move it away, then run this again")
-    foreign = [str(project / SKILLS / name) for name, word in standing(project).items() if word == "foreign"]
-    if foreign:
-        why = f"another skill has the name of one of ours: {', '.join(foreign)}"
-        raise StepperError(why, "rename it, then run this again")
 
 
 def choose(paths: Paths, given: str | None, environ: Mapping[str, str]) -> Choice:
