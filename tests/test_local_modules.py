@@ -138,3 +138,21 @@ def test_local_modules_takes_three_values(value: str) -> None:
 def test_another_value_of_local_modules_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="must be `reload`, `warn` or `off`"):
         config.parse(f"local_modules: {value}", "config.yaml")
+
+
+def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
+    folder = package(project, "used")
+    notebook = project.new()
+    notebook.insert("from used.features import add")
+    second, _ = notebook.insert("a = add(1)\na")
+    notebook.insert("other = 1")
+    (folder / "features.py").write_text(NEW + "# longer\n")
+    _, answer = notebook.insert("add(2)")
+    assert "Stale: cell 2 used `used.features`, which changed after it ran." in answer.text
+    name = notebook.path.name
+    stale = project.json("status", name)["stale"]
+    assert [(each["cell_id"], each["why"]) for each in stale] == [
+        (second, "stale: used `used.features`, which changed since")
+    ]
+    assert project.json("run", name, "--stale")["ran"] == 1
+    assert project.json("status", name)["stale"] == []

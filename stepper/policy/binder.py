@@ -62,6 +62,7 @@ class _Binder(Names):
 
     def name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
+            self.flow.uses.update(self.flow.modules.get(node.id, ()))
             self.read(node.id)
         elif isinstance(node.ctx, ast.Store):
             self.bind(node.id, node)
@@ -147,6 +148,12 @@ class _Binder(Names):
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
+            bound = alias.asname or alias.name
+            if isinstance(node, ast.Import):
+                modules = {alias.name}
+            else:
+                modules = {f"{node.module}.{alias.name}", str(node.module)}
+            self.flow.modules.setdefault(bound.split(".")[0], set()).update(modules)
             if alias.name == "*":
                 self.flow.star = self.flow.star or not self.scopes
                 self.noted("*", names.BIND, alias)

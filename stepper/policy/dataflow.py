@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stepper.policy.changes import BY_PLACE, runnable, source_hash
 from stepper.policy.events import Elsewhere, Ran
 from stepper.policy.model import Cell, Outcome
-from stepper.policy.names import DEFINED, VALUE, Flow, Kept, changed_by
+from stepper.policy.names import DEFINED, IMPORT, VALUE, Flow, Kept, changed_by
 from stepper.policy.namespace import Namespace
 
 BUILTIN = frozenset(vars(builtins))
@@ -24,6 +24,7 @@ BUILTIN = frozenset(vars(builtins))
 # What another client had the kernel run is in no cell.
 GONE, BELOW, OFF, UNBOUND, ELSEWHERE = "gone", "below", "off", "unbound", "elsewhere"
 CLAUSES = {BELOW: "below it, binds", GONE: "which was deleted, had bound", OFF: "which is no longer run, had bound"}
+MODULE = "module"  # of a stale cell: a module that it used was reloaded
 MOST = 100  # names of which a run's journal line tells what they hold
 Reader = Callable[[str], Flow]
 Version = int | str  # the print of what a name holds, where that is known; else the run that bound it
@@ -142,6 +143,7 @@ class Past(NamedTuple):
     reads: Mapping[str, Bound]
     gave: Mapping[str, Version]
     ended: bool  # well
+    uses: Collection[str] = ()  # modules whose names it read
 
 
 def key(cell_id: str, source: str) -> str:
@@ -165,6 +167,9 @@ class History:
     by: dict[int, Past] = field(default_factory=dict)  # runs
     runs: Sequence[Ran] = ()
     others: int = 0  # executions of other clients that were taken in
+    imports: dict[str, set[str]] = field(default_factory=dict)  # name → the modules that it may be of
+    modules: dict[str, str] = field(default_factory=dict)  # of the project → the source that the last run had
+    changes: dict[str, int] = field(default_factory=dict)  # of those, which changed → the first run with that source
 
     def catch_up(self, runs: Sequence[Ran], sources: Mapping[str, str], others: Sequence[Elsewhere] = ()) -> None:
         """Take in the runs that came since; another notebook's of that name begin anew."""
@@ -172,6 +177,7 @@ class History:
             self.__dict__.update(History(self.flow, runs=runs).__dict__)
         for run in runs[self.taken :]:
             self.taken += 1
+            self._modules(run)
             source = sources.get(run.source_hash)
             if source is None:
                 continue
@@ -179,11 +185,28 @@ class History:
                 self.kernel, self.order = run.kernel, Order()
             self._besides(others, run.run)
             ended = run.outcome is Outcome.OK  # a failure that its tag expects is one
-            reads = self.order.follow(run.run, self.flow(source), run.bound, ended)
+            flow = self.flow(source)
+            reads = self.order.follow(run.run, flow, run.bound, ended)
+            self.imports.update(flow.modules)
+            imported = [name for name, bound in reads.items() if bound.kind == IMPORT]
+            uses = flow.uses.union(*(self.imports.get(name, set()) for name in imported))
             gave = {name: bound.version for name, bound in self.order.bound.items() if bound.by == run.run}
             cell = key(run.cell_id, run.source_hash)
-            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended)
+            past = Past(run.run, cell, run.cell_id, run.number, run.source_hash, reads, gave, ended, uses)
             self.last[cell] = self.by[run.run] = past
+
+    def _modules(self, run: Ran) -> None:
+        """Take note of the project's modules that had another source in a run than in those before."""
+        for name, version in run.packages.items():
+            if version.startswith("source "):
+                if self.modules.get(name, version) != version:
+                    self.changes[name] = run.run
+                self.modules[name] = version
+
+    def changed_since(self, run: Past) -> list[str]:
+        """Return the modules that a run used and that changed after it."""
+        after = sorted(name for name, first in self.changes.items() if first > run.run)
+        return [name for name in after if any(name == used or name.startswith(f"{used}.") for used in run.uses)]
 
     def _besides(self, others: Sequence[Elsewhere], before: int) -> None:
         """Take in what other clients had the kernel run before that run: as by runs of numbers below 0."""
@@ -235,6 +258,9 @@ def at_the_end(cells: Sequence[Cell], ran: Sequence[Cell], past: History) -> boo
     if any(read.by < 0 for cell in ran if (its := past.last.get(key(cell.id, source_hash(cell.source))))
            for read in its.reads.values()):  # fmt: skip
         return False
+    runs = [its.run for cell in ran if (its := past.last.get(key(cell.id, source_hash(cell.source))))]
+    if any(first >= min(runs, default=0) for first in past.changes.values()):
+        return False
     first, own = min(cell.index for cell in ran), {cell.id for cell in ran}
     return all(at < first for name, at in keys.items() if name in past.last and past.last[name].cell_id not in own)
 
@@ -259,6 +285,7 @@ def look(cells: Sequence[Cell], past: History) -> Follows:
         if mine is None or not same:
             continue
         later, odd = list[Because](), list[Because]()
+        later += [Because(name, "", 0, MODULE) for name in past.changed_since(mine)]
         for name in sorted(above.keys() | mine.reads.keys()):
             read, provider = mine.reads.get(name), above.get(name)
             its = past.last.get(keys[provider.by]) if provider and keys[provider.by] not in twice else None

@@ -77,6 +77,8 @@ class Flow:
     methods: set[tuple[str, str]] = field(default_factory=set)  # that are called, and of which name
     made: dict[str, str] = field(default_factory=dict)  # name → what was called for it
     prints: dict[str, str] = field(default_factory=dict)  # of what is imported or defined: the same where that is
+    modules: dict[str, set[str]] = field(default_factory=dict)  # name that an import binds → modules it may be of
+    uses: set[str] = field(default_factory=set)  # of those modules, where the source reads such a name itself
     star: bool = False  # it binds names that can't be told
     mentions: list[Mention] = field(default_factory=list)
     python: bool = True  # it could be read

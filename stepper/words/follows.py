@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
-from stepper.policy.dataflow import BELOW, ELSEWHERE, GONE, OFF, UNBOUND, Because, Gap, Marked
+from stepper.policy.dataflow import BELOW, ELSEWHERE, GONE, MODULE, OFF, UNBOUND, Because, Gap, Marked
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
 WHERE = {
     GONE: "was deleted", BELOW: "stands below", OFF: "is no longer run", UNBOUND: "no longer binds it",
-    ELSEWHERE: "elsewhere",
+    ELSEWHERE: "elsewhere", MODULE: "changed",
 }  # fmt: skip
 
 
@@ -46,10 +46,13 @@ def cells(numbers: Sequence[int]) -> str:
 
 def stale(marked: Sequence[Marked]) -> str:
     """Return the line on stale cells, '' for none."""
-    told = [
-        f"{cells(numbers)} read {names}, which cell {number} rebound after {'it' if len(numbers) == 1 else 'they'} ran"
-        for numbers, names, (number, _) in _groups(marked)
-    ]
+    told = []
+    for numbers, names, (number, where) in _groups(marked):
+        pronoun = "it" if len(numbers) == 1 else "they"
+        if where == WHERE[MODULE]:
+            told.append(f"{cells(numbers)} used {names}, which changed after {pronoun} ran")
+        else:
+            told.append(f"{cells(numbers)} read {names}, which cell {number} rebound after {pronoun} ran")
     runs = f"`stepper run --stale` runs {'it' if len(marked) == 1 else 'them in order'}."
     return f"Stale: {_some(told)}. {runs}" if told else ""
 
@@ -74,7 +77,9 @@ def marks(marked: Sequence[Marked], what: str) -> list[Mark]:
 
 def _why(because: Sequence[Because]) -> str:
     return _some([
-        f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
+        f"used {names}, which changed since"
+        if where == WHERE[MODULE]
+        else f"read {names}{f' from {_from(number, where)}' if where else f', which cell {number} rebound since'}"
         for names, (number, where) in _by(because)
     ])  # fmt: skip
 
