@@ -268,7 +268,7 @@ def test_a_place_of_a_strangers_runs_nothing_before_it_is_accepted(project: Proj
 
 def test_a_notebook_keeps_its_kernel_and_says_its_language(project: Project, shell: Notebook) -> None:
     metadata = shell.raw["metadata"]
-    assert metadata["stepper"]["kernel"] == "sh" and metadata["language_info"] == {"name": "bash"}
+    assert metadata["stepper"]["kernel"] == "sh" and metadata["language_info"]["name"] == "bash"
     assert metadata["kernelspec"] == {"name": "bash", "display_name": "Bash", "language": "bash"}
     project.stepper("plan", "add", "One more")
     assert shell.raw["metadata"]["stepper"]["kernel"] == "sh"

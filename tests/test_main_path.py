@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import nbclient
 import nbformat
 import pytest
 
@@ -458,6 +460,15 @@ def test_the_context_forgets_a_kernel_that_is_gone(project: Project) -> None:
     assert project.json("context")["variables"] == {}
 
 
+def test_a_run_records_the_language_info_of_the_kernel(project: Project, tmp_path: Path) -> None:
+    outdated = {"name": "python", "version": "2.7.1", "own": "key"}
+    notebook = project.notebook("language.ipynb", [code("1", "a"), code("2", "b")], language_info=outdated)
+    project.stepper("run", "language", check=0)
+    beside = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    nbclient.NotebookClient(beside, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.raw["metadata"]["language_info"] == beside.metadata["language_info"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -474,7 +485,8 @@ def test_a_strangers_metadata_is_no_trouble(project: Project, odd: dict, request
     notebook = project.notebook(f"{request.node.callspec.id}.ipynb", cells, **odd)
     _, answer = notebook.insert("print('fine')")
     assert "| fine" in answer.text
-    assert {key: notebook.raw["metadata"][key] for key in odd} == odd
+    replaced = {"language_info": notebook.raw["metadata"]["language_info"]} if "language_info" in odd else odd
+    assert {key: notebook.raw["metadata"][key] for key in odd} == replaced
     assert "ran ok" in notebook.replace("1", "3").text
 
 

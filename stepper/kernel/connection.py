@@ -37,6 +37,7 @@ class Connection:
         self.file = os.path.join(folder, f"k{self.id[:8]}.json") if folder else ""
         self.busy = False
         self.language = ""  # as it tells when it is reached
+        self.language_info: dict[str, Any] = {}  # from its kernel_info_reply
         self.helped = True  # by stepper's helper, which needs IPython: what a kernel is, it tells when it is reached
         self.coming: OutputArea | None = None  # what the running cell has shown so far
         self.interrupted = ""  # why the running cell was interrupted

@@ -65,7 +65,8 @@ class LiveKernel(Connection):
     def _is(self, content: dict[str, Any]) -> None:
         """Take note of what the kernel says that it is."""
         self.helped, about = content.get("implementation") == "ipython", content.get("language_info")
-        self.language = str(about.get("name") or "").lower() if isinstance(about, dict) else ""
+        self.language_info = about if isinstance(about, dict) else {}
+        self.language = str(self.language_info.get("name") or "").lower()
 
     async def _set_up(self, seconds: float) -> None:
         """Install the helper where it is not there; other languages' kernels, and other Pythons', do without."""
@@ -92,6 +93,7 @@ class LiveKernel(Connection):
                 try:
                     done = await self._run(running, code, history=not scratch, request=request, given=given)
                     if not running.aborted:
+                        done.language_info = self.language_info
                         return done
                     # It stood behind another client's that failed, which takes all with it that waits.
                     running = Running(self, timeout, limits, wake)

@@ -21,7 +21,16 @@ from stepper.notebook import afterwards, arrangement, jupyter
 from stepper.notebook.document import Document, check, signature
 from stepper.notebook.exchange import clear, look, remove, swap, temporary
 from stepper.notebook.plainjson import Change, Changes, load_json, rewrite
-from stepper.notebook.rawcells import cleared, renamed, run_of, tagged, with_late, with_models, with_outputs
+from stepper.notebook.rawcells import (
+    cleared,
+    renamed,
+    run_of,
+    tagged,
+    with_language_info,
+    with_late,
+    with_models,
+    with_outputs,
+)
 from stepper.policy import plan as plans
 from stepper.policy.model import Cell, Plan
 from stepper.session.ports import Execution, KernelMetadata, Models, Outputs, Target
@@ -104,7 +113,8 @@ class IpynbFile:
             if index is None:
                 return {}
             made: Changes = {index: partial(with_outputs, execution=execution, step=step)}
-            return with_models(document.raw["cells"], made, execution.widgets)
+            made_with_models = with_models(document.raw["cells"], made, execution.widgets)
+            return with_language_info(document.raw, made_with_models, execution.language_info)
 
         before = self._change(changes, keep_time).raw_cell(target)
         if before is None:

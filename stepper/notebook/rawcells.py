@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,18 @@ def with_models(cells: Sequence[dict[str, Any]], changes: Changes, models: Model
         return changes
     after = [changes[index](raw) if index in changes else raw for index, raw in enumerate(cells)]
     return {**changes, "metadata": partial(widgetstate.kept, cells=after, models=models)}
+
+
+def with_language_info(raw: Mapping[str, Any], changes: Changes, info: Mapping[str, Any]) -> Changes:
+    """Return the changes with the kernel's `language_info` in the metadata, where the notebook has another one.
+
+    nbclient writes it before each run, for tools that open the notebook without a kernel.
+    """
+    metadata = raw.get("metadata") or {}
+    if not info or metadata.get("language_info") == info:
+        return changes
+    change = changes.get("metadata", dict)
+    return {**changes, "metadata": lambda metadata: {**change(metadata), "language_info": dict(info)}}
 
 
 def renamed(raw: dict[str, Any], name: str) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class Execution:
     widgets: Models | None = None  # None where nothing of them changed
     captured: list[dict[str, Any]] = field(default_factory=list)  # what went into Output widgets
     next_inputs: list[str] = field(default_factory=list)  # sources of the cells that Jupyter would make next
+    language_info: Mapping[str, Any] = field(default_factory=dict)  # from the kernel_info_reply
 
 
 @dataclass(frozen=True)
