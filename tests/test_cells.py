@@ -600,7 +600,10 @@ def test_cells_are_read_with_what_became_of_them(agent: Agent) -> None:
     assert head["index"] == 0 and text["type"] == "markdown" and text["source"] == "# H" and not text["status"]
     assert (first["number"], first["step"], first["status"], first["execution_count"]) == (1, 1, "done", 1)
     assert first["outputs"] == "| 3" and "more lines like this" in long["outputs"]
-    assert f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1]\n| x = 3\n| x\nOutput:\n| 3" in read["text"]
+    assert (
+        f"cell-2 · cell 1 · id {first['cell_id']} · step 1 · done · [1] · hash {first['source_hash']}\n| x = 3\n| x\nOutput:\n| 3"
+        in read["text"]
+    )
     assert read["pages"] == 1 and len(read["text"]) < 2500
     full = agent.ask("cell read", cells=[-1], outputs="full", page=2)
     assert full["pages"] > 1 and full["cells"][0]["part"] == 2 and len(full["text"]) <= 10_000
@@ -953,3 +956,64 @@ def test_what_neither_writes_nor_moves_nor_runs_says_so(agent: Agent) -> None:
     last = agent.cells()[-1]["cell_id"]
     moved = agent.ask("cell change", action="move", cell_ids=[last])
     assert moved["unchanged"] is True
+
+
+# --- a source that is not the expected one ----------------------------------------------------------------------------
+
+
+def test_a_write_that_expects_another_source_changes_nothing_and_tells_the_present_one(agent: Agent) -> None:
+    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a"), code("y = 2", "b")])
+    first, second = (cell["source_hash"] for cell in agent.cells(notebook="a"))
+    assert f"hash {first}" in agent.ask("cell read", notebook="a")["text"]
+    notebook.path.write_text(notebook.path.read_text().replace("x = 1", "x = 10"))  # somebody else
+    before = notebook.path.read_bytes()
+    writes: list[tuple[str, dict[str, Any]]] = [
+        ("cell run", {"cell_id": "a", "source": "x = 3", "expected_source_hash": first}),
+        ("cell run", {"cell_id": "a", "expected_source_hash": first}),
+        ("cell run", {"cell_id": "a", "old_string": "1", "new_string": "2", "expected_source_hash": first}),
+        *(
+            ("cell change", {"action": action, "cell_ids": ["b", "a"], "expected_source_hashes": [second, first]})
+            for action in ("delete", "move", "clear_output")
+        ),
+    ]
+    for verb, write in writes:
+        with pytest.raises(StepperError) as error:
+            agent.ask(verb, notebook="a", **write)
+        assert "cell 1 (id a) is not the expected one; nothing was changed" in error.value.message
+        assert "| x = 10" in error.value.message
+        assert notebook.path.read_bytes() == before
+    (present, _) = (cell["source_hash"] for cell in agent.cells(notebook="a"))
+    assert present in error.value.message
+    assert agent.run("x = 3", cell_id="a", notebook="a", expected_source_hash=present)["state"] == "ok"
+    agent.ask("cell change", notebook="a", action="delete", cell_ids=["b"], expected_source_hashes=[second])
+    assert sources(agent) == ["x = 3"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "told"),
+    [
+        ("cell run", {"source": "1", "expected_source_hash": "0"}, "`expected_source_hash` needs `cell_id`"),
+        ("cell change", {"action": "delete", "cell_ids": [1], "expected_source_hashes": []}, "one hash for each"),
+        ("cell change", {"action": "delete", "cell_ids": [1], "after": "top"}, "`after` belongs to `move`"),
+    ],
+)
+def test_hashes_and_places_that_belong_to_nothing_are_refused(
+    agent: Agent, verb: str, given: dict[str, Any], told: str
+) -> None:
+    notebook = agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    before = notebook.path.read_bytes()
+    with pytest.raises(StepperError) as error:
+        agent.ask(verb, notebook="a", **given)
+    assert told in error.value.message
+    assert notebook.path.read_bytes() == before
+
+
+def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.notebook("b.ipynb", [code("y = 2", "b")])
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    with pytest.raises(StepperError):
+        agent.run("1", cell_id="nobody", notebook="b")
+    assert agent.cells()[0]["cell_id"] == "a"
+    assert agent.run(cell_id="b", notebook="b")["state"] == "ok"
+    assert agent.cells()[0]["cell_id"] == "b"

@@ -561,6 +561,26 @@ def test_data_is_bounded_as_its_text_is(quick: Quick) -> None:
     play(quick, story)
 
 
+def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(quick: Quick) -> None:
+    for number in range(90):
+        quick.notebook(f"n{number:02}.ipynb", [])
+
+    async def story(client: Client) -> None:
+        pages = [await client.call_tool("list_notebooks", {"page": page}) for page in (1, 2, 3)]
+        found = [row["notebook"] for page in pages for row in page.structured_content["notebooks"]]
+        assert len({*found}) == len(found) == pages[0].structured_content["count"] == 90
+        assert "Page 2 of 3 (90 notebooks" in text(pages[1])
+        some = await client.call_tool("list_notebooks", {"filter": "N8"})
+        assert [row["notebook"] for row in some.structured_content["notebooks"]] == [
+            name for name in found if "n8" in name
+        ]
+        assert (await client.call_tool("list_notebooks", {"page": 4})).is_error
+        none = await client.call_tool("list_notebooks", {"filter": "nobody"})
+        assert "No notebook's path contains 'nobody'; the project has 90 notebooks" in text(none)
+
+    play(quick, story)
+
+
 # --- stops ------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepper.daemon import resources
 from stepper.daemon.requests import Request, telling
+from stepper.ground.errors import StepperError
 from stepper.policy import arguments, cellcommands, commands
 from stepper.session import answers, cellanswers, cells, patience, reading, standing, steering
 from stepper.session.session import Session
@@ -16,8 +17,22 @@ from stepper.words.report import Ended
 
 async def of_cells(request: Request, session: Session, told: Any) -> object:
     """Do a command on cells; return its answer."""
-    if isinstance(told, cellcommands.Cells):
-        request.workspace.make_current(session.name, request.owner)
+    if not isinstance(told, cellcommands.Cells):
+        return await _done(request, session, told)
+    workspace = request.workspace
+    before = workspace.currents()
+    workspace.make_current(session.name, request.owner)  # at once: a cell may run for long
+    try:
+        done = await _done(request, session, told)
+    except StepperError:
+        workspace.restore_current(before, session.name, request.owner)
+        raise
+    if isinstance(done, cellanswers.CellRan) and done.state in ("refused", "stopped") and not done.cells:
+        workspace.restore_current(before, session.name, request.owner)
+    return done
+
+
+async def _done(request: Request, session: Session, told: Any) -> object:
     match told:
         case cellcommands.CellRun() | cellcommands.CellAdd():
             return await _written(request, session, told)

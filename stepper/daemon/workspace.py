@@ -149,6 +149,19 @@ class Workspace:
         if self._noted(self.paths.state) != {"current": name, "sessions": own}:
             self._note(self.paths.state, {"current": name, "sessions": own})
 
+    def restore_current(self, before: dict[str, str], name: str, session: str = "") -> None:
+        """Make current again what was so before a refused call had made a notebook current."""
+        now = self.currents()
+        for key in {session, ""}:
+            if now.get(key) != name:
+                continue
+            if key in before:
+                now[key] = before[key]
+            else:
+                del now[key]
+        own = {key: value for key, value in now.items() if key}
+        self._note(self.paths.state, {"current": now.get(""), "sessions": own})
+
     def once(self, session: str, what: str) -> str:
         """Return what is to be said in a session of Claude Code, '' where it was."""
         if (session, what) in self.told:

@@ -132,7 +132,25 @@ async def _execute(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Ca
 
 async def _list(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     rows = await daemon.ask("list", {})
-    return results.data({"notebooks": texts.rows(rows)}, texts.listed(rows))
+    wanted = given.get("filter", "").casefold()
+    found = [row for row in rows if wanted in row["notebook"].casefold()]
+    page = given.get("page", 1)
+    pages = max(1, -(-len(found) // texts.MOST))
+    if page > pages:
+        raise UsageError(
+            f"there is no page {page}: the {counted(len(found), 'notebook')} take {counted(pages, 'page')}"
+        )
+    shown = found[(page - 1) * texts.MOST : page * texts.MOST]
+    if wanted and not found:
+        text = (
+            f"No notebook's path contains {given['filter'][:100]!r}; the project has {counted(len(rows), 'notebook')}."
+        )
+    else:
+        text = texts.listed(shown)
+    if pages > 1:
+        text = f"Page {page} of {pages} ({counted(len(found), 'notebook')}; `page` and `filter` show others):\n{text}"
+    told = {"notebooks": texts.rows(shown), "page": page, "pages": pages, "count": len(found)}
+    return results.data(told, text)
 
 
 async def _create(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:

@@ -87,14 +87,17 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     parts += cut(
         [f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}" for each in marked], "cells"
     )
-    parts += [each["text"] for each in (told.get("verified"), stop) if each]
+    unheard = told["unheard"] or ""
+    report_shown = bool(report) and not told.get("ended") and report not in unheard
+    said = "\n".join([report * report_shown, unheard])
+    parts += [each["text"] for each in (told.get("verified"), stop) if each and each["text"] not in said]
     parts += [f"its kernel's state is lost: {one_line(told['lost'])}"] if told["lost"] else []
     parts += [_kernel(told["kernel"], told.get("resources")), *_held(told.get("context"))]
     parts += [told["unheard"]] if told["unheard"] else []
     if runs:
         last = (f"{run['run']} {one_line(run['cell_id'])} {run['outcome']} {run['duration_s']:.1f} s" for run in runs)
         parts.append("last runs (run, cell, outcome): " + "; ".join(last))
-    if report and not told.get("ended"):
+    if report_shown:
         parts += ["The last report:", report]
     return "\n".join(parts)
 

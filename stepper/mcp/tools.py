@@ -76,6 +76,12 @@ AFTER: Schema = {
     **STRING_OR_INTEGER,
     "description": f'The cell it comes after: {NAMED}; "top": above all. Default: at the end.',
 }
+HASH: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "description": "The hash that read_notebook gave for the cell: where its source has another one now, nothing is "
+    "changed, and the answer is its present source.",
+}
 CELL: Schema = {
     "type": "object",
     "properties": {"cell_type": KIND, "source": SOURCE},
@@ -144,10 +150,19 @@ TOOLS = {
             "list_notebooks",
             "List notebooks",
             "All notebooks of the project: state, how many steps are done, kernel, memory, age; which is the current "
-            "one.",
+            "one. In pages of 40.",
+            {
+                "filter": {"type": "string", "description": "Only those whose path contains this; default: all."},
+                "page": {"type": "integer", "minimum": 1, "default": 1, "description": "Which page, from 1."},
+            },
             reads=True,
-            output=data(notebooks=array("notebook", "current", "state", "progress", "kernel", "age_s")),
-            verb=_as("list"),
+            output=data(
+                notebooks=array("notebook", "current", "state", "progress", "kernel", "age_s"),
+                page={"type": "integer"},
+                pages={"type": "integer"},
+                count={"type": "integer"},
+            ),
+            verb=lambda given: ("list", {}),
         ),
         Tool(
             "create_notebook",
@@ -227,6 +242,7 @@ TOOLS = {
                 },
                 "after": AFTER,
                 "cell_type": KIND,
+                "expected_source_hash": HASH,
                 "notebook": NOTEBOOK,
                 "wait_seconds": WAITS,
             },
@@ -264,6 +280,12 @@ TOOLS = {
                     "description": f"The cells, each by {NAMED}.",
                 },
                 "after": {**AFTER, "description": "Where moved cells go: below this cell; default: to the end."},
+                "expected_source_hashes": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The hash that read_notebook gave for each of these cells, in the same order; where "
+                    "a source has another one now, nothing is changed.",
+                },
                 "notebook": NOTEBOOK,
             },
             ("action", "cell_ids"),

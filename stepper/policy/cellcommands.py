@@ -38,6 +38,7 @@ class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
     cell_id: str | int | None = unshown(CELL)
     after: str | int | None = unshown(AFTER)
     cell_type: str | None = unshown("What it is; without it what it was, a new cell `code`.", choice=TYPES)
+    expected_source_hash: str | None = unshown("The hash of the source that the cell is expected to have.")
     call: str | None = unshown("The id of this call, under which it is known and may be asked for again.")
     wait_seconds: float = unshown(WAIT, default=60)
 
@@ -58,6 +59,7 @@ class CellChange(Cells, name="cell change", face="mcp"):
 
     action: str = unshown("What is done.", default="", choice=ACTIONS)
     cell_ids: list[Any] = unshown("The cells.", default=())
+    expected_source_hashes: list[Any] | None = unshown("The hashes of their sources, in the same order.")
     notebook: str | None = unshown(WHICH)
     after: str | int | None = unshown(AFTER)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.text import one_line
 from stepper.policy import arrange, cellcommands, changes, gate
+from stepper.policy.changes import source_hash
 from stepper.policy.model import Cell, Consent, Outcome, Verdict
 from stepper.session import answers, edits, follows, handing, standing, unseen
 from stepper.session.callers import Caller
@@ -45,6 +46,8 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
         )
     if told.old_string is not None and told.new_string is None:
         raise UsageError("`new_string` is missing: what takes the place of `old_string`")
+    if told.expected_source_hash is not None and told.cell_id is None:
+        raise UsageError("`expected_source_hash` needs `cell_id`: the cell whose source is expected to have it")
     if told.after is not None and (told.cell_id is not None or told.old_string is not None):
         raise UsageError(
             "`after` places a new cell, `cell_id` and `old_string` change one that is there; nothing was written",
@@ -52,6 +55,8 @@ async def run(session: Session, told: cellcommands.CellRun, caller: Caller, cons
         )
 
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        if told.cell_id is not None:
+            _check_source(session, names.cell(cells, told.cell_id), told.expected_source_hash)
         if told.old_string is not None:
             within = names.id(cells, told.cell_id)
             cell, source = arrange.edited(cells, within, told.old_string, told.new_string or "")
@@ -73,6 +78,14 @@ async def add(session: Session, told: cellcommands.CellAdd, caller: Caller, cons
     names = arrange.Names()
     order = lambda cells: arrange.put_in(cells, arrange.place(cells, names.id(cells, told.after)), new)  # noqa: E731
     return await _written(session, order, caller, consent, lambda _: [], runs=told.run)
+
+
+def _check_source(session: Session, cell: Cell, expected: object) -> None:
+    """Raise UsageError with the cell's present source where its hash is not the expected one."""
+    present = source_hash(cell.source)
+    if expected is None or expected == present:
+        return
+    raise UsageError(words.changed_source(session.name, cell, str(expected), present))
 
 
 def read(cells: Sequence[object]) -> list[Cell]:
@@ -220,9 +233,17 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
     if consent is Consent.WITHHELD:
         raise StepperError(f"nothing was changed: {gate.PLAN_MODE}")
 
+    hashes = told.expected_source_hashes
+    if hashes is not None and len(hashes) != len(told.cell_ids):
+        raise UsageError("`expected_source_hashes` needs one hash for each of `cell_ids`; nothing was changed")
     names = arrange.Names()
 
+    def check(cells: Sequence[Cell]) -> None:
+        for name, expected in zip(told.cell_ids, hashes or (), strict=False):
+            _check_source(session, names.cell(cells, name), expected)
+
     def order(cells: Sequence[Cell]) -> Sequence[Cell]:
+        check(cells)
         some = list(dict.fromkeys(names.cell(cells, name) for name in told.cell_ids))
         if told.action == "delete":
             return arrange.without(cells, some)
@@ -230,6 +251,7 @@ def change(session: Session, told: cellcommands.CellChange, consent: Consent) ->
 
     try:
         before = session.mended().cells
+        check(before)
         some = list(dict.fromkeys(names.cell(before, name) for name in told.cell_ids))
         if told.action == "clear_output":
             session.file.clear(some)

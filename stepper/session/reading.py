@@ -67,7 +67,8 @@ def _about(session: Session, cells: Sequence[Cell], document: Notebook, how: str
     counts = {name: count for count, name in reversed(state.counts.items())}
     steps = {progress.cell_id: key for key, progress in reversed(state.progress.items())}
     for cell in cells:
-        about = words.CellRead(cell.id, cell.index, cell.number, cell.type, cell.source)
+        present = source_hash(cell.source)
+        about = words.CellRead(cell.id, cell.index, cell.number, cell.type, cell.source, source_hash=present)
         if not cell.is_code:
             yield about
             continue

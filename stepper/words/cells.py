@@ -35,6 +35,17 @@ class CellRead:
     pictures: Sequence[str] = ()  # paths of the agent's copies
     part: int = 1
     parts: int = 1
+    source_hash: str = ""  # of the whole source, for `expected_source_hash`
+
+
+def changed_source(name: str, cell: Cell, expected: str, present: str) -> str:
+    """Return why a cell is not changed whose source is not what the caller expects."""
+    lines = [f"| {line}" for line in clean(cell.source[:PART]).splitlines()]
+    cut = f"\n… {len(cell.source) - PART:,} more characters" if len(cell.source) > PART else ""
+    return (
+        f"{one_line(name)}: the source of {named(cell)} is not the expected one; nothing was changed. Its hash is "
+        f"{present}, expected was {one_line(expected, 40)}. Its source now:\n" + "\n".join(lines) + cut
+    )
 
 
 def refused(why: str) -> Report:
@@ -147,6 +158,7 @@ def shown(cell: CellRead) -> str:
     about += [f"step {cell.step}"] if cell.step is not None else []
     about += [cell.status] if cell.status else []
     about += [f"[{cell.execution_count}]"] if cell.execution_count is not None else []
+    about += [f"hash {cell.source_hash}"] if cell.source_hash else []
     about += [f"part {cell.part} of {cell.parts}"] if cell.parts > 1 else []
     lines = [f"| {line}" for line in clean(cell.source).splitlines()]
     lines += ["Output:", cell.outputs.rstrip("\n")] if cell.outputs else []
