@@ -32,7 +32,7 @@ from PIL import Image
 
 from stepper.ground.errors import StepperError
 from stepper.hook import client as hook_client
-from stepper.mcp import calls, parameters, results, tools
+from stepper.mcp import calls, parameters, results, terms, tools
 from stepper.mcp.daemon import Daemon
 from stepper.mcp.server import Face
 from stepper.policy import arguments as told_of
@@ -577,6 +577,72 @@ def test_all_notebooks_can_be_listed_in_pages_and_by_a_part_of_their_path(quick:
         assert (await client.call_tool("list_notebooks", {"page": 4})).is_error
         none = await client.call_tool("list_notebooks", {"filter": "nobody"})
         assert "No notebook's path contains 'nobody'; the project has 90 notebooks" in text(none)
+
+    play(quick, story)
+
+
+FOREIGN = re.compile(
+    r"edit_mode|stepper (?:new|run|restore|output|status|confirm|verify)\b|ls notebooks|(?<![\w.])/(?:continue|fix|skip|new-notebook)"
+)
+
+
+def test_no_text_of_the_daemon_speaks_of_claude_codes_commands() -> None:
+    from stepper.policy import gate
+    from stepper.words import brief, remedy
+
+    told = [gate.GO_ON, gate.PLAN_FIRST, *brief.AGAIN.values(), *brief.WAYS.values(), remedy.ELSE, remedy.DECIDE]
+    told += [remedy.NETWORK, remedy.BUILT]
+    told += [
+        "Replace that cell (edit_mode replace, cell_id 0e968c97) or delete it",
+        "`stepper run --stale` runs it.",
+        "`stepper run --stale notebooks/a.ipynb` runs them in order.",
+        "What runs what has not run: stepper run notebooks/a.ipynb",
+        "What runs what has not run: stepper run 'notebooks/an a.ipynb'",
+        "`stepper run notebooks/a.ipynb` runs what has not run",
+        "Suggestion: `stepper restore` runs the cells that had ended well again in a fresh kernel, then /continue",
+        'stepper new "PROBLEM"',
+        "`stepper new` makes the notebook",
+        "see `ls notebooks/`",
+        "| more: `stepper output 0e968c97`"[2:],
+    ]
+    assert any(FOREIGN.search(each) for each in told)
+    for each in told:
+        assert not FOREIGN.search(terms.translate(each)), terms.translate(each)
+    for kept in ("| x = '/fix' # edit_mode replace", "Figure: /tmp/fix/a.png", 'stepper fix "HINT" in a terminal'):
+        assert terms.translate(kept) == kept
+
+
+def test_reports_and_refusals_speak_of_the_tools_here(project: Project) -> None:
+    async def story(client: Client) -> None:
+        nothing = await client.call_tool("run_cell", {"source": "1"})
+        name = await made(client, "a stop", steps=["Load :: n == 2", "Plot"])
+        ran = await client.call_tool("run_cell", {"source": "n = 1"})
+        assert text(ran).endswith(f"Notebook: {name}")
+        confirmed = await client.call_tool("plan", {"action": "confirm", "reason": "one is enough"})
+        assert not confirmed.is_error, text(confirmed)
+        assert confirmed.structured_content["steps"][0]["status"] == "done"
+        assert (await client.call_tool("plan", {"action": "confirm"})).is_error
+        await made(client, "a failure", steps=["Load", "Plot"])
+        await client.call_tool("run_cell", {"source": "1 / 0"})
+        waits = await client.call_tool("run_cell", {"source": "m = 2"})
+        assert waits.is_error, text(waits)
+        assert "`run_cell` with `cell_id` " in text(waits)
+        status = await client.call_tool("notebook_status", {})
+        for told in (nothing, ran, waits, confirmed, status):
+            assert not FOREIGN.search(text(told)), text(told)
+
+    play(project, story)
+
+
+def test_a_refusal_after_a_stop_names_the_tool_that_asks(quick: Quick) -> None:
+    async def story(client: Client) -> None:
+        await stopped(client)
+        refused = await client.call_tool("run_cell", {"source": "1"})
+        status = await client.call_tool("notebook_status", {})
+        assert "lift_stop" in text(refused)
+        assert not FOREIGN.search(text(refused)), text(refused)
+        for told in (text(status), status.structured_content["stop"]["text"]):
+            assert not re.search(r"(?<![\w.])/(?:continue|fix|skip)", told), told
 
     play(quick, story)
 

@@ -15,7 +15,7 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Inp
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.text import counted, one_line
 from stepper.hook.client import GoneError
-from stepper.mcp import parameters, results, texts
+from stepper.mcp import parameters, results, terms, texts
 from stepper.mcp.daemon import Asked, Daemon
 from stepper.mcp.stops import Context, Stops
 from stepper.mcp.tools import FOR_PEER, TOOLS, Tool
@@ -182,11 +182,17 @@ async def _change(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
 
 
 async def _plan(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
-    needs = {"add": ["title"], "edit": ["id", "title"], "remove": ["id"], "move": ["id", "after"]}
+    needs = {
+        "add": ["title"],
+        "edit": ["id", "title"],
+        "remove": ["id"],
+        "move": ["id", "after"],
+        "confirm": ["reason"],
+    }
     takes = {**needs, "add": ["title", "after"]}
     action = given.get("action", "show")
     lacking = [name for name in needs.get(action, ()) if name not in given]
-    extra = [name for name in ("title", "id", "after") if name in given and name not in takes.get(action, ())]
+    extra = [name for name in ("title", "id", "after", "reason") if name in given and name not in takes.get(action, ())]
     if lacking or extra:
         wrong = f"needs {' and '.join(lacking)}" if lacking else f"takes no {' and no '.join(extra)}"
         raise UsageError(f"plan {action} {wrong}")
@@ -224,6 +230,8 @@ async def _kernel(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> Cal
 
 async def _status(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallToolResult:
     told, runs, report = await standing(daemon, given, ctx)
+    if told["stop"]:
+        told = {**told, "stop": {**told["stop"], "text": terms.translate(told["stop"]["text"])}}
     ended = told.get("ended") or {}
     images = results.ran(ended).content[1:] if ended else ()
     return results.data({**texts.held_short(told), "history": runs}, texts.standing(told, runs, report), images)

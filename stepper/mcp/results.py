@@ -9,6 +9,8 @@ from typing import Any
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from stepper.ground.errors import StepperError
+from stepper.ground.text import one_line
+from stepper.mcp.terms import translate
 
 LONGEST = 10_000  # characters of a result's text
 LARGEST = 700_000  # bytes of a picture: 940 kB as base64
@@ -30,9 +32,13 @@ def data(told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()) 
 
 
 def ran(told: Mapping[str, Any]) -> CallToolResult:
-    """Return what came of a cell."""
-    state, said = str(told.get("state", "")), str(told["text"])
-    return text(said or state, told.get("figures", ()), state in NOTHING_RAN)
+    """Return what came of a cell; the last line names its notebook."""
+    state = str(told.get("state", ""))
+    said = str(told["text"]) or state
+    if notebook := told.get("notebook"):
+        line = f"\nNotebook: {one_line(notebook)}"
+        said = bounded(said, LONGEST - len(line)) + line
+    return text(said, told.get("figures", ()), state in NOTHING_RAN)
 
 
 def failed(error: StepperError) -> CallToolResult:
@@ -40,12 +46,13 @@ def failed(error: StepperError) -> CallToolResult:
     return text(f"stepper: {error.message}" + (f"\n{error.hint}" if error.hint else ""), error=True)
 
 
-def bounded(told: str) -> str:
-    """Return a text that is not longer than a result may be."""
-    if len(told) <= LONGEST:
+def bounded(told: str, limit: int = LONGEST) -> str:
+    """Return a text in the terms of MCP that is not longer than a result may be."""
+    told = translate(told)
+    if len(told) <= limit:
         return told
-    rest = f"\n… {len(told) - LONGEST + 100:,} more characters are left out"
-    return told[: LONGEST - len(rest)] + rest
+    rest = f"\n… {len(told) - limit + 100:,} more characters are left out"
+    return told[: limit - len(rest)] + rest
 
 
 def picture(path: str) -> ImageContent | None:

@@ -23,7 +23,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from stepper.mcp import results
+from stepper.mcp import results, terms
 from stepper.mcp.daemon import Daemon
 
 Context = ServerRequestContext[Any, Any]
@@ -64,7 +64,7 @@ class Stops:
         if not _can_ask(ctx):
             return _unsupported(daemon, about)
         form = ElicitRequestFormParams(
-            message=f"{notebook} is stopped.\n{stop['text']}"[:LONGEST], requested_schema=FORM
+            message=f"{notebook} is stopped.\n{terms.translate(str(stop['text']))}"[:LONGEST], requested_schema=FORM
         )
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             try:

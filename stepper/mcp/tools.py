@@ -138,6 +138,9 @@ def array(*names: str) -> Schema:
 def _plan(given: Given) -> tuple[str, dict[str, Any]]:
     told = dict(given)
     action = told.pop("action")
+    reason = told.pop("reason", None)
+    if action == "confirm":
+        return "confirm", {"words": reason, "notebook": told.get("notebook")}
     if action == "show":
         return "plan", {"notebook": told.get("notebook")}
     return f"plan {action}", told
@@ -382,10 +385,10 @@ TOOLS = {
             {
                 "action": {
                     "type": "string",
-                    "enum": ["show", "add", "edit", "remove", "move"],
+                    "enum": ["show", "add", "edit", "remove", "move", "confirm"],
                     "default": "show",
                     "description": "add and edit take `title`; edit, remove and move take `id`; add and move take "
-                    "`after`.",
+                    "`after`; confirm takes `reason`: the step whose criterion is false counts as done.",
                 },
                 "title": {"type": "string", "minLength": 1, "description": '"TITLE" or "TITLE :: CRITERION".'},
                 "id": {"type": "integer", "description": "The step's number."},
@@ -393,6 +396,11 @@ TOOLS = {
                     "type": "integer",
                     "minimum": 0,
                     "description": "The number of the step it comes after, 0: first; default: at the end.",
+                },
+                "reason": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Why the step is done although its criterion is false.",
                 },
                 "notebook": NOTEBOOK,
             },
