@@ -667,7 +667,10 @@ def test_notebooks_in_several_folders(repo, kernel, capsys):
     setup(repo, kernel=kernel)
     line = 'notebooks: ["notebooks", "analysis", "*.ipynb"]'
     told = f"1 covered; 2 not, whose cells never run (analysis/x.ipynb, top.ipynb): {line}"
-    assert told in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert told in out
+    (command,) = [text.partition("To include them, run: ")[2] for text in out.splitlines() if "To include" in text]
+    assert shlex.split(command)[-4:] == ["--notebooks", "notebooks", "analysis", "*.ipynb"]
     setup(repo, "--allow", "--notebooks", "notebooks", "analysis", "*.ipynb", kernel=kernel)
     assert "3 covered\n" in capsys.readouterr().out
     assert (repo / ".stepper/config.yaml").read_text() == line + "\n"

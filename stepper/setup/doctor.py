@@ -6,6 +6,7 @@ is one `-c` of the kernel's interpreter, where this user accepted that. (A few l
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import stat
@@ -76,6 +77,14 @@ def uncovered(project: str, patterns: Sequence[str]) -> str:
     return f"{len(names) - len(rest)} covered{told}" + (
         " (there may be more: not all folders were looked at)" * found.cut
     )
+
+
+def missing_patterns(project: str, patterns: Sequence[str]) -> list[str]:
+    """Return the patterns with which all notebooks of the project are covered; empty where they are already."""
+    names = [name for name in walk.notebooks(project, [""]).files if not ODD.search(name)]
+    line = covered.line(patterns, [name for name in names if not covered.covers(patterns, name)])
+    wanted: list[str] = json.loads(line.removeprefix("notebooks: ")) if line else []
+    return wanted
 
 
 def kernel_python(paths: Paths) -> str:

@@ -98,6 +98,9 @@ def _take_up_env(paths: Paths, options: argparse.Namespace) -> None:
 def _say_what_is_next(paths: Paths, limits: Limits, options: argparse.Namespace, plugin: bool) -> None:
     if told := doctor.uncovered(paths.project, limits.patterns):
         say("notebooks", told)
+    if wanted := doctor.missing_patterns(paths.project, limits.patterns):
+        command = doctor.install_command(paths, more=f" --notebooks {shlex.join(wanted)}")
+        say("", f"To include them, run: {command}")
     say("mode", modes.said(Path(paths.project), limits))
     say("", "approving an edit is approving its execution (--allow: edits of notebooks are never asked for)")
     command, files = ("/stepper:new-notebook", "") if plugin else ("/new-notebook", ".claude/ and ")
