@@ -366,5 +366,12 @@ def test_what_a_notebook_needs_beside_its_imports(ename: str, evalue: str, told:
     assert told in said(ename, evalue)
 
 
+def test_where_something_was_changed_in_place_is_told() -> None:
+    bound = {"cell": 4, "file": "", "line": 1, "text": "df = read()"}
+    changed = {"changed_cell": 4, "changed_line": 2, "changed_text": "df.drop(columns='b', inplace=True)"}
+    text = said("AttributeError", "no", {"text": "`df`", "bound": {**bound, **changed}}, cells=[ONE])
+    assert text.startswith("`df`; last bound by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2")
+
+
 def test_names_of_ipython_are_no_suggestions() -> None:
     assert "`In`" not in defined("x = 1", name="Inn")

@@ -281,6 +281,15 @@ def test_the_fact_behind_a_fault(lab: Lab, code: str, told: str) -> None:
     assert re.search(told, findings(lab, code))
 
 
+def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1], 'b': [2]})")
+    lab.ok("df.drop(columns='b', inplace=True)")
+    done = failing(lab, "df.bb")
+    (bound,) = [one["bound"] for one in done.told["look"]["findings"] if one["bound"]]
+    assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
+    assert bound["changed_text"] == "df.drop(columns='b', inplace=True)" and bound["changed_cell"] == bound["cell"] + 1
+
+
 def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:
     lab.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})")
     done = failing(lab, "df = df.to_numpy()\n1 / 0")

@@ -217,6 +217,9 @@ def sentences(look: Look, notebook: Notebook) -> list[str]:
         if bound:
             line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
             text += f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
+            if bound.changed_line:
+                where = place(bound.changed_cell, bound.changed_file, notebook)
+                text += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
         said.append(text)
     return said
 

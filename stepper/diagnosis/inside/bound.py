@@ -8,6 +8,7 @@ from typing import Any
 
 from stack_data.core import Source
 
+from stepper.diagnosis.inside.changed import written
 from stepper.diagnosis.inside.spots import FUNCTIONS, Spot
 from stepper.kernel.inside.base import files, short
 from stepper.kernel.inside.cells import place, raw_lines
@@ -29,13 +30,34 @@ def binding(node: ast.AST, spot: Spot, outer: Spot | None = None) -> tuple[Bound
         if wanted in {argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)}:
             return ({**line_of(outer.filename, outer.line), "argument": True} if outer is not None else None), None
         before = BELOW
+    changed: Bound = {}
     for filename in [spot.filename, *earlier(spot)]:
         source = Source.for_filename(filename)
-        nearest = last(source.tree, wanted, before) if wanted.split(".")[0] in source.text else None
+        held = wanted.split(".")[0] in source.text
+        nearest = last(source.tree, wanted, before) if held else None
+        if held and not changed:
+            changed = changed_in(source.tree, filename, wanted, nearest.lineno if nearest else 0, before)
         if nearest is not None:
-            return line_of(filename, nearest.lineno), given(nearest)
+            return {**line_of(filename, nearest.lineno), **changed}, given(nearest)
         before = BELOW
     return binding(node.value, spot, outer) if isinstance(node, (ast.Attribute, ast.Subscript)) else (None, None)
+
+
+def changed_in(tree: Any, filename: str, wanted: str, after: int, before: int) -> Bound:
+    """The last line of a cell, below `after` and above `before`, that changed what a name holds in place."""
+    if not isinstance(tree, ast.Module):
+        return {}
+    lines: list[int] = [
+        getattr(node, "lineno", 0)
+        for statement in tree.body
+        if not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
+        for node in ast.walk(statement)
+        if after < getattr(node, "lineno", 0) < before and written(node) == wanted
+    ]
+    if not lines:
+        return {}
+    place_of = line_of(filename, max(lines))
+    return {f"changed_{name}": place_of[name] for name in ("cell", "file", "line", "text")}
 
 
 def earlier(spot: Spot) -> list[str]:
