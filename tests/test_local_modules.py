@@ -156,3 +156,14 @@ def test_cells_that_used_a_changed_module_are_stale(project: Project) -> None:
     ]
     assert project.json("run", name, "--stale")["ran"] == 1
     assert project.json("status", name)["stale"] == []
+
+
+def test_a_reload_ends_with_the_cells_deadline(project: Project) -> None:
+    made = project.folder / "notebooks" / "slow.py"
+    made.write_text("A = 1\n")
+    notebook = project.new()
+    notebook.insert("import slow\nran = 0")
+    made.write_text("import time\ntime.sleep(3)\nA = 2\n")
+    _, answer = notebook.insert("# stepper: timeout=1\nran = 1")
+    assert "Timeout" in answer.text and "its reload was interrupted: the cell did not run." in answer.text
+    assert "| 0 2" in notebook.insert("print(ran, slow.A)")[1].text

@@ -229,6 +229,7 @@ def before(raw: str, mode: str) -> Any:
     if not names:
         return None
     told: dict[str, Any] = {"reloaded": [], "old": [], "lost": [], "classes": False}
+    interrupted = False
     reloader = own_reloader()
     if reloader is not None:
         for name in [name for name in names if is_users(reloader, name)]:
@@ -242,6 +243,7 @@ def before(raw: str, mode: str) -> Any:
         try:
             reload_all(names, told)
         except KeyboardInterrupt:
+            interrupted = True
             reject()
     old = [name for name in names if name in records and records[name].disk != records[name].loaded]
     words = set(WORD.findall(raw)) if old else set()
@@ -250,6 +252,7 @@ def before(raw: str, mode: str) -> Any:
         if record.told != record.disk or uses(name, words):
             record.told = record.disk
             why = record.failure or {"why": "autoreload" if reloader is not None else "warn"}
+            why = {"why": "interrupted"} if interrupted and not record.failure else why
             why = {"why": "deleted"} if record.disk == "deleted" else why
             told["old"].append({"name": short(name), "file": short(os.path.relpath(record.path, root())), **why})
     return told if told["reloaded"] or told["old"] or told["lost"] else None
