@@ -6,6 +6,9 @@ lack data". It is none where that sentence asks, or where commands are named aga
 
 "stop the cell" ends at once what may have run for hours: it is none, too, where its sentence says when, or on what
 condition ("if", "until", "after" …), or what of the cell ("from printing so much"). The agent reads that, and does it.
+
+`understood` reads further plain sentences ("skip that one", "go on", "yes, use it"), only while a stop is in force or a
+cell runs, and only where the whole prompt has no other reading: a condition, a time, a negation or a question is none.
 """
 
 from __future__ import annotations
