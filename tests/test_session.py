@@ -354,6 +354,36 @@ def test_a_restore_lifts_no_stop_after_failed_attempts_and_says_so(project: Quic
     assert status(project) == "stopped"
 
 
+def test_runs_from_a_terminal_are_no_attempts_of_the_agent(project: Quick) -> None:
+    notebook = project.notebook("loose.ipynb", [code("x = [0]\nx[5]", "aaaa")])
+    for _ in range(6):
+        assert "IndexError" in project.stepper("run", "loose", "--all", check=1).stdout
+    assert project.json("status", "loose")["state"] == "failing"
+    raw = notebook.raw
+    raw["cells"] = [code("print('mended')", "bbbb")]
+    notebook.path.write_text(json.dumps(raw))
+    done = project.json("run", "loose", "--all")
+    assert (done["ok"], done["ran"], done["stop"]) == (True, 1, "")
+
+
+def test_a_run_from_a_terminal_runs_although_the_agent_is_stopped_and_keeps_the_stop(
+    project: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = project.new("Load", "Break")
+    notebook.insert("x = 5")
+    notebook.insert("raise RuntimeError('STOP: which column?')")
+    for each in ("--all", "--stale", None):
+        done = project.stepper("run", *filter(None, [each]), check=None).stdout
+        assert "the agent is stopped" in done and "/continue" in done
+    assert "which column?" in project.json("run", "--all", check=1)["stop"]
+    assert status(project) == "stopped"
+    assert "stopped" in notebook.insert("y = 1")[1].line
+    for variable in ("STEPPER_SESSION", "CLAUDECODE"):  # in the shell of an agent
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, "1")
+            assert "nothing ran" in project.stepper("run", "--all", check=1).stderr
+
+
 def test_a_refusal_after_an_idle_death_begins_with_the_way_out(project: Quick) -> None:
     notebook = project.new("Load", "Plot")
     cell_id, _ = notebook.insert("x = 5")

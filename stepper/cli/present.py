@@ -241,7 +241,10 @@ def _ran() -> Rendering:
     def text(ended: dict[str, Any]) -> str:
         summary = f"{ended['ran']} of {ended['cells']} cells ran ok"
         summary = summary if ended["cells"] else f"nothing to run; {NOTHING[ended['which']]}"
-        return "\n".join(filter(None, [ended["report"], f"{ended['notebook']}: {summary}", ended["follows"]]))
+        lines = [ended["report"], f"{ended['notebook']}: {summary}", ended["follows"]]
+        if ended["stop"]:
+            lines.append(f"stepper: {ended['stop']}")
+        return "\n".join(filter(None, lines))
 
     return Rendering(text, well=lambda ended: bool(ended["ok"]))
 

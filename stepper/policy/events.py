@@ -57,7 +57,7 @@ class Planned(Event, kind="plan"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started(Event, kind="start", optional=("by",)):
+class Started(Event, kind="start", optional=("by", "outside_agent")):
     """A run is to begin: all that a daemon needs which finds it unfinished."""
 
     run: int
@@ -65,6 +65,7 @@ class Started(Event, kind="start", optional=("by",)):
     at: Moment
     tool_use_id: str | None = None
     by: str = ""
+    outside_agent: bool = False
     request: str = ""  # by which the kernel knows it
     timeout: float = 0.0  # seconds
     cell_id: str
@@ -91,6 +92,7 @@ class Started(Event, kind="start", optional=("by",)):
             kernel=self.kernel,
             tool_use_id=self.tool_use_id,
             by=self.by,
+            outside_agent=self.outside_agent,
             key=self.key,
         )
 
@@ -104,7 +106,12 @@ class Voided(Event, kind="void"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet", "figures", "packages", "bound")):
+class Ran(
+    Run,
+    Event,
+    kind="run",
+    optional=("by", "outside_agent", "displays", "left_out", "unmet", "figures", "packages", "bound"),
+):
     """A run ended."""
 
     repeat: int = 0  # how often stepper itself had run it before, after a transient error
@@ -119,7 +126,7 @@ class Ran(Run, Event, kind="run", optional=("by", "displays", "left_out", "unmet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(Run, Event, kind="held", optional=("by",)):
+class Held(Run, Event, kind="held", optional=("by", "outside_agent")):
     """A fault was found before a cell ran: it did not run."""
 
     at: Moment = ""

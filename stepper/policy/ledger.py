@@ -150,7 +150,7 @@ def _ran(event: events.Ran, state: State) -> None:
         return
     state.last = event.key
     # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
-    progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0)
+    progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0, event.outside_agent)
     progress.failing = verdict is not Verdict.FINE
     status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
     progress.status = StepStatus.FAILED if progress.failing else status

@@ -198,6 +198,7 @@ class Run:
     kernel: str = ""
     tool_use_id: str | None = None
     by: str = ""  # who asked for it: hook, mcp, cli
+    outside_agent: bool = False  # a user's terminal, a script or CI asked for it: not an attempt of the agent's
     key: Key
 
     @property

@@ -98,13 +98,19 @@ class State:
         changed = ran and progress.cell_id in self.changed
         return StepStatus.CHANGED if changed else progress.status
 
-    def attempts_after(self, key: Key, verdict: Verdict, repeat: bool) -> int:
-        """Return how many retries will have been made when a run with that verdict is applied."""
+    def attempts_after(self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False) -> int:
+        """Return how many retries the agent will have made when a run with that verdict is applied.
+
+        A run that was asked for outside the agent is not one of them.
+        """
         progress = self.of(key)
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         fresh = progress.status is StepStatus.DONE
-        return 0 if fresh else progress.attempts + (progress.failing and not repeat)
+        if fresh:
+            return 0
+        is_retry = progress.failing and not repeat and not outside_agent
+        return progress.attempts + is_retry
 
     def attempts_held(self, key: Key) -> tuple[int, bool]:
         """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""

@@ -181,7 +181,7 @@ def decided(verdict: Verdict, attempts: int, repeats: int, limits: Limits) -> tu
 
 def after(state: State, run: Ran, limits: Limits) -> After:
     """Decide what follows a run that was judged; the state does not hold it yet."""
-    attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0)
+    attempts = state.attempts_after(run.key, run.verdict, run.repeat > 0, run.outside_agent)
     return After(*decided(run.verdict, attempts, run.repeat, limits), attempts, progress.same_error(state, run))
 
 

@@ -250,6 +250,7 @@ class Ran:
     results: Sequence[CellResult]
     follows: str  # what no longer follows after it: lines
     which: str  # pending, all, stale, restore
+    stop: str  # the stop of the agent that is in force after a run from a terminal, a script or CI, or empty
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,12 @@ class Caller:
     keep: Callable[[bytes], None] = _nothing  # hands it what it is to ask another daemon with
     lives: Callable[[], bool] = _always  # whether the agent's client that it asks for still does
 
+    @property
+    def outside_agent(self) -> bool:
+        """Whether a user's terminal, a script or CI asks: a command outside the shells of agents that are known."""
+        in_agents_shell = self.environ.get("STEPPER_SESSION") or self.environ.get("CLAUDECODE")
+        return self.by == "cli" and not in_agents_shell
+
 
 @dataclass(eq=False)
 class Waker:

@@ -47,7 +47,8 @@ async def run(
     if which == "restore":
         return await restore(session, caller, progress, all_ended)
     async with session.turn(caller=caller):
-        if why := gate.stopped(session.state):
+        why = None if caller.outside_agent else gate.stopped(session.state)
+        if why:
             raise StepperError(f"nothing ran: {why}")
         notebook, state = session.mended().cells, session.state
         if which == "all":
@@ -144,12 +145,15 @@ async def _run(
     skipped = sum(cell.is_code and changes.SKIP_TAG in cell.tags for cell in notebook)
     text = failed.text if failed else ""
     left = follows.news(session, notebook, cells) if cells and not failed else ""
+    stop = ""
+    if which != "restore" and caller.outside_agent:
+        stop = brief.agent_stopped(session.name, session.state)
     if which in ("all", "restore"):
         sources = verified.other_sources(packages, session.state.packages)
         left = "\n".join(filter(None, [local_modules.other_sources(sources), left]))
     if left and all_ended:
         all_ended[-1] = replace(all_ended[-1], follows=left)
-    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which)
+    return answers.Ran(session.name, failed is None, done, len(cells), skipped, text, results, left, which, stop)
 
 
 def _result(ended: reports.Ended) -> answers.CellResult:

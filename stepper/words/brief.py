@@ -255,6 +255,17 @@ def still_stopped(name: str, state: State) -> str:
     )
 
 
+def agent_stopped(name: str, state: State) -> str:
+    """Return that the agent is stopped after a run from a terminal, a script or CI, or nothing where it is not."""
+    if state.stop is None:
+        return ""
+    error = one_line(state.stop.error, 300)
+    return (
+        f"the agent is stopped in {one_line(name)} ({error}); this run is not an attempt of the agent"
+        f" and does not resume the notebook. To resume: {gate.GO_ON}"
+    )
+
+
 def in_force(name: str, stop: Stopped) -> str:
     """Return what the agent reads of a stop with a prompt that is no command: it lifts nothing; what does."""
     asked = classify.question(stop.error)
