@@ -85,10 +85,18 @@ class Room:
 
     def again(self) -> Kernel | Death | None:
         """What the next daemon finds."""
-        self.kernel.detach()
+        self.detach()
         found = self.wait(self.provider().attach())
         self.kernel = found if found is not None and not isinstance(found, Death) else self.kernel
         return found
+
+    def detach(self) -> None:
+        """Let the kernel go as the daemon does, in the event loop: another test may have ended the thread's own."""
+
+        async def detach() -> None:
+            self.kernel.detach()
+
+        self.wait(detach())
 
     def pid(self) -> int:
         return int(text(self.run("import os\nprint(os.getpid())")))
@@ -276,7 +284,7 @@ def test_the_next_daemon_finds_it_and_what_ran_meanwhile(room: Room) -> None:
 
 def test_the_next_daemon_finds_its_server_away(room: Room) -> None:
     room.run("kept = 8")
-    room.kernel.detach()
+    room.detach()
     room.line.down()
     try:
         found = room.wait(room.provider().attach())
@@ -336,7 +344,7 @@ def test_one_that_is_restarted_by_somebody_is_lost(room: Room) -> None:
 @pytest.mark.nightly
 def test_one_that_died_while_no_daemon_was_there_is_lost(room: Room) -> None:
     pid = room.pid()
-    room.kernel.detach()
+    room.detach()
     os.kill(pid, signal.SIGKILL)
     end = time.monotonic() + 20
     while gone(pid) is False and time.monotonic() < end:

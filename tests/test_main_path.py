@@ -440,6 +440,30 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     assert "idle for" in notebook.insert("1")[1].text
 
 
+def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(untouched: Project) -> None:
+    source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
+    untouched.config("max_kernels: 2")
+    names = ("first", "second", "third")
+    notebooks = {name: untouched.notebook(f"{name}.ipynb", [code(f"x = '{name}'; x", "a")]) for name in names}
+
+    def states() -> list[str]:
+        return [untouched.json("status", name)["kernel"]["state"] for name in names]
+
+    with subprocess.Popen([sys.executable, "-c", source, str(untouched.folder)]) as daemon:
+        try:
+            wait_until(lambda: os.path.exists(untouched.paths.socket))
+            for name in names:
+                untouched.stepper("run", name, check=0)
+            wait_until(lambda: states()[0] == "none")
+            time.sleep(0.5)
+            assert states() == ["none", "idle", "idle"]
+            _, answer = notebooks["first"].insert("1")
+            assert "more than 2 kernels were idle (max_kernels), and this one the longest" in answer.text
+        finally:
+            untouched.stepper("shutdown")
+            daemon.kill()
+
+
 @pytest.mark.nightly
 def test_a_vanished_socket_is_no_dead_end(project: Project) -> None:
     project.stepper("shutdown")

@@ -73,6 +73,7 @@ RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "kernel_cwd": ("`notebook` or `project`", lambda value: value in ("notebook", "project")),
     "python": ("a path", lambda value: value is None or _name(value)),
     "kernel_idle_hours": NUMBER,
+    "max_kernels": ("a whole number above 0", lambda value: _whole(value, 1)),
     "preflight": FLAG,
     "local_modules": ("`reload`, `warn` or `off`", _module_mode),
     "record_timing": FLAG,

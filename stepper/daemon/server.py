@@ -256,7 +256,7 @@ class Daemon:
             log.exception("looking at %s failed", session.name)
 
     async def _watch(self) -> None:
-        """End kernels that were idle for long, and the daemon when there are none."""
+        """End idle kernels beyond the limits, and the daemon when there are no kernels."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
@@ -264,16 +264,29 @@ class Daemon:
             if not os.path.exists(self.paths.socket) or Paths(self.paths.project).socket != self.paths.socket:
                 self.ending.set()
             with contextlib.suppress(StepperError, OSError):
-                hours = self.workspace.config.limits().kernel_idle_hours
-                for session in list(self.workspace.sessions.values()):
-                    idle = now - session.last_used > hours * 3600
-                    if session.keeper.kernel and not session.lock.locked() and idle:
-                        await steering.shutdown(session, f"the kernel was idle for {hours:g} hours")
+                await self._end_idle_kernels(now)
             kernels = any(session.keeper.kernel for session in self.workspace.sessions.values())
             if kernels or self.working:
                 self.last_used = now
             elif now - self.last_used > IDLE_SECONDS:
                 self.ending.set()
+
+    async def _end_idle_kernels(self, now: float) -> None:
+        """End kernels that were idle for `kernel_idle_hours`, and those idle longest beyond `max_kernels`."""
+        limits = self.workspace.config.limits()
+        hours = limits.kernel_idle_hours
+        idle = [session for session in self.workspace.sessions.values() if session.is_idle]
+        idle.sort(key=lambda session: session.last_used, reverse=True)
+        for number, session in enumerate(idle):
+            why = ""
+            if now - session.last_used > hours * 3600:
+                why = f"the kernel was idle for {hours:g} hours (kernel_idle_hours)"
+            elif number >= limits.max_kernels:
+                most = limits.max_kernels
+                why = f"more than {most} kernels were idle (max_kernels), and this one the longest"
+            if why:
+                log.info("%s: ending the kernel: %s", session.name, why)
+                await steering.end_idle_kernel(session, session.last_used, why)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -245,6 +245,7 @@ class Limits:
     kernel_cwd: str = "notebook"
     python: str | None = None
     kernel_idle_hours: float = 12
+    max_kernels: int = 16  # idle kernels that are kept
     preflight: bool = True
     local_modules: str = "reload"
     record_timing: bool = True

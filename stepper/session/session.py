@@ -232,6 +232,14 @@ class Session:
         return self.state.runs_on or bool(waits)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is a kernel of stepper's in which nothing runs, not even for another client."""
+        kernel = self.keeper.kernel
+        if kernel is None or self.lock.locked() or self.state.running is not None:
+            return False
+        return not (kernel.busy or kernel.others.since or kernel.about().kept)
+
+    @property
     def coming(self) -> Coming | None:
         """What has come of what runs, where that runs for some time already."""
         runs = self.waits_for is not None and time.monotonic() > self.began_at + SHOWN_SECONDS
@@ -270,6 +278,7 @@ class Session:
 
     def elsewhere(self, done: FromElsewhere) -> None:
         """Take note of what another client had the kernel run; one that is in no history only where it bound names."""
+        self.last_used = time.monotonic()
         self.namespace, self.outdated = done.namespace or self.namespace, not done.namespace
         bound = dataflow.told(Flow(), done.namespace)
         if self.keeper.kernel is None or (done.unkept and not bound):

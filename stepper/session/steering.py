@@ -244,6 +244,14 @@ async def shutdown(session: Session, why: str) -> bool:
         return await session.keeper.end(why)
 
 
+async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
+    """End the kernel unless something ran in it after `last_used`; return whether it was ended."""
+    async with session.turn():
+        if session.last_used != last_used or not session.keeper.kernel:
+            return False
+        return await session.keeper.end(why)
+
+
 async def go_on(session: Session, answer: str = "") -> str:
     """Lift a stop; return where to go on, with the context and what the person answers."""
     lifted = session.state.stop

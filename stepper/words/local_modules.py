@@ -17,7 +17,7 @@ def lines(changes: ModuleChanges, notebook: str) -> list[str]:
         objects = "; objects made before keep the values they were made with" if changes.classes else ""
         verb = "it was" if len(changes.reloaded) == 1 else "they were"
         found.append(f"Reloaded: {_names(changes.reloaded)} (changed since {verb} imported){objects}.")
-    found += [_old(module, f"stepper kernel restart {one_line(notebook, 200)}") for module in changes.old[:MOST]]
+    found += [_old(module, f"stepper restart {one_line(notebook, 200)}") for module in changes.old[:MOST]]
     if len(changes.old) > MOST:
         found.append(f"Warning: {len(changes.old) - MOST} more changed modules were not reloaded.")
     for name, module in [pair for pair in changes.lost if len(pair) == 2][:MOST]:
