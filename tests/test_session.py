@@ -360,6 +360,11 @@ def test_runs_from_a_terminal_are_no_attempts_of_the_agent(project: Quick) -> No
         assert "IndexError" in project.stepper("run", "loose", "--all", check=1).stdout
     assert project.json("status", "loose")["state"] == "failing"
     raw = notebook.raw
+    raw["cells"] = [code("raise SystemExit(0)", "cccc")]
+    notebook.path.write_text(json.dumps(raw))
+    for _ in range(2):  # an error that stops an agent at once stops nobody here
+        assert project.json("run", "loose", "--all", check=1)["stop"] == ""
+    assert project.json("status", "loose")["state"] == "failing"
     raw["cells"] = [code("print('mended')", "bbbb")]
     notebook.path.write_text(json.dumps(raw))
     done = project.json("run", "loose", "--all")

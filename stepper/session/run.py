@@ -161,8 +161,7 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     met = execution.checked is not None and execution.checked.holds
     origins = _origins(session, work.cells) if run.fault else {}
     ended = replace(ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet)
-    keeps_stop = run.outside_agent and session.state.stop is not None  # what stopped the agent stays on record
-    if follows.act is turn.Act.STOP and not keeps_stop:
+    if follows.act is turn.Act.STOP and not run.outside_agent:  # only the agent's own runs stop the agent
         session.stop(work.key, ended, follows.attempts + work.repeat)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
@@ -230,7 +229,7 @@ def _not_started(session: Session, work: Work, caller: Caller, error: KernelErro
     run = work.begun(0, caller).became(Outcome.KERNEL_DIED, Verdict.UNRECOVERABLE, fault, 0.0)
     work.notes, work.timeout = [], 0.0
     ended = summed(session, work, run, Execution(run.outcome))
-    if not caller.outside_agent or session.state.stop is None:
+    if not caller.outside_agent:
         session.stop(work.key, ended, session.state.of(work.key).attempts, error.hint)
     return ended
 
