@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from stepper.diagnosis import adviser, facts
-from stepper.diagnosis.adviser import Adviser
+from stepper.diagnosis.adviser import Adviser, sentences
+from stepper.diagnosis.facts import Finding, Look, Lost
 from stepper.diagnosis.inside.near import closest, listed
 from stepper.diagnosis.ipython import transformer
-from stepper.diagnosis.missing import changes, imported, missing_folder
+from stepper.diagnosis.missing import Notebook, changes, imported, missing_folder
 from stepper.diagnosis.surroundings import Surroundings
 from stepper.ground import reading
 from stepper.policy import events
@@ -371,6 +372,25 @@ def test_where_something_was_changed_in_place_is_told() -> None:
     changed = {"changed_cell": 4, "changed_line": 2, "changed_text": "df.drop(columns='b', inplace=True)"}
     text = said("AttributeError", "no", {"text": "`df`", "bound": {**bound, **changed}}, cells=[ONE])
     assert text.startswith("`df`; last bound by line 1 of cell 1 (id a): `df = read()`, and changed in place by line 2")
+
+
+@pytest.mark.parametrize(
+    ("lost", "counts", "told"),
+    [
+        ({"cell": 4}, {4: "a"}, "cell 1 (id a) changed `df`, which had 'Amount' before; now `df` has b"),
+        ({"cell": 4}, {4: "own"}, "an earlier run of this cell changed `df`, which had 'Amount' before"),
+        ({"cell": 5}, {}, "an earlier execution changed `df`"),
+        ({"cell": 0}, {}, "an earlier execution changed `df`"),
+        ({"now": True}, {}, "this run of the cell changed `df`, which had 'Amount' before"),
+    ],
+)
+def test_the_run_that_removed_a_column_is_named(lost: dict[str, Any], counts: dict[int, str], told: str) -> None:
+    state = State("n.ipynb")
+    state.counts = counts
+    cell = Cell("own", 9, 9, "code", "df['Amount']")
+    notebook = Notebook(cell, [ONE, cell], state, Namespace(), str)
+    finding = Finding("`df` has b", lost=Lost("df", "'Amount'", **lost))
+    assert sentences(Look((finding,)), notebook)[0].startswith(told)
 
 
 def test_names_of_ipython_are_no_suggestions() -> None:

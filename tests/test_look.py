@@ -145,6 +145,7 @@ def test_a_value_in_words(value: Any, shown: str) -> None:
 
 
 def test_objects_of_the_users_are_never_asked() -> None:
+    base.swallowed.clear()  # parts of the helper that are imported without a shell
     assert (words.written(Loud()), words.written([Loud(), 2]), words.described(Loud())) == (None, "[…, 2]", "Loud")
     assert told(
         TypeError("unsupported operand type(s) for +: 'int' and 'Loud'"), "sum(p)", p=[3, 4, Loud()]
@@ -288,6 +289,34 @@ def test_a_change_in_place_is_told_with_where_a_name_was_bound(lab: Lab) -> None
     (bound,) = [one["bound"] for one in done.told["look"]["findings"] if one["bound"]]
     assert bound["text"].startswith("df = ") and bound["changed_line"] == 1
     assert bound["changed_text"] == "df.drop(columns='b', inplace=True)" and bound["changed_cell"] == bound["cell"] + 1
+
+
+def lost_columns(done: Any) -> list[Any]:
+    return [one["lost"] for one in done.told["look"]["findings"] if one.get("lost")]
+
+
+@pytest.mark.parametrize(
+    "fails", ["df['Amount'] * 2", "df.groupby('Amount')", "df[['Amount', 'scaled_Amount']]", "df.Amount"]
+)
+def test_a_column_that_an_earlier_run_dropped_is_told(lab: Lab, fails: str) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
+    assert not lost_columns(failing(lab, "df['Amounts']"))
+    cell = "df['scaled_Amount'] = df['Amount'] * 2\ndf.drop(columns='Amount', inplace=True)"
+    lab.ok(cell)
+    failing(lab, "1 / 0")
+    (lost,) = lost_columns(failing(lab, fails))
+    assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", False)
+    assert lost["cell"] > 0
+    lab.ok("df['Amount'] = 3")
+    assert not lost_columns(failing(lab, "df['Amounts']"))
+
+
+def test_a_column_that_the_failing_run_dropped_is_told(lab: Lab) -> None:
+    lab.ok("import pandas as pd\ndf = pd.DataFrame({'Amount': [1], 'b': [2]})")
+    (lost,) = lost_columns(failing(lab, "df = df.rename(columns={'Amount': 'amount'})\ndf['Amount']"))
+    assert (lost["name"], lost["label"], lost["now"]) == ("df", "'Amount'", True)
+    (lost,) = lost_columns(failing(lab, "df['Amount']"))  # the run before, which failed, changed the frame
+    assert not lost["now"]
 
 
 def test_a_new_class_of_the_same_shape_is_told(lab: Lab) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepper.diagnosis import before, doubts, pictures, shell, syntax
-from stepper.diagnosis.facts import Changed, Look
+from stepper.diagnosis.facts import Changed, Look, Lost
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.inside.near import listed
 from stepper.diagnosis.missing import Notebook, file_error, module_error, name_error, provided
@@ -214,6 +214,8 @@ def sentences(look: Look, notebook: Notebook) -> list[str]:
     said = []
     for finding in look.findings:
         text, bound = finding.text, finding.bound
+        if finding.lost:
+            text = f"{lost_column(finding.lost, notebook)}; now {text}"
         if bound:
             line = f"line {bound.line} of {place(bound.cell, bound.file, notebook)}: `{bound.text}`"
             text += f"; it is an argument, given by {line}" if bound.argument else f"; last bound by {line}"
@@ -222,6 +224,18 @@ def sentences(look: Look, notebook: Notebook) -> list[str]:
                 text += f", and changed in place by line {bound.changed_line} of {where}: `{bound.changed_text}`"
         said.append(text)
     return said
+
+
+def lost_column(lost: Lost, notebook: Notebook) -> str:
+    """Return which run changed a frame so that it lacks a column that it had before."""
+    then = f"changed `{lost.name}`, which had {lost.label} before"
+    if lost.now:
+        return f"this run of the cell {then}"
+    cell_id = notebook.state.counts.get(lost.cell)
+    if cell_id is not None and cell_id == notebook.cell.id:
+        return f"an earlier run of this cell {then}"
+    other = next((cell for cell in notebook.cells if cell.id == cell_id), None)
+    return f"{other.label if other else 'an earlier execution'} {then}"
 
 
 def place(cell: int, file: str, notebook: Notebook) -> str:

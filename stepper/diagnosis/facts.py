@@ -21,11 +21,22 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """A column that a frame had before a run changed the frame: the run that fails (`now`) or an earlier one."""
+
+    name: str
+    label: str
+    cell: int = 0  # the execution count of the earlier run, 0 where it is not known
+    now: bool = False
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One sentence, and where that was bound last of which it speaks."""
+    """One sentence, where that was bound last of which it speaks, and the column that its subject had before."""
 
     text: str
     bound: Bound | None = None
+    lost: Lost | None = None
 
 
 @dataclass(frozen=True)

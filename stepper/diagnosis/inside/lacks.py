@@ -32,6 +32,7 @@ from stepper.kernel.inside.base import (
 )
 from stepper.kernel.inside.cells import is_own
 from stepper.kernel.inside.fault import message
+from stepper.kernel.inside.namespace import bound, frame_labels, lost_labels
 from stepper.kernel.inside.signatures import of_callable
 
 FEW, LABELS, NAMES = 30, 5000, 800
@@ -114,7 +115,11 @@ def lacking(value: Any, wanted: Any, expression: str, rows: bool = False) -> Fin
     texts = {text[1:-1] if text[:1] in "'\"" else text: text for text in map(label, labels[::-1])}
     near = []
     asked = str(wanted) if plain else label(wanted)
-    for name in (re.findall(r"'([^']*)'", asked) or [asked])[:3]:
+    names = (re.findall(r"'([^']*)'", asked) or [asked])[:3]
+    lost = None if rows else lost_label(value, names)
+    if lost:
+        return {**finding(f"{of} has {counted_labels(value, labels, rows)}: {listed([*texts], 300)}"), "lost": lost}
+    for name in names:
         if name in texts and plain:
             near.append(f"{texts[name]} (of another type)")
         elif name not in texts:
@@ -129,6 +134,23 @@ def lacking(value: Any, wanted: Any, expression: str, rows: bool = False) -> Fin
     if not labels:
         return finding(f"{of} is empty")
     return finding(f"{of} has {counted_labels(value, labels, rows)}: {listed(shown, 300)}")
+
+
+def lost_label(value: Any, wanted: list[str]) -> dict[str, Any] | None:
+    """The column that a frame of the user's had before, and the run that changed the frame; None where it had none."""
+    if not is_pandas(value, "DataFrame"):
+        return None
+    name = next((short(name, 80) for name, held in bound() if held is value), "")
+    present = [known for known in value.columns[:LABELS].tolist() if type(known) is str]
+    for text in wanted:
+        if text in present:
+            continue
+        fact = {"name": name, "label": short(repr(text), 80)}
+        if text in frame_labels.get(name, ()):
+            return {**fact, "cell": 0, "now": True}
+        if text in lost_labels.get(name, ()):
+            return {**fact, "cell": lost_labels[name][text], "now": False}
+    return None
 
 
 def counted_labels(value: Any, labels: list[Any], rows: bool) -> str:
@@ -179,6 +201,9 @@ def attribute(error: BaseException, places: list[Spot]) -> Finding | None:
         expression = short(ast.unparse(node.value), 80) if node is not None else ""
         plain = node is not None and isinstance(node.value, DATA[:2])
         where, made = binding(node.value, spot, outer) if plain else (None, None)
+        lost = lost_label(value, [wanted])
+        if lost:
+            return {**finding(described(value)), "lost": lost}
         said = [*instead(value, wanted), *near_attributes(value, wanted)] if value is not None else []
         if value is None or not (said or where):
             return None  # of None the table tells where it comes from

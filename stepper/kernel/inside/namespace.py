@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
@@ -25,6 +26,7 @@ from stepper.kernel.inside.base import (
     short,
     top_module,
 )
+from stepper.kernel.inside.cells import now
 from stepper.kernel.inside.loadable import loadable
 from stepper.kernel.inside.prints import print_of, rebound
 from stepper.kernel.inside.signatures import signature
@@ -34,6 +36,9 @@ SCALARS = {*map(id, (int, float, complex, bool, type(None)))}  # … not: most o
 NAMES = 300  # how many are told with their facts
 named = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 before: dict[str, tuple[int, str, str]] = {}  # name → (id, in short, class) after the last cell: no object is kept
+FRAMES, LABELS = 100, 300  # how many frames' columns are remembered, of frames with how many columns
+frame_labels: dict[str, frozenset[str]] = {}  # name → the columns of its frame after the last run
+lost_labels: dict[str, dict[str, int]] = {}  # name → column → execution count of the run that removed it, 0 if unknown
 
 
 def namespace(deadline: float, known: Any) -> dict[str, Any]:
@@ -114,6 +119,37 @@ def keep() -> None:
     """Remember what the names hold now, for the next cell."""
     before.clear()
     before.update(summaries())
+    guarded(keep_labels)
+
+
+def keep_labels() -> None:
+    """Remember the columns of the frames, and of those that are gone which run removed them."""
+    after = labels_by_name()
+    for name in [name for name in lost_labels if name not in after]:
+        del lost_labels[name]
+    for name, labels in after.items():
+        earlier = frame_labels.get(name, labels)
+        if earlier is labels or earlier == labels:
+            continue
+        lost = lost_labels.setdefault(name, {})
+        lost.update(dict.fromkeys(earlier - labels, now.get("attributed", 0)))
+        for label in labels.intersection(lost):
+            del lost[label]
+    frame_labels.clear()
+    frame_labels.update(after)
+
+
+def labels_by_name() -> dict[str, frozenset[str]]:
+    """The columns of the user's frames: texts in a plain Index only."""
+    pandas = sys.modules.get("pandas")
+    index = getattr(pandas, "Index", None)
+    frames = [(name, value) for name, value in bound() if is_pandas(value, "DataFrame")] if index else []
+    found = dict[str, frozenset[str]]()
+    for name, value in frames[:FRAMES]:
+        labels = value.columns
+        if type(labels) is index and len(labels) <= LABELS:
+            found[short(name, 80)] = frozenset(label for label in labels.tolist() if type(label) is str)
+    return found
 
 
 def summaries() -> dict[str, tuple[int, str, str]]:

@@ -78,6 +78,8 @@ def after_run(result: Any) -> None:
     elif is_scratch():
         shell.displayhook.cache_size = CACHE
         scratch(result.info.raw_cell)
+    known = result.info.store_history or is_scratch()  # else a cell runs another one
+    now["attributed"] = now["number"] if known else 0
     guarded(modules.forget)
     guarded(modules.register)
     local = now.pop("modules", None)
