@@ -61,7 +61,9 @@ def test_after_escape_the_next_prompt_tells_once_what_became_of_the_cell(project
     cell_id = broken_off(notebook, SLOW)
     assert statuses(project) == ["done", "interrupted"]
     assert "■ 2. Count  (interrupted)" in project.stepper("plan").stdout
-    told = say(notebook, "What happened?")
+    answer = project.hook("UserPromptSubmit", notebook.payload("UserPromptSubmit", "", {}, prompt="What happened?"))
+    told, begins = answer.text, f"stepper: the last edit of notebooks/{notebook.path.name} is in the notebook"
+    assert answer.line.startswith(begins) and '■ step 2 of 2 "Count" · cancelled · ' in answer.line
     assert f"an edit of notebooks/{notebook.path.name} WAS made" in told and "was rejected" in told
     assert f"Cell 2 (id {cell_id}) was CANCELLED after" in told and "replace that cell rather than insert" in told
     assert "rebound `rows`" in told and "made.csv (3 bytes)" in told and "| begun" in told
@@ -95,7 +97,7 @@ def test_the_next_report_tells_it_too(project: Project) -> None:
     answer = notebook.insert("print('next')", first)[1]
     assert answer.text.startswith("stepper: an edit of ")
     assert answer.text.index("CANCELLED") < answer.text.index("ran ok") < answer.text.index("| next")
-    assert answer.line.startswith("✓ cell 2")
+    assert answer.line.startswith("✓ cell 2") and "is in the notebook" in answer.line and "cancelled" in answer.line
     assert "WAS made" not in notebook.insert("print('later')", first)[1].text
 
 

@@ -76,9 +76,10 @@ async def after_tool(workspace: Workspace, event: Event, caller: Caller, again: 
     found = call.work.result()
     if found is not None:
         if caller.left.is_set():
-            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])))
-        elif not found.stop and (missed := unseen.take_missed(session)):
-            found = report.joined([report.Report(missed), found])
+            first = found.stop.split("\n", 1)[0]
+            unseen.missed(session, "\n".join(filter(None, [found.text, found.stop])), found.line or first)
+        elif not found.stop and (missed := unseen.take_report(session)).text:
+            found = report.joined([missed, found])
     if caller.left.is_set() or (found is not None and found.stop):  # then PostToolBatch does not fire
         workspace.release(path=path)
         with contextlib.suppress(StepperError):  # it may be gone; the report matters more
@@ -176,19 +177,19 @@ async def session_start(workspace: Workspace, event: Event) -> bytes:
     calls.taken_over(session, event.session, event.client)
     workspace.mark()
     about = (await standing.context(session)).text
-    return _context(
-        "SessionStart", "\n".join(filter(None, [elsewhere, missed, handing.still(session, event.session), about]))
-    )
+    parts = [elsewhere, missed.text, handing.still(session, event.session), about]
+    text = report.bounded("\n".join(filter(None, parts)))
+    return payload.answer("SessionStart", report.Report(text, missed.line))
 
 
-async def missing(session: Session) -> str:
-    """Return what the agent has not heard of its edits; a run that begins, ends or is interrupted is waited for."""
+async def missing(session: Session) -> report.Report:
+    """Return what agent and user have not heard of edits; a run that begins, ends or is interrupted is waited for."""
     await calls.caught_up(session)
     left = session.waits_for is None or session.waits_for.left.is_set()
     if session.lock.locked() and left and not (session.goes_on or session.keeper.queued):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(session.idle(), PATIENCE_SECONDS)
-    return unseen.take_missed(session)
+    return unseen.take_report(session)
 
 
 async def prompt(workspace: Workspace, event: Event) -> bytes:
@@ -217,8 +218,8 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     elsewhere = unseen.take_elsewhere(workspace.sessions.values(), session, owner)
     if session is None:
         return _context("UserPromptSubmit", elsewhere)
-    said = [elsewhere, await missing(session)]
-    line = ""
+    missed = await missing(session)
+    said, lines = [elsewhere, missed.text], [missed.line]
     if given is not None:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
@@ -227,11 +228,12 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
         said.append(response)
         if words in UNDERSTOOD:
             first = response.removeprefix("stepper: ").split("\n", 1)[0]
-            line = f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}"
+            lines.append(f"stepper: understood as {UNDERSTOOD[words]}: {one_line(first, 200)}")
     elif session.state.stop and not event.is_slash:
         said.append(brief.in_force(session.name, session.state.stop))
     workspace.mark()
     text = "\n".join(filter(None, said))
+    line = "\n".join(filter(None, lines))
     return payload.answer("UserPromptSubmit", report.Report(report.bounded(text), line) if text else None)
 
 

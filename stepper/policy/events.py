@@ -215,13 +215,17 @@ class Told(Event, kind="told"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unheard(Event, kind="unheard", optional=("call", "session")):
-    """What came of an edit reached nobody: the agent is to be told. `call` is one that was handed on to `session`."""
+class Unheard(Event, kind="unheard", optional=("call", "session", "line")):
+    """What came of an edit reached nobody: the agent is to be told, and with `line` the user.
+
+    `call` is one that was handed on to `session`.
+    """
 
     at: Moment = ""
     text: str
     call: str = ""
     session: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from stepper.session.session import Session
 from stepper.words import brief, report
 
 
-def missed(session: Session, text: str) -> None:
-    """What came of an edit reached nobody: it is told with the next thing that the agent reads."""
-    session.log(events.Unheard(at=now(), text=brief.unheard(session.name, text)))
+def missed(session: Session, text: str, line: str) -> None:
+    """What came of an edit reached nobody: agent and user are told with the next thing that they read."""
+    told = brief.unheard(session.name, text)
+    session.log(events.Unheard(at=now(), text=told, line=brief.unheard_line(session.name, line)))
 
 
 def text(session: Session) -> str:
@@ -30,10 +31,16 @@ def heard(session: Session) -> None:
 
 def take_missed(session: Session) -> str:
     """Return what reached nobody, '' where all did: it is told now."""
+    return take_report(session).text
+
+
+def take_report(session: Session) -> report.Report:
+    """Return the same as a report, with the user's line."""
     told = text(session)
+    line = "; ".join(each.line for each in session.state.unheard if each.line)
     if told:
         heard(session)
-    return told
+    return report.Report(told, line)
 
 
 def take_elsewhere(sessions: Iterable[Session], current: Session | None, owner: str | None) -> str:

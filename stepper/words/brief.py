@@ -175,6 +175,12 @@ def unheard(name: str, text: str) -> str:
     )
 
 
+def unheard_line(name: str, line: str) -> str:
+    """Return what the user reads of such an edit; `line` is the one of its report."""
+    said = f"stepper: the last edit of {one_line(name, 200)} is in the notebook, also where it is shown as rejected"
+    return f"{said}: {line}" if line else said
+
+
 def uncovered(name: str, line: str) -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"

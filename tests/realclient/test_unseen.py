@@ -91,6 +91,8 @@ def test_nothing_is_unseen_and_no_turn_ends_with_an_alarm(
     told = news(model, 8)
     assert "NOT written" in told and f"an edit of {name} WAS made" in told  # the client's word, and ours
     assert f"Cell 2 (id {ids[1]}) was CANCELLED after" in told and "rebound `rows`" in told and "| begun" in told
+    screen = " ".join(client.screen().split())
+    assert f"the last edit of {name} is in the notebook" in screen and '"Count" · cancelled' in screen
     assert "ran ok in" in news(model, 9) and "WAS made" not in news(model, 9)
     assert statuses(notebook) == ["complete", "done", "done"]
     assert "problem" not in client.screen()
