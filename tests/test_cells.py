@@ -818,6 +818,38 @@ def test_a_notebook_that_runs_for_long(agent: Agent) -> None:
     assert told["state"] == "failed" and "ValueError" in told["text"] and "Not run: the 1 code cells" in told["text"]
 
 
+def test_a_call_gives_its_cells_a_deadline(agent: Agent, project: Quick) -> None:
+    notebook = project.new()
+    endless, lasting = "import time\nwhile True:\n    time.sleep(0.01)", "import time\ntime.sleep(0.5)"
+    late = agent.run(f"# stepper: timeout=1h\n{endless}", timeout_seconds=0.3)
+    assert late["state"] == "failed" and "deadline" in late["text"]
+    again = agent.run(lasting, cell_id=1, timeout_seconds=0.2)
+    assert again["state"] == "failed"
+    assert agent.run(cell_id=1, timeout_seconds=20)["state"] == "ok"  # the same code, with more time
+    added = agent.add("x = 1", endless, "y = 1", timeout_seconds=0.3)
+    assert added["state"] == "failed" and "Not run" in added["text"]
+    agent.run("print('restored')", cell_id=-2)
+    agent.run(lasting, cell_id=-1, timeout_seconds=0.2)
+    name = notebook.path.name
+    assert agent.ask("run", notebook=name, which="pending", wait_seconds=30, timeout_seconds=0.2)["state"] == "failed"
+    looked = agent.ask("eval", source=endless, timeout_seconds=0.3)
+    assert looked["outcome"] == "timeout" and "deadline" in looked["text"]
+    (project.folder / ".stepper" / "config.yaml").write_text("max_cell_timeout_seconds: 0.2\n")
+    assert agent.run(lasting, cell_id=1, timeout_seconds=20)["state"] == "failed"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "60", True, float("inf"), 1e12])
+@pytest.mark.parametrize("verb", ["cell run", "cell add", "run", "eval"])
+def test_a_wrong_deadline_is_refused_and_nothing_runs(agent: Agent, verb: str, wrong: object) -> None:
+    agent.project.new()
+    agent.run("x = 1")
+    given = {"cells": [{"source": "x = 2"}]} if verb == "cell add" else {"source": "x = 2"}
+    with pytest.raises(StepperError, match="timeout_seconds"):
+        agent.ask(verb, **given, timeout_seconds=wrong)
+    assert agent.ask("eval", source="x")["output"] == "1"
+    assert [cell["source"] for cell in agent.cells() if cell["number"]] == ["x = 1"]
+
+
 def test_many_calls_at_once_are_one_run_each(agent: Agent) -> None:
     notebook = agent.project.new()
     agents = [Agent(agent.project) for _ in range(20)]

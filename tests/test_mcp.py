@@ -540,6 +540,24 @@ def test_pictures_are_made_small_enough(tmp_path: Path) -> None:
     assert results.picture(str(tmp_path / "gone.png")) is None
 
 
+def test_a_deadline_in_the_call_ends_the_cell(quick: Quick) -> None:
+    endless = "import time\nwhile True:\n    time.sleep(0.01)"
+
+    async def story(client: Client) -> None:
+        await made(client, "deadlines")
+        for name, arguments in (
+            ("run_cell", {"source": endless}),
+            ("add_cells", {"cells": [{"source": f"{endless}  # added"}]}),
+            ("execute_code", {"code": endless}),
+        ):
+            refused = await client.call_tool(name, {**arguments, "timeout_seconds": 0})
+            assert refused.is_error and "timeout_seconds: 0 is less than the minimum" in text(refused)
+            late = await client.call_tool(name, {**arguments, "timeout_seconds": "0.3"})
+            assert "deadline" in text(late), text(late)
+
+    play(quick, story)
+
+
 def test_a_result_is_bounded() -> None:
     assert len(results.bounded("x" * 50_000)) <= results.LONGEST
     assert results.bounded("x" * 50_000).endswith("more characters are left out")

@@ -49,6 +49,7 @@ async def answer(verb: str, payload: bytes, request: Request) -> bytes:
         _accepted(request, row)
     if not of_cells and not isinstance(told, WORK):
         return answers.to_json(await _of_project(request, told))
+    request.caller.timeout = getattr(told, "timeout_seconds", None)
     workspace = request.workspace
     workspace.worked.add(request.owner)
     waiting = workspace.elsewhere.waiting()

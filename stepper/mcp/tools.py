@@ -58,6 +58,13 @@ WAITS: Schema = {
     "default": WAIT,
     "description": "Seconds to wait for the end; what runs longer goes on, and notebook_status waits for it.",
 }
+TIMEOUT: Schema = {
+    "type": "number",
+    "minimum": 0.1,
+    "maximum": 86_400,
+    "description": "Deadline in seconds of each cell that this call runs: then the cell is interrupted. It comes "
+    "before the one in a cell's first line; `max_cell_timeout_seconds` bounds it. Default: 30.",
+}
 KIND: Schema = {
     "type": "string",
     "enum": ["code", "markdown", "raw"],
@@ -230,7 +237,7 @@ TOOLS = {
             "Write a cell and run it at once; the report tells how it ended. `source` alone: a new cell at the end, or "
             "below `after`. With `cell_id`: that cell gets `source` (or `old_string` replaced by `new_string` in it) "
             "and runs; `cell_id` alone runs it again, with `cell_type` alone it becomes that. A cell has 30 s; "
-            "`# stepper: timeout=10m` as its first line gives more.",
+            "`timeout_seconds` or a first line `# stepper: timeout=10m` gives more.",
             {
                 "source": {"type": "string", "description": "The whole text of the cell."},
                 "old_string": {
@@ -247,6 +254,7 @@ TOOLS = {
                 "cell_type": KIND,
                 "expected_source_hash": HASH,
                 "notebook": NOTEBOOK,
+                "timeout_seconds": TIMEOUT,
                 "wait_seconds": WAITS,
             },
             destroys=True,
@@ -263,6 +271,7 @@ TOOLS = {
                 "after": AFTER,
                 "run": {"type": "boolean", "default": True, "description": "Whether code cells run."},
                 "notebook": NOTEBOOK,
+                "timeout_seconds": TIMEOUT,
                 "wait_seconds": WAITS,
             },
             ("cells",),
@@ -309,6 +318,7 @@ TOOLS = {
                     "restore: those that had ended well, in a fresh kernel.",
                 },
                 "notebook": NOTEBOOK,
+                "timeout_seconds": TIMEOUT,
                 "wait_seconds": WAITS,
             },
             destroys=True,
@@ -350,11 +360,12 @@ TOOLS = {
             {
                 "code": {"type": "string", "minLength": 1, "description": "Python; the last value is shown."},
                 "notebook": NOTEBOOK,
+                "timeout_seconds": {**TIMEOUT, "description": "Deadline in seconds: then the code is interrupted."},
             },
             ("code",),
             destroys=True,
             open_world=True,
-            verb=lambda given: ("eval", {"source": given["code"], "notebook": given.get("notebook")}),
+            verb=lambda given: ("eval", {{"code": "source"}.get(name, name): value for name, value in given.items()}),
         ),
         Tool(
             "notebook_status",

@@ -115,6 +115,8 @@ def read(arguments: type[Told], told: Mapping[str, Any]) -> Told:
                 raise UsageError(f"the request's argument {each.name!r} must be of the kind {named}")
             if of[0] is float and isinstance(value, float | int) and not abs(value) < SECONDS:
                 raise UsageError(f"the request's argument {each.name!r} is out of all bounds")
+            if each.metadata.get("positive") and isinstance(value, float | int) and value <= 0:
+                raise UsageError(f"the request's argument {each.name!r} must be more than 0")
             if value not in (choice := each.metadata.get("choice", [value])):
                 raise UsageError(f"the request's argument {each.name!r} must be one of {', '.join(choice)}")
             given[each.name] = value

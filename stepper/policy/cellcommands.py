@@ -13,6 +13,7 @@ from stepper.policy.commands import WHICH
 
 CELL = "The cell: its id, its number among the code cells, `cell-N`, or a negative index."
 AFTER = "The cell below which it goes; 'top' for above all. At the end when not given."
+TIMEOUT = "The deadline of each cell that the call runs, in seconds; it comes before the one in a cell's first line."
 WAIT = "For how many seconds the answer waits for the end; then it says `running`, and the cells go on."
 TYPES = ("code", "markdown", "raw")
 ACTIONS = ("delete", "move", "clear_output")
@@ -40,6 +41,7 @@ class CellRun(Cells, name="cell run", runs_code=True, face="mcp"):
     cell_type: str | None = unshown("What it is; without it what it was, a new cell `code`.", choice=TYPES)
     expected_source_hash: str | None = unshown("The hash of the source that the cell is expected to have.")
     call: str | None = unshown("The id of this call, under which it is known and may be asked for again.")
+    timeout_seconds: float | None = unshown(TIMEOUT, positive=True)
     wait_seconds: float = unshown(WAIT, default=60)
 
 
@@ -51,6 +53,7 @@ class CellAdd(Cells, name="cell add", runs_code=True, face="mcp"):
     after: str | int | None = unshown(AFTER)
     run: bool = unshown("Whether they run.", default=True)
     call: str | None = unshown("The id of this call.")
+    timeout_seconds: float | None = unshown(TIMEOUT, positive=True)
     wait_seconds: float = unshown(WAIT, default=60)
 
 

@@ -83,6 +83,7 @@ class Run(
         choice=("pending", "all", "stale", "restore"),
     )
     wait_seconds: float | None = unshown("How long the answer waits for the cells.")
+    timeout_seconds: float | None = unshown("The deadline of each cell, in seconds.", positive=True)
 
 
 class Verify(
@@ -195,6 +196,7 @@ class Eval(Arguments, name="eval", runs_code=True, group=KERNEL, examples=('eval
 
     source: str = word(metavar="CODE", stdin=True)
     notebook: str | None = option(WHICH)
+    timeout_seconds: float | None = unshown("The deadline of the code, in seconds.", positive=True)
 
 
 class Kernels(Arguments, name="kernels", group=KERNEL, examples=("kernels", "kernels --json")):

@@ -85,6 +85,6 @@ def _seconds(value: str) -> float | None:
     return inf if value == "none" else float(duration[1]) * UNITS[duration[2]] if duration else None
 
 
-def deadline(directive: Directive, default: float, maximum: float) -> float:
-    """Return the cell's deadline in seconds."""
-    return min(directive.timeout or default, maximum)
+def deadline(directive: Directive, default: float, maximum: float, of_call: float | None = None) -> float:
+    """Return the cell's deadline in seconds; one that the call gives comes before the first line's."""
+    return min(of_call or directive.timeout or default, maximum)

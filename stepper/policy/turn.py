@@ -83,12 +83,13 @@ class Task:
     wake: str = ""
 
 
-def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits) -> Task:
+def task(state: State, cells: Sequence[Cell], cell: Cell, limits: Limits, timeout_of_call: float | None = None) -> Task:
     """Return how a cell is to run."""
     asked, key = firstline.parse(cell.source), plan.key(state, cells, cell)
     step = state.plan.step(key) if isinstance(key, int) else None
     most = limits.max_cell_timeout_seconds
-    timeout = firstline.deadline(asked, most if step and step.long else limits.cell_timeout_seconds, most)
+    default = most if step and step.long else limits.cell_timeout_seconds
+    timeout = firstline.deadline(asked, default, most, timeout_of_call)
     below = [other for other in cells if other.index > cell.index and other.id in state.ran]
     order = [f"out of order: it ran after cell {below[-1].number}, which stands below it"] if below else []
     returned = progress.returned(state, key, changes.source_hash(cell.source))

@@ -29,6 +29,7 @@ class Caller:
     environ: Mapping[str, str] = field(default_factory=dict)  # a new kernel gets it
     left: asyncio.Event = field(default_factory=asyncio.Event)  # without waiting for the answer
     call: str | None = None  # the tool's call that it asks for
+    timeout: float | None = None  # the deadline in seconds that the call gives each of its cells
     by: str = "cli"  # by what it asks: hook, mcp, cli
     deliver: Callable[[str], Awaitable[bool]] = _nowhere  # tells it something at once; whether that was taken
     keep: Callable[[bytes], None] = _nothing  # hands it what it is to ask another daemon with

@@ -60,10 +60,12 @@ class Work:
         )
 
 
-def work_on(session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool = True) -> Work:
+def work_on(
+    session: Session, cells: Sequence[Cell], cell: Cell, keep_time: bool = True, timeout_of_call: float | None = None
+) -> Work:
     """Return the work on a cell."""
     limits = session.limits()
-    task = turn.task(session.state, cells, cell, limits)
+    task = turn.task(session.state, cells, cell, limits, timeout_of_call)
     notes, was_complete = [*task.notes], session.state.complete
     criterion = task.criterion if session.speaks_python else ""  # what reads like Python may mean something else
     how = (notes, was_complete, criterion, task.wake)
@@ -76,7 +78,7 @@ async def run_cell(
     """Run one cell to its verdict, again after a transient error; stop the notebook where that is to follow."""
     if why := changes.halved(cell.source):
         raise StepperError(f"{cell.label}: {why}")
-    work = work_on(session, cells, cell, keep_time)
+    work = work_on(session, cells, cell, keep_time, caller.timeout)
     while True:
         try:
             kernel = await session.keeper.get(caller.environ, caller.left)

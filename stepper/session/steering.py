@@ -179,7 +179,8 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
             why = f"{session.name} has no live kernel: there is nothing to look at"
             raise StepperError(why, f"stepper run {session.name}")
         limits, asked = session.limits(), firstline.parse(source)
-        timeout = firstline.deadline(asked, limits.cell_timeout_seconds, limits.max_cell_timeout_seconds)
+        most = limits.max_cell_timeout_seconds
+        timeout = firstline.deadline(asked, limits.cell_timeout_seconds, most, caller.timeout)
         await session.known(kernel)
         began, at = time.monotonic(), now()
         cell = Cell("eval", -1, 0, "code", source)
@@ -198,8 +199,8 @@ async def evaluate(session: Session, source: str, caller: Caller, starts: bool =
         session.ended(execution, "`stepper eval`")
         run = begun.became(execution.outcome, verdict, fault, took)
         session.log(events.Evaluated(at=at, source=source, outcome=run.outcome, duration_s=run.duration_s, fault=fault))
-        shows, most = bool(execution.pictures), limits.max_cell_timeout_seconds
-        seen = await asyncio.to_thread(session.adviser.seen, execution, 0) if shows else []
+        shows_pictures = bool(execution.pictures)
+        seen = await asyncio.to_thread(session.adviser.seen, execution, 0) if shows_pictures else []
         text = reports.of_scratch(
             reports.Ended(
                 cell,
