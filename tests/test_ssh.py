@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -390,6 +391,22 @@ def own_host(**options: str) -> Iterator[Host]:
     finally:
         made.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.nightly
+def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with own_host() as host:
+        for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
+            project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
+            project.stepper("trust")
+            made = project.json("new", "Look there", "--kernel", "box")
+            assert "ran ok" in Notebook(project, project.folder / made["notebook"]).insert("1")[1].text
+            daemon = json.loads(Path(project.paths.daemon_json).read_text())["pid"]
+            os.kill(daemon, signal.SIGSTOP)
+            ended = project.stepper("shutdown")
+            assert "Ended: the daemon and 1 kernel of this project." in ended.stdout, ended
+            assert "shutdown" not in ended.stderr, ended.stderr
+            assert not list((host.home / ".local/state/stepper/kernels").glob("*.json"))
 
 
 @pytest.mark.nightly

@@ -36,15 +36,45 @@ def shutdown(paths: Paths, notebook: str | None = None) -> Any:
         if notebook:
             raise
         say(f"stepper: {error.message}; ending it by force", err=True)
-        answer = {"kernels": end_by_force(paths), "notebook": None, "left": None}
+        kernels = end_by_force(paths)
+        if remote_kernels(paths):
+            kernels += _end_remote_kernels(paths, error.message)
+        answer = {"kernels": kernels, "notebook": None, "left": None}
     if os.path.isdir(paths.home):  # else a worktree in which nothing ran yet
         with open(private.opened(paths.daemon_lock, os.O_CREAT | os.O_RDWR)) as lock:
             locked(lock.fileno(), WAIT_SECONDS)  # the daemon lets go of it when its process ends
     return answer
 
 
+def remote_kernels(paths: Paths) -> list[str]:
+    """Return the kernels on record that run on other machines, each with its backend."""
+    found = []
+    for record in records.of_project(paths):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
+            told = json.loads(private.read(str(record)))
+            if "definition" in told:
+                found.append(one_line(f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)", 300))
+    return found
+
+
+def _end_remote_kernels(paths: Paths, first_error: str) -> int:
+    """Have a new daemon end the kernels on other machines, which only a daemon reaches; return how many it ended."""
+    kernels = 0
+    reason = ""
+    try:
+        answer = client.ask(paths, b"shutdown", b"{}")
+        kernels = int(json.loads(answer or b"{}").get("kernels", 0))
+    except StepperError as error:
+        if error.message != first_error:
+            reason = f": {error.message}"
+        end_by_force(paths)
+    for kernel in remote_kernels(paths):
+        say(f"stepper: the kernel {kernel} was NOT ended and may still run there{reason}", err=True)
+    return kernels
+
+
 def end_by_force(paths: Paths) -> int:
-    """Kill the project's daemon and its kernels with all that they started; return how many kernels there were."""
+    """Kill the daemon and its kernels on this machine with all they started; return how many kernels there were."""
     from stepper.kernel.local.launch import Files  # what it loads takes longer than a shutdown
     from stepper.kernel.local.process import Identity, clear
 
@@ -57,12 +87,7 @@ def end_by_force(paths: Paths) -> int:
     for record in records.of_project(paths):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # unreadable
             told = json.loads(private.read(str(record)))
-            if "definition" in told:  # it lives elsewhere: its record is all that leads there
-                which = one_line(f"{told['kernel']} ({told['kind']}, `kernels.{told['name']}`)", 300)
-                say(
-                    f"stepper: the kernel {which} is not of this machine and goes on; `stepper shutdown` ends it",
-                    err=True,
-                )
+            if "definition" in told:  # on another machine: its record is all that leads there
                 continue
             root = Identity.recorded(told["provisioner"]) if "provisioner" in told else None
             kernels += clear(str(told["kernel"]), root) > 0
