@@ -399,6 +399,8 @@ def test_a_shutdown_ends_remote_kernels_of_a_daemon_that_hangs(tmp_path_factory:
         for project in scratch(tmp_path_factory.mktemp("hangs") / "repo"):
             project.config(f"kernels: {json.dumps({'box': host.place().definition})}\n")
             project.stepper("trust")
+            project.stepper("shutdown")
+            project.daemons = False  # who ends one by force knows it by its command line
             made = project.json("new", "Look there", "--kernel", "box")
             assert "ran ok" in Notebook(project, project.folder / made["notebook"]).insert("1")[1].text
             daemon = json.loads(Path(project.paths.daemon_json).read_text())["pid"]
