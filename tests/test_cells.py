@@ -1049,3 +1049,29 @@ def test_a_refused_call_leaves_the_current_notebook(agent: Agent) -> None:
     assert agent.cells()[0]["cell_id"] == "a"
     assert agent.run(cell_id="b", notebook="b")["state"] == "ok"
     assert agent.cells()[0]["cell_id"] == "b"
+
+
+@pytest.mark.parametrize("which", ["pending", "all", "stale", "restore"])
+def test_a_refused_run_of_a_notebook_leaves_the_current_notebook(agent: Agent, which: str) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.new("One")
+    failed = agent.run("raise ValueError(0)")
+    stopped, cell_id = failed["notebook"], failed["cell_id"]
+    for attempt in range(1, 4):
+        failed = agent.run(f"raise ValueError({attempt})", cell_id=cell_id)
+    assert failed["state"] == "stopped"
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    with pytest.raises(StepperError, match="nothing ran"):
+        agent.ask("run", notebook=stopped, which=which, wait_seconds=30)
+    assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
+    with pytest.raises(StepperError, match="timeout_seconds"):
+        agent.ask("run", notebook=stopped, which=which, wait_seconds=30, timeout_seconds=-1)
+    assert agent.ask("status")["notebook"] == "notebooks/a.ipynb"
+
+
+def test_a_run_of_a_notebook_that_is_not_refused_makes_it_current(agent: Agent) -> None:
+    agent.project.notebook("a.ipynb", [code("x = 1", "a")])
+    agent.project.notebook("b.ipynb", [code("1 / 0", "b")])
+    assert agent.run(cell_id="a", notebook="a")["state"] == "ok"
+    assert agent.ask("run", notebook="b", which="pending", wait_seconds=30)["state"] == "failed"
+    assert agent.ask("status")["notebook"] == "notebooks/b.ipynb"

@@ -196,8 +196,21 @@ async def _new(request: Request, told: commands.New) -> answers.Made:
 
 
 async def _of_notebook(request: Request, session: Session, told: Any) -> object:
+    workspace = request.workspace
+    before = workspace.currents()
     if isinstance(told, commands.Run | commands.Restore | commands.Use):  # the current one from now on
-        request.workspace.make_current(session.name, request.owner)
+        workspace.make_current(session.name, request.owner)
+    next_run = session.state.next_run
+    try:
+        return await _done(request, session, told)
+    except StepperError as error:
+        nothing_ran = session.state.next_run == next_run and not error.accepted
+        if isinstance(told, commands.Run | commands.Restore) and nothing_ran:
+            workspace.restore_current(before, session.name, request.owner)
+        raise
+
+
+async def _done(request: Request, session: Session, told: Any) -> object:
     if isinstance(told, commands.Run | commands.Eval):
         _refuse_while_running(request, session, "run" if isinstance(told, commands.Run) else "eval")
     waits = standing.waits(session) if isinstance(told, commands.Run | commands.Restore | commands.Eval) else ""
