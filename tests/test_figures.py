@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from stepper.diagnosis import pictures
+from stepper.diagnosis import pictures, plotly
 from stepper.diagnosis.figures import Figures
 from stepper.diagnosis.pictures import Saved
 from stepper.policy.model import Outcome
@@ -597,7 +597,8 @@ def test_all_lines_are_bounded() -> None:
         ({"image/svg+xml": "<svg>" + "x" * 12_283, "text/plain": "<Figure size 1x1>"}, ["SVG, 12 kB"]),
         ({"image/svg+xml": ["<svg>", "</svg>"]}, ["SVG, 11 bytes"]),
         ({"image/svg+xml": "<svg/>", "image/png": "x"}, []),
-        ({"application/vnd.plotly.v1+json": {"data": [{}, {}, {}]}, "text/html": "<div>"}, ["plotly figure, 22 bytes"]),
+        ({"application/vnd.plotly.v1+json": {"data": [{}, {}, {}]}, "text/html": "<div>"},
+         ["plotly figure, 22 bytes: 3 scatter traces."]),
         ({"application/vnd.plotly.v1+json": "{}"}, ["plotly figure, 2 bytes"]),
         ({"application/vnd.vegalite.v5+json": {"mark": {"type": "bar"}}, "text/plain": "alt.Chart(...)"},
          ["Altair/Vega-Lite chart, 25 bytes"]),
@@ -619,6 +620,79 @@ def test_all_lines_are_bounded() -> None:
 )  # fmt: skip
 def test_rich_outputs_are_named(data: dict[str, Any], said: list[str]) -> None:
     assert pictures.rich([{"output_type": "display_data", "data": data}]) == said
+
+
+def packed(code: str, *values: float) -> dict[str, str]:
+    """An array as plotly 6 and later write it."""
+    kinds = {"f8": "d", "i1": "b", "i2": "h"}
+    return {"dtype": code, "bdata": base64.b64encode(struct.pack(f"<{len(values)}{kinds[code]}", *values)).decode()}
+
+
+@pytest.mark.parametrize(
+    ("traces", "layout", "said"),
+    [
+        ([{"type": "scatter", "name": "a", "x": packed("i1", 1, 2, 3), "y": packed("f8", 0.5, -2, float("nan"))},
+          {"type": "scatter", "name": "b", "x": [4, 5], "y": [None, 7.25]}],
+         {"title": {"text": "Sales"}, "xaxis": {"title": {"text": "day"}}, "yaxis": {"title": "EUR"}},
+         'title "Sales"; 2 scatter traces (5 points); named "a", "b"; x "day" 1 to 5; y "EUR" -2 to 7.25.'),
+        ([{"type": "bar", "x": ["p", "q", "p"], "y": packed("i2", 300, 2, 1)}, {"type": "histogram", "x": []}], {},
+         "1 bar trace (3 points), 1 histogram trace (0 points); x 2 categories; y 1 to 300."),
+        ([{"x": ["2024-01-01", "2023-05-01T00:00:00"], "y": [1, 1]}], {"yaxis": {"type": "log", "range": [0, 3]}},
+         '1 scatter trace (2 points); x "2023-05-01T00:00:00" to "2024-01-01"; y 1 to 1000 (log).'),
+        ([{"type": "pie", "labels": ["a"], "values": [1]}], {}, "1 pie trace (1 point)."),
+        ([{"y": [None, None]}], {}, "1 scatter trace (2 points); y has no finite values."),
+        ([{"y": [1], "xaxis": "x2", "yaxis": "y2"}], {"yaxis2": {"title": {"text": "z"}}}, '1 scatter trace (1 point); y2 "z" 1 to 1.'),
+        ([{"type": "heatmap", "z": [[1, 2, 3], [4, 5, 6]]}, {"type": "sankey", "node": {}}], {}, "1 heatmap trace (6 points), 1 sankey trace."),
+        ([{"x": ["a"], "y": [1]}, {"x": [2], "y": [1]}], {}, "2 scatter traces (2 points); y 1 to 1."),
+        ([], {}, "no traces."),
+    ],
+)  # fmt: skip
+def test_a_plotly_figure_is_told_in_facts(traces: list[Any], layout: dict[str, Any], said: str) -> None:
+    content = {"data": traces, "layout": layout, "config": {"plotlyServerURL": "https://plot.ly"}}
+    (line,) = pictures.rich([{"data": {plotly.MIME: content, "text/html": "<div>"}}])
+    assert line.partition(": ")[2] == said
+
+
+def test_a_plotly_figure_may_hold_anything() -> None:
+    odds: list[Any] = [
+        None,
+        5,
+        "x",
+        [],
+        {},
+        [None],
+        [{}],
+        True,
+        -1.5,
+        float("nan"),
+        10**400,
+        {"dtype": "f8", "bdata": "%"},
+        {"dtype": "f8", "bdata": "AAA="},
+    ]
+    for odd in odds:
+        trace = dict.fromkeys(("type", "name", "x", "y", "z", "xaxis", "values"), odd)
+        layout = {"title": odd, "xaxis": odd, "yaxis": {"range": [odd, odd], "title": {"text": odd}, "type": "log"}}
+        for content in (
+            odd,
+            {"data": odd},
+            {"data": [trace, odd, {"x": [odd], "y": odd}], "layout": odd, "frames": odd},
+            {"data": [{"y": [odd]}], "layout": layout},
+        ):
+            (line,) = pictures.rich([{"data": {plotly.MIME: content}}]) or [""]
+            assert len(line) <= pictures.FIGURE_LIMIT + 2
+    for words in HOSTILE:
+        trace = {"type": words, "name": words, "x": [words], "y": [1], "xaxis": words}
+        layout = {"title": {"text": words}, "yaxis": {"title": words, "range": [words, words]}}
+        (line,) = pictures.rich([{"data": {plotly.MIME: {"data": [trace] * 9, "layout": layout}}}])
+        assert len(line.splitlines()) == 1 and len(line) <= pictures.FIGURE_LIMIT + 2
+        assert "stepper" not in "".join(line.split('"')[::2])
+
+
+def test_a_large_plotly_figure_is_read_in_bounded_time() -> None:
+    content = {"data": [{"x": packed("f8", *range(200_000)), "y": packed("f8", *range(200_000))}] * 10}
+    began = time.process_time()
+    (line,) = pictures.rich([{"data": {plotly.MIME: content}}])
+    assert time.process_time() - began < 3 and "1 scatter trace" not in line and "2,000,000 points" in line
 
 
 def test_rich_outputs_are_at_most_eight() -> None:

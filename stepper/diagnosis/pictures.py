@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepper.diagnosis import plotly
 from stepper.ground.reading import read_all
 from stepper.ground.text import clean, one_line
 from stepper.kernel.pictures import RASTER, content_text, key
@@ -121,7 +122,8 @@ def _line(number: int, picture: Saved, figure: Figure | None, times: int, room: 
     path = clean(picture.path).replace("\n", "")
     head = f"Figure {number}: {path if SAFE_PATH.fullmatch(path) else _quoted(path, len(path))}"
     head += f" ({picture.width:,} × {picture.height:,})" + (f", shown {times:,} times" if times > 1 else "")
-    return _joined(head, ["single-coloured: nothing is visible"] if picture.single_colour else [], figure, room)
+    wrong = ["single-coloured: nothing is visible"] if picture.single_colour else []
+    return _joined(head, wrong, _held(figure) if figure else [], room, figure)
 
 
 def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
@@ -137,18 +139,53 @@ def _rich(data: Any, figures: Mapping[int, Figure]) -> str:
         text = content_text(data[mime])
         figure = figures.get(key(text)) if name == "SVG" else None
         words = f"{name}, {_size(len(text.encode('utf-8', 'replace')))}"
-        return _joined(words, [], figure, FIGURE_LIMIT) if figure else words
+        parts = _plotly(data[mime]) if mime == plotly.MIME else []
+        if figure is None and not parts:
+            return words
+        return _joined(words, [], _held(figure) if figure else parts, FIGURE_LIMIT, figure)
     return ""
 
 
-def _joined(head: str, wrong: list[str], figure: Figure | None, room: int) -> str:
+def _plotly(content: Any) -> list[str]:
+    """Return what a plotly figure holds, [] where its JSON does not tell."""
+    figure = plotly.figure_of(content)
+    if figure is None:
+        return []
+    parts = [f"title {_quoted(figure.title, TITLE)}"] if figure.title else []
+    held = []
+    for one in figure.traces[:NAMED]:
+        points = f" ({_many(one.points, 'point')})" if one.points is not None else ""
+        held.append(_many(one.count, f"{one.kind} trace") + points)
+    if len(figure.traces) > NAMED:
+        held.append(f"traces of {_many(len(figure.traces) - NAMED, 'other type')}")
+    parts.append(", ".join(held) or "no traces")
+    if figure.names:
+        left_out = len(figure.names) - NAMED
+        names = ", ".join(_quoted(name, LABEL) for name in figure.names[:NAMED])
+        parts.append(f"named {names}" + (f" and {left_out:,} more" if left_out > 0 else ""))
+    parts += [_plotly_axis(axis) for axis in figure.axes]
+    if figure.frames:
+        parts.append(_many(figure.frames, "animation frame"))
+    return [part for part in parts if part]
+
+
+def _plotly_axis(axis: plotly.Axis) -> str:
+    side = _side(axis.name, axis.title, axis.ends, axis.scale)
+    if axis.categories:
+        return f"{side or axis.name} {_many(axis.categories, 'category', 'categories')}"
+    if axis.empty:
+        return f"{side or axis.name} has no finite values"
+    return side
+
+
+def _joined(head: str, wrong: list[str], parts: Sequence[str], room: int, figure: Figure | None) -> str:
     """Return the head, all that is wrong and as much of what a figure holds as there is room for."""
     axes = figure.axes if figure else ()
     for why, text in UNSEEN.items():
         which = ", ".join(str(number) for number, each in enumerate(axes, 1) if each.invisible == why)
         wrong += [f"{text} (axes {which})" if len(axes) > 1 else text] if which else []
     line = f"{head}: {'; '.join(wrong)}" if wrong else head
-    for part in _held(figure) if figure else ():
+    for part in parts:
         if len(line) + len(part) + 4 > room:
             return line + " …"
         line += (": " if line == head else ". " if part.startswith("Axes ") else "; ") + part
