@@ -418,3 +418,35 @@ def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so
     assert 'To "may I use price?" the person answers: yes, use it' in answer.text
     assert answer.line.startswith("stepper: understood as /continue: The stop is lifted")
     assert status(project) == "ready"
+
+
+def test_the_user_reads_once_what_a_typed_command_did(project: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("raise RuntimeError('STOP: which column?')")
+    monkeypatch.setenv("STEPPER_SESSION", "session-1")  # as the client gives it to a skill's command
+    project.stepper("fix", "take price")
+    batch = notebook.payload("PostToolBatch", "", {}, tool_calls=[])
+    line = project.hook("PostToolBatch", batch).line
+    name = f"notebooks/{notebook.path.name}"
+    assert line == f'stepper fix: 3 fresh retries for step 1 of 2 "Load" in {name}.'
+    assert project.hook("PostToolBatch", batch).line == ""
+    project.stepper("skip", "no data")
+    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="/skip no data")
+    assert '"Load" in' in (line := project.hook("UserPromptSubmit", prompt).line) and "is skipped (no data)" in line
+    project.stepper("continue")
+    end = notebook.payload("Stop", "", {}, last_assistant_message="Shall I go on?")
+    assert project.hook("Stop", end).line == f"stepper continue: Nothing was stopped. Go on. ({name})"
+    assert project.hook("Stop", end).line == ""
+
+
+def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
+    notebook = project.new("Load", "Plot")
+    notebook.insert("raise RuntimeError('STOP: which column?')")
+    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="skip cell because we lack data")
+    line = project.hook("UserPromptSubmit", prompt).line
+    assert line.startswith("stepper: understood as /skip: ") and "is skipped (we lack data)" in line.replace(
+        "because ", ""
+    )
+    prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="stop the cell")
+    line = project.hook("UserPromptSubmit", prompt).line
+    assert line.startswith("stepper: understood as `stop the cell`: no cell of ") and line.endswith(" runs.")

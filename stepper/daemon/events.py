@@ -163,8 +163,19 @@ async def after_batch(workspace: Workspace, event: Event) -> bytes:
             with contextlib.suppress(StepperError):
                 workspace.session(workspace.resolve(path)).file.touch()
     told = "\n".join(workspace.elsewhere.look(event.used_shell))
+    steered = _steered(workspace, event)
     workspace.mark()
-    return payload.answer("PostToolBatch", report.Report(told, told) if told else None)
+    if not told:
+        return payload.shown("\n".join(steered))
+    return payload.answer("PostToolBatch", report.Report(told, "\n".join([*steered, told])))
+
+
+def _steered(workspace: Workspace, event: Event) -> list[str]:
+    """Return what the slash commands of a session's user did, in lines for the user: each is shown once.
+
+    The client runs their command after `UserPromptSubmit` (before it in 2.1.197), and its output is the agent's alone.
+    """
+    return workspace.steered.pop(event.session, [])
 
 
 async def session_start(workspace: Workspace, event: Event) -> bytes:
@@ -219,7 +230,7 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     if session is None:
         return _context("UserPromptSubmit", elsewhere)
     missed = await missing(session)
-    said, lines = [elsewhere, missed.text], [missed.line]
+    said, lines = [elsewhere, missed.text], [*_steered(workspace, event), missed.line]
     if given is not None:
         words, more = given
         if PLAIN_WORDS[words] is not _status:  # who asks how far it is gets an answer and nothing else
@@ -234,7 +245,9 @@ async def prompt(workspace: Workspace, event: Event) -> bytes:
     workspace.mark()
     text = "\n".join(filter(None, said))
     line = "\n".join(filter(None, lines))
-    return payload.answer("UserPromptSubmit", report.Report(report.bounded(text), line) if text else None)
+    if not text:
+        return payload.shown(line)
+    return payload.answer("UserPromptSubmit", report.Report(report.bounded(text), line))
 
 
 async def turn_end(workspace: Workspace, event: Event) -> bytes:
@@ -242,10 +255,12 @@ async def turn_end(workspace: Workspace, event: Event) -> bytes:
 
     As context: the client shows a decision to block as a problem.
     """
+    line = "\n".join(_steered(workspace, event))
     if event.session in workspace.limited or not parting.unexplained(event.last_message):
-        return payload.SILENT
+        return payload.shown(line)
     left = await _left(workspace, event)
-    return _context("Stop", "\n".join(filter(None, [*workspace.elsewhere.look(), left])))
+    text = "\n".join(filter(None, [*workspace.elsewhere.look(), left]))
+    return payload.answer("Stop", report.Report(report.bounded(text), line)) if text else payload.shown(line)
 
 
 async def _left(workspace: Workspace, event: Event) -> str:

@@ -270,7 +270,9 @@ async def _done(request: Request, session: Session, told: Any) -> object:
         case commands.Continue() | commands.Fix():
             return await _resume(request, session, told)
         case commands.Skip():
-            return answers.Said(await steering.skip(session, told.reason))
+            response = await steering.skip(session, told.reason)
+            _show_user(request, session, "skip", response)
+            return answers.Said(response)
         case commands.Confirm():
             return answers.Said(steering.confirm(session, told.words))
         case commands.PlanAdd():
@@ -311,7 +313,15 @@ async def _resume(request: Request, session: Session, told: commands.Continue | 
     if in_terminal and message.strip():
         text = brief.from_terminal(session.name, command, stop, message)
         session.log(events.Unheard(at=now(), text=text))
+    _show_user(request, session, command, response)
     return answers.Said(response)
+
+
+def _show_user(request: Request, session: Session, command: str, response: str) -> None:
+    """Have Claude Code's user read with the session's next event what a typed command did: only the agent reads it."""
+    if request.caller.by == "cli" and request.owner:
+        line = brief.steered(session.name, command, response)
+        request.workspace.steered.setdefault(request.owner, []).append(line)
 
 
 async def _run(request: Request, session: Session, told: commands.Run | commands.Restore) -> object:

@@ -54,6 +54,7 @@ class Workspace:
         # Sessions of Claude Code in which a cell ran or a command was given since the person's last prompt; how many
         # steps were over in each when the agent was sent on.
         self.worked, self.sent_on = set[str](), dict[str, tuple[str, int]]()
+        self.steered = dict[str, list[str]]()  # a session's lines for its user on slash commands, not shown yet
         self.limited = set[str]()  # sessions whose user limited what is to be done in this turn
         self.told = set[tuple[str, str]]()  # what is said once a session: which, and about what
         self._notes: dict[str, dict[str, Any]] = {}  # what stands in the files of our own, by path

@@ -252,6 +252,13 @@ def from_terminal(name: str, command: str, stop: Stopped | None, message: str) -
     return "\n".join([first, *answered(stop, message)])
 
 
+def steered(name: str, command: str, response: str) -> str:
+    """Return what the user reads of a command that was typed in Claude Code: the first line of its response."""
+    first = response.removeprefix("stepper: ").split("\n", 1)[0]
+    about = "" if name in first else f" ({one_line(name, 200)})"
+    return f"stepper {command}: {one_line(first, 300)}{about}"
+
+
 def still_stopped(name: str, state: State) -> str:
     """Return that a restore did not lift the stop, and what does."""
     error = one_line(state.stop.error, 300) if state.stop else ""

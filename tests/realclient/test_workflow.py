@@ -518,7 +518,8 @@ def test_the_person_sees_the_stop_and_goes_on_with_a_slash_command(
     # no Read: the client accepts the time that the file got with the stop
     model.then([replace(notebook, "column = 1", "cell-1")], [text("Shall I go on now?")])
     screen.send("/fix")
-    screen.wait_for("Shall I go on now?")
+    seen = " ".join(screen.wait_for("Shall I go on now?").split())
+    assert 'stepper fix: 3 fresh retries for step 1 of 3 "Load"' in seen  # the user's line; the agent reads the rest
     assert "3 fresh retries" in news(model, 2) and "ran ok in" in news(model, 3)
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
