@@ -91,6 +91,7 @@ def _status(found: dict[str, Any]) -> str:
     told += f"; state lost: {one_line(found['lost'])} (`stepper restore` builds it again)" if found["lost"] else ""
     lines += [found["verified"]["text"]] if found["verified"] else []
     lines += [found["jupyter"]] if found["jupyter"] else []
+    lines += [found["renamed"]] if found["renamed"] else []
     lines += [told, f"daemon: pid {daemon['pid']}, version {daemon['version']}"]
     return "\n".join([head, *lines, *filter(None, [found["unheard"]])])
 

@@ -350,7 +350,8 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
         return answers.Status()
     path = os.path.join(request.workspace.paths.project, session.name)
     unaware = beside_words.not_reloaded([server.url for server in jupyter.unaware(path)])
-    return replace(await standing.status(session), jupyter=unaware)
+    renamed = request.workspace.rename_notice(session)
+    return replace(await standing.status(session), jupyter=unaware, renamed=renamed)
 
 
 def _system(told: commands.Context, found: answers.Context) -> answers.Context:

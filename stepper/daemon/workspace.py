@@ -18,21 +18,24 @@ from stepper.daemon.elsewhere import Elsewhere
 from stepper.daemon.environ import kernel_environ
 from stepper.daemon.places import Places
 from stepper.ground import private
-from stepper.ground.errors import KernelError, UsageError
+from stepper.ground.errors import KernelError, NotebookError, UsageError
 from stepper.ground.paths import Paths, copy_of_ipykernel
 from stepper.ground.text import one_line
 from stepper.notebook.creation import create
 from stepper.policy import plan as plans
+from stepper.policy.changes import BY_PLACE, source_hash
 from stepper.policy.model import Limits, Plan, Step
 from stepper.session import steering
 from stepper.session.callers import Call
 from stepper.session.ports import KernelPlace
 from stepper.session.session import Session
+from stepper.words import elsewhere as elsewhere_words
 
 if TYPE_CHECKING:
     from stepper.policy.kernels import Place
 
 SESSIONS_KEPT = 50  # of Claude Code, with their current notebooks
+FORMER = 10  # deleted notebooks with which one that is new here is compared
 
 
 class Workspace:
@@ -48,6 +51,7 @@ class Workspace:
         self.places = Places(paths, self.config)
         self.resolve = self.places.resolve
         self.sessions: dict[str, Session] = {}
+        self.renamed: dict[str, str] = {}  # notebook → the notice that it looks like a renamed one
         self.environ: Mapping[str, str] = {}  # of who asked last
         self._open, self.replay = open_session, replay
         self.replaying, self.replays = asyncio.Lock(), set[asyncio.Event]()  # one at a time; what ends each
@@ -64,8 +68,57 @@ class Workspace:
         """Return the session of a notebook's resolved path, opened where it is new."""
         name = self.paths.relative(path)
         if name not in self.sessions:
-            self.sessions[name] = self._open(name, path)
+            session = self._open(name, path)
+            self.sessions[name] = session
+            former = self._former_name(session)
+            if former:
+                has_kernel = os.path.lexists(os.path.join(self.paths.kernels, f"{self._store(former)}.json"))
+                self.renamed[name] = elsewhere_words.renamed(name, former, has_kernel)
+                session.trouble(self.renamed[name])
         return self.sessions[name]
+
+    def rename_notice(self, session: Session) -> str:
+        """Return that a notebook looks like a renamed one, '' once a cell of it has run."""
+        return "" if session.state.runs else self.renamed.get(session.name, "")
+
+    def _store(self, name: str) -> str:
+        return self.places.store(os.path.join(self.paths.project, name))
+
+    def _former_name(self, session: Session) -> str:
+        """Return the name that a notebook in which nothing ran yet had before it was renamed, '' where it had none.
+
+        It looks renamed if the notebook of another journal is gone and half of the cells that ran there are here, at
+        least one of them unchanged. A copy is no rename: its original is still there.
+        """
+        if session.state.runs or not self.exists(session):
+            return ""
+        gone = self._journals_of_gone_notebooks()
+        if not gone:
+            return ""
+        try:
+            cells = session.file.read().cells
+        except NotebookError:  # the run that comes reports it
+            return ""
+        here = {cell.id: source_hash(cell.source) for cell in cells if not BY_PLACE.fullmatch(cell.id)}
+        for path in gone:
+            former = self._open(self.paths.relative(path), path)
+            there = former.state.ran_ever
+            shared = here.keys() & there.keys()
+            unchanged = [cell_id for cell_id in shared if here[cell_id] == there[cell_id]]
+            if unchanged and 2 * len(shared) >= len(there):
+                return former.name
+        return ""
+
+    def _journals_of_gone_notebooks(self) -> list[str]:
+        """Return the paths of at most FORMER notebooks that are gone and have a journal, the last used first."""
+        root = Path(self.paths.journals)
+        gone: list[tuple[float, str]] = []
+        for journal in root.rglob("*.jsonl"):
+            path = self.places.stored(str(journal.relative_to(root).with_suffix(".ipynb")))
+            if not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    gone.append((journal.stat().st_mtime, path))
+        return [path for _, path in sorted(gone, reverse=True)[:FORMER]]
 
     def glance(self, path: str) -> Session:
         """Return the session of a notebook's resolved path, for a look alone: one that is new is not kept."""

@@ -133,6 +133,7 @@ class Status:
     context: Holds | None = None  # this and the next where `details` are asked for
     resources: Resources | None = None
     verified: LastVerdict | None = None
+    renamed: str = ""  # that it looks like a renamed notebook, and what to do
     jupyter: str = ""  # which Jupyter server shows the notebook and does not reload it, and what helps
 
 

@@ -24,6 +24,20 @@ def changed(name: str, cells: Sequence[Cell], new: Sequence[Cell], stale: Sequen
     return f"stepper: {one_line(name)} was changed outside the notebook tools: {which}. {run}"
 
 
+def renamed(name: str, former: str, has_kernel: bool) -> str:
+    """Return that a notebook looks like one that was renamed, and how to go on under either name."""
+    new, old = quoted(name), quoted(former)
+    what = "kernel and history are" if has_kernel else "history is"
+    ways = [
+        f"{one_line(name)} looks like the renamed {one_line(former)} (same cell ids), whose {what} still under the old"
+        f" name. To go on there, give the file its old name: mv {new} {old}",
+        f"To go on here, with a new kernel, run: stepper run {new} --all",
+    ]
+    if has_kernel:
+        ways.append(f"To end the old kernel, run: stepper shutdown {old}")
+    return ". ".join(ways)
+
+
 def unreadable(name: str, why: str) -> str:
     """Return that a notebook was changed into what can't be read."""
     return f"stepper: {one_line(name)} was changed outside the notebook tools: {one_line(why)}"
