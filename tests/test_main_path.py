@@ -440,6 +440,15 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
     assert "idle for" in notebook.insert("1")[1].text
 
 
+def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None:
+    untouched.new().insert("1")
+    logged = Path(untouched.paths.log).read_text()
+    phases = re.findall(r"INFO kernel start: (.*?)(?: after \d+\.\d\d s|, record .*)$", logged, re.M)
+    launched = phases.pop(1)
+    assert phases == ["backend local", "shell and iopub replied", "helper loaded", "ready"], logged
+    assert re.fullmatch(r"process \d+ launched", launched)
+
+
 def test_the_kernel_that_was_idle_longest_ends_beyond_max_kernels(untouched: Project) -> None:
     source = "import sys, stepper.daemon.server as d; d.WATCH_SECONDS = 0.1; sys.argv = ['d', sys.argv[1]]; d.main()"
     untouched.config("max_kernels: 2")

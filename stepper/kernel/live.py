@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from stepper.policy.model import Death, Limits, Outcome
 from stepper.policy.namespace import UNKNOWN, Namespace
 from stepper.session.ports import Execution
 
+log = logging.getLogger("stepper")
 AGAIN_SECONDS = 2.0  # for which the line to a kernel found again may be down at first
 
 
@@ -27,7 +29,9 @@ class LiveKernel(Connection):
     async def connect(self, seconds: float) -> None:
         """Open the channels, wait for an answer on both shell and iopub, install the helper; raise KernelError."""
         await self._reach(seconds)
+        reached = time.monotonic()
         await self._set_up(seconds)
+        log.info("kernel start: helper loaded after %.2f s", time.monotonic() - reached)
 
     async def _reach(self, seconds: float) -> None:
         self.channels.open()
@@ -51,6 +55,7 @@ class LiveKernel(Connection):
                 raise KernelStartFailedError(
                     f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
                 )
+        log.info("kernel start: shell and iopub replied after %.2f s", time.monotonic() - began)
         self.others.forget(began)
 
     async def _answers(self, inbox: Inbox) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepper.ground import private
 from stepper.ground.errors import KernelError
+from stepper.ground.text import one_line
 from stepper.kernel.local.kernels import LocalKernels
 from stepper.policy.model import Death
 from stepper.session.ports import Kernel, KernelMetadata, KernelPlace, KernelProvider, Queued
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
     from stepper.kernel.local.specs import Spec
     from stepper.policy.kernels import Place
+
+log = logging.getLogger("stepper")
 
 
 def _ssh(*given: Any) -> KernelProvider:
@@ -138,10 +143,18 @@ class AnyPlace:
         if self._recorded() != kind:
             await self.withdraw()  # a job may wait for it elsewhere
         self.starts = self._provider(kind)
+        began = time.monotonic()
+        log.info("kernel start: backend %s, record %s", kind, self.record)
         try:
-            return await self.starts.start(place)
+            kernel = await self.starts.start(place)
+        except BaseException as error:
+            why = one_line(getattr(error, "message", type(error).__name__), 300)
+            log.info("kernel start: not ready after %.2f s: %s", time.monotonic() - began, why)
+            raise
         finally:
             self.starts = None
+        log.info("kernel start: ready after %.2f s", time.monotonic() - began)
+        return kernel
 
     async def attach(self) -> Kernel | Death | None:
         """Return the kernel that a former daemon left, or how it ended; None where there was none. Asks it nothing."""

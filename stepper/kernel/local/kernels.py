@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import glob
 import json
+import logging
 import os
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,6 +29,7 @@ from stepper.session.ports import KernelPlace, Queued
 if TYPE_CHECKING:
     from stepper.kernel.live import LiveKernel
 
+log = logging.getLogger("stepper")
 START_SECONDS = 60.0
 
 
@@ -56,6 +59,7 @@ class LocalKernels:
 
     async def _start(self, place: KernelPlace, lacks: str = "") -> LiveKernel:
         """Start it: on stepper's own copy of ipykernel where the interpreter lacks one, which `lacks` would add."""
+        began = time.monotonic()
         name, spec = uuid.uuid4().hex, None
         if place.at is not None:
             from stepper.kernel.local import specs
@@ -90,6 +94,7 @@ class LocalKernels:
                     raise KernelError(why, getattr(error, "hint", "")) from error
                 raise
         try:
+            log.info("kernel start: process %d launched after %.2f s", child.pid, time.monotonic() - began)
             await kernel.connect(START_SECONDS)
             os.truncate(self.files.stderr, 0)  # of ipykernel's greeting
             self.files.note(told)
