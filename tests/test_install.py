@@ -627,9 +627,27 @@ def test_the_command_of_the_persons_own_shell(home, tmp_path, kernel, capsys):
 
     capsys.readouterr()
     undo(repos[0])
-    assert "for your other projects" in capsys.readouterr().out and command.exists()
+    left = f"{command} (made by --link), for your other projects: {repos[1]}. To remove it, run: rm {command}\n"
+    assert left in capsys.readouterr().out and command.exists()
     undo(repos[1])
     assert f"removed     {command}" in capsys.readouterr().out and not command.exists()
+
+
+def test_uninstall_names_a_command_that_another_install_made(home, repo, kernel, capsys, monkeypatch, tmp_path):
+    setup(repo, "--link", kernel=kernel)
+    command = home / ".local/bin/stepper"
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    setup(other, kernel=kernel)
+    capsys.readouterr()
+    undo(other)
+    out = capsys.readouterr().out
+    assert (
+        f"kept        {command} (made by --link, not by an install that is recorded in" in out
+        and f"To remove it, run: rm {command}\n" in out
+    )
+    assert command.exists()
 
 
 def test_another_program_of_that_name_is_left(home, repo, kernel):

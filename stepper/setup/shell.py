@@ -12,6 +12,7 @@ from stepper.ground.paths import Paths, record_root
 from stepper.setup.files import assets, read, remove, write
 
 MARK = b"(notebook-stepper)"
+NAMED = 5  # projects in a message
 ANY = re.compile(rb"^any=.*$", re.MULTILINE)  # the environment that tells of itself where there is no project
 
 
@@ -41,13 +42,23 @@ def make(paths: Paths) -> str:
 
 
 def take_away() -> str | None:
-    """Remove the script with the last project of this user's; return what was done, None for nothing."""
+    """Remove the script with the last project of this user's.
+
+    Return '' where it was removed, None where there is none of stepper's, else that it is left, why, and what removes
+    it.
+    """
     there = read(place())
-    if os.fsencode(record_root()) not in there:  # missing, another's, or of installs that are recorded elsewhere
+    if MARK not in there:
         return None
+    remedy = f"To remove it, run: rm {shlex.quote(str(place()))}"
+    if os.fsencode(record_root()) not in there:
+        return f"{place()} (made by --link, not by an install that is recorded in {record_root()}). {remedy}"
     if others := _others():
         _put(there, others[0])
-        return f"{place()}, for your other projects"
+        projects = ", ".join(_project(command) for command in others[:NAMED])
+        if len(others) > NAMED:
+            projects += f" and {len(others) - NAMED} more"
+        return f"{place()} (made by --link), for your other projects: {projects}. {remedy}"
     remove(place())
     return ""
 
@@ -71,6 +82,12 @@ def _others() -> list[str]:
             command = os.path.join(at, "env", "bin", "stepper")
             found += [command] * os.path.exists(command)
     return found
+
+
+def _project(command: str) -> str:
+    """Return the project whose recorded environment has that command."""
+    folder = Path(command).parents[3]  # without .stepper/env/bin/stepper
+    return os.sep + str(folder.relative_to(record_root()))
 
 
 def _shipped() -> bytes:
