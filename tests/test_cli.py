@@ -163,9 +163,9 @@ def test_list_use_and_the_end_of_one_kernel(project: Project) -> None:
     name = f"notebooks/{first.path.name}"
     found = {each["notebook"]: each for each in project.json("list")}
     assert not [each for each in found if "checkpoints" in each]
-    assert found[name]["current"] and found[name]["progress"] == {"done": 1, "of": 2, "what": "steps"}
+    assert found[name]["current"] and found[name]["progress"] == {"done": 1, "of": 2, "what": "steps", "skipped": 0}
     assert found[name]["kernel"]["state"] == "idle" and found[name]["kernel"]["rss_bytes"] > 1e6
-    assert found["notebooks/other.ipynb"]["progress"] == {"done": 0, "of": 2, "what": "cells"}
+    assert found["notebooks/other.ipynb"]["progress"] == {"done": 0, "of": 2, "what": "cells", "skipped": 0}
     assert found["notebooks/broken.ipynb"]["state"] == "unreadable"
     assert 0 <= found[name]["age_s"] < 600
     told = project.stepper("list").stdout.splitlines()

@@ -13,8 +13,9 @@ from stepper.daemon import config
 from stepper.ground.errors import UsageError
 from stepper.policy import changes, events, firstline, gate, ledger, patterns, plan, progress, turn
 from stepper.policy.model import Cell, Death, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
+from stepper.policy.namespace import UNKNOWN
 from stepper.policy.state import State
-from stepper.words import brief, quotes, report
+from stepper.words import brief, quotes, report, statusline
 
 AT = "2026-01-01T00:00:00Z"
 BEGUN = events.Started(run=1, key="id0", at=AT, cell_id="id0")
@@ -410,6 +411,36 @@ def test_the_end_in_short() -> None:
     for key, verdict in ((1, "fine"), (2, "recoverable"), (2, "fine"), (3, "fine")):
         ran(made, key, verdict, cell_id=f"id{key}")
     assert brief.completed(made) == "notebook complete: 3 steps, 1 retry, 4.00 s"
+
+
+def test_retries_are_counted_over_the_whole_history() -> None:
+    made = state("a")
+    for _ in range(4):
+        ran(made, 1, "recoverable", cell_id="id1")
+    assert made.of(1).attempts == 3
+    ledger.apply(events.Fixed(key=1), made)
+    ran(made, 1, "fine", cell_id="id1")
+    assert made.of(1).attempts == 1 and made.of(1).retries == 4
+    assert brief.completed(made).startswith("notebook complete: 1 step, 4 retries")
+    ran(made, 1, "fine", cell_id="id1")
+    assert made.of(1).attempts == 0 and made.of(1).retries == 4
+
+
+def test_an_answered_question_is_no_retry() -> None:
+    made = state("a")
+    asked = {"ename": "ValueError", "evalue": "STOP: which year?", "mro": ["ValueError"]}
+    ran(made, 1, "unrecoverable", cell_id="id1", fault=asked)
+    ran(made, 1, "fine", cell_id="id1")
+    assert made.of(1).attempts == 0 and made.of(1).retries == 0
+
+
+def test_a_skipped_step_is_not_done() -> None:
+    made = state("a", "b")
+    ran(made, 1, "fine", cell_id="id1")
+    ledger.apply(events.Skipped(key=2), made)
+    assert brief.completed(made).startswith("notebook complete: 1 done, 1 skipped, 0 retries")
+    told = statusline.line(made, "", "", "", UNKNOWN, "", 0)
+    assert told == "✓ complete, 1 done, 1 skipped"
 
 
 def test_a_fix_of_a_cell_whose_kernel_something_outside_ended() -> None:

@@ -40,11 +40,11 @@ DOCUMENTS = {
 }
 WITHIN = {
     answers.NamedStep: "id title",
-    answers.StepStatus: "id title status cell_id attempts",
+    answers.StepStatus: "id title status cell_id attempts retries",
     answers.KernelStatus: "pid state rss_bytes python where left_seconds trouble",
     answers.CellStatus: "cell cell_id title status",
     answers.Stop: "error cell_id question ways text",
-    answers.HowFar: "done of what",
+    answers.HowFar: "done of what skipped",
     answers.CellResult: "cell cell_id step run outcome duration_s fault output",
     answers.PlannedStep: "id title criterion kind status reason long",
 }

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from stepper.cli.terminal import coloured, say, write
-from stepper.ground.text import CONTROLS, age, clean, counted, one_line
+from stepper.ground.text import CONTROLS, age, clean, counted, one_line, steps_done
 
 MARKS = {
     **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
@@ -67,9 +67,10 @@ def _status(found: dict[str, Any]) -> str:
     steps, kernel, daemon = found["steps"], found["kernel"], found["daemon"]
     if found["notebook"] is None:
         return 'No notebook was made here yet: stepper new "PROBLEM"'
-    done = sum(step["status"] in ("done", "skipped") for step in steps)
+    done = sum(step["status"] == "done" for step in steps)
+    skipped = sum(step["status"] == "skipped" for step in steps)
     head = f"{one_line(found['notebook'])}: {found['state']}" + (
-        f", {done} of {len(steps)} steps done" if steps else ""
+        f", {steps_done(done, skipped, len(steps), 'step')}" if steps else ""
     )
     from stepper.words.quotes import elsewhere, running
 
@@ -98,7 +99,7 @@ def _status(found: dict[str, Any]) -> str:
 
 def _stands(step: dict[str, Any]) -> list[str]:
     doubted = step["status"] == "doubted"
-    return [f"retries: {step['attempts']}"] * bool(step["attempts"]) + ["its criterion is false"] * doubted
+    return [f"retries: {step['retries']}"] * bool(step["retries"]) + ["its criterion is false"] * doubted
 
 
 def _taken(marked: dict[str, str], cell_id: str | None) -> list[str]:
@@ -122,6 +123,8 @@ def _list(notebooks: list[dict[str, Any]]) -> str:
     for each in notebooks:
         progress, kernel = each["progress"], each["kernel"]
         far = f"{progress['done']} of {progress['of']} {progress['what']}" if progress["of"] else "–"
+        if progress["skipped"]:
+            far += f", {progress['skipped']} skipped"
         memory = _memory(kernel) if kernel["pid"] else "–"
         mark, name = "*" * each["current"], one_line(each["notebook"], 200)
         rows.append((mark, name, each["state"], far, kernel["state"], memory, age(each["age_s"])))

@@ -32,6 +32,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def steps_done(done: int, skipped: int, total: int, noun: str) -> str:
+    """Return how many steps or cells are done; skipped ones are counted separately."""
+    if skipped:
+        return f"{counted(total, noun)}: {done:,} done, {skipped:,} skipped"
+    return f"{done:,} of {total:,} {noun}s done"
+
+
 def age(seconds: float) -> str:
     """Return how old something is, in its largest unit."""
     return next((f"{seconds // size:.0f} {unit}" for size, unit in AGES if seconds >= size), "now")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepper.ground.text import one_line
+from stepper.ground.text import one_line, steps_done
 
 Told = Mapping[str, Any]
 MOST = 40  # rows of a list
@@ -20,7 +20,8 @@ def listed(notebooks: list[Told]) -> str:
     lines = []
     for each in notebooks:
         far, kernel = each["progress"], each["kernel"]["state"]
-        done = f", {far['done']} of {far['of']} {far['what']} done" if far["of"] else ""
+        count = steps_done(far["done"], far["skipped"], far["of"], far["what"].removesuffix("s"))
+        done = f", {count}" if far["of"] else ""
         current = " (the current one)" if each["current"] else ""
         lines.append(f"{one_line(each['notebook'])}{current}: {each['state']}{done}, kernel: {kernel}")
     return "\n".join(cut(lines, "notebooks"))
@@ -113,7 +114,7 @@ def held_short(told: Told) -> dict[str, Any]:
 
 
 def _of(step: Told) -> str:
-    return f"{step['status']}, retries: {step['attempts']}" if step["attempts"] else str(step["status"])
+    return f"{step['status']}, retries: {step['retries']}" if step["retries"] else str(step["status"])
 
 
 def _kernel(kernel: Told, resources: Told | None) -> str:

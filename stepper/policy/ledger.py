@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepper.policy import events, plan
+from stepper.policy import classify, events, plan
 from stepper.policy.events import Event
-from stepper.policy.model import StepStatus, Verdict
+from stepper.policy.model import Outcome, StepStatus, Verdict
 from stepper.policy.state import Came, Shown, State
 
 KEPT = 50  # runs of which fault and report are in memory; the journal has all of them
@@ -108,6 +108,7 @@ def _held(event: events.Held, state: State) -> None:
         state.tool_use_ids.add(event.tool_use_id)
     progress = state.of(event.key)
     progress.attempts, counts = state.attempts_held(event.key)
+    progress.retries += counts
     progress.held, progress.held_count = event.source_hash, 0 if counts else progress.held_count + 1
     progress.status, progress.cell_id, progress.index = StepStatus.FAILED, event.cell_id, event.index
     progress.interrupted, state.last = False, event.key
@@ -150,7 +151,9 @@ def _ran(event: events.Ran, state: State) -> None:
         return
     state.last = event.key
     # A done step that runs again starts a fresh count; stepper's own repetitions are nobody's attempt.
+    progress.retries += state.is_retry(event.key, event.repeat > 0, event.outside_agent)
     progress.attempts = state.attempts_after(event.key, verdict, event.repeat > 0, event.outside_agent)
+    progress.asked = event.outcome is Outcome.ERROR and bool(classify.question(event.error))
     progress.failing = verdict is not Verdict.FINE
     status = StepStatus.DOUBTED if event.unmet else StepStatus.DONE
     progress.status = StepStatus.FAILED if progress.failing else status

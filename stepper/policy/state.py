@@ -23,7 +23,9 @@ class Progress:
     cell_id: str | None = None
     index: int = -1  # where its cell stood
     attempts: int = 0
+    retries: int = 0  # over the whole history; `/fix` starts `attempts` afresh, not these
     failing: bool = False
+    asked: bool = False  # its last run ended with a question to the user (`STOP: QUESTION`)
     reason: str = ""  # why it was skipped, is doubted, or is done although it was
     held: str = ""  # the source hash that was not run last, because of what was found before
     held_count: int = 0  # how often in a row
@@ -107,10 +109,12 @@ class State:
         if verdict is Verdict.CANCELLED:
             return progress.attempts
         fresh = progress.status is StepStatus.DONE
-        if fresh:
-            return 0
-        is_retry = progress.failing and not repeat and not outside_agent
-        return progress.attempts + is_retry
+        return 0 if fresh else progress.attempts + self.is_retry(key, repeat, outside_agent)
+
+    def is_retry(self, key: Key, repeat: bool, outside_agent: bool = False) -> bool:
+        """Return whether the next run of a step is a retry: its last run failed and did not ask the user."""
+        progress = self.of(key)
+        return progress.failing and not progress.asked and not repeat and not outside_agent
 
     def attempts_held(self, key: Key) -> tuple[int, bool]:
         """Return how many retries will have been made once a fault is found before a cell runs; whether it counts."""

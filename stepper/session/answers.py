@@ -48,6 +48,7 @@ class StepStatus(NamedStep):
     status: str
     cell_id: str | None
     attempts: int
+    retries: int = 0  # over the step's whole history; `attempts` start afresh after `fix`
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,12 @@ class Status:
 
 @dataclass(frozen=True)
 class HowFar:
-    """How many steps (cells, where there is no plan) are over."""
+    """How many steps (cells, where there is no plan) are done; `skipped` ones are not done."""
 
     done: int
     of: int
     what: str
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

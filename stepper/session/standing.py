@@ -138,8 +138,9 @@ async def listed(session: Session, current: bool, age: float) -> answers.Listed:
         stands, what = [*steps, *cells], "steps" if steps else "cells"
     except NotebookError:
         name = "unreadable"
-    done = sum(each.status in (StepStatus.DONE, StepStatus.SKIPPED) for each in stands)
-    progress = answers.HowFar(done, len(stands), what)
+    done = sum(each.status == StepStatus.DONE for each in stands)
+    skipped = sum(each.status == StepStatus.SKIPPED for each in stands)
+    progress = answers.HowFar(done, len(stands), what, skipped)
     return answers.Listed(session.name, current, name, progress, await session.keeper.status(), age)
 
 
@@ -179,7 +180,7 @@ def _step(session: Session, step: Step) -> answers.StepStatus:
     progress = session.state.of(step.id)
     running = session.state.running is not None and session.state.running.key == step.id
     status = "running" if running else session.state.standing(step.id).value
-    return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts)
+    return answers.StepStatus(step.id, step.title, status, progress.cell_id, progress.attempts, progress.retries)
 
 
 def planned(session: Session) -> answers.Planned:

@@ -139,6 +139,7 @@ class Book:
         return {
             "id": step.id, "title": step.title, "criterion": step.criterion, "kind": step.kind, "long": step.long,
             "status": "running" if runs else state.standing(step.id), "attempts": progress.attempts,
+            "retries": progress.retries,
             "cell": state.running.cell_id if runs and state.running else progress.cell_id,
             "reason": one_line(progress.reason),
         }  # fmt: skip

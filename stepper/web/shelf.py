@@ -11,6 +11,7 @@ from stepper.daemon.places import Places
 from stepper.ground import private
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths
+from stepper.policy.model import StepStatus
 from stepper.web.asked import Daemon
 from stepper.web.book import Book
 from stepper.web.past import Past
@@ -71,8 +72,10 @@ class Shelf:
                 continue
             with past.lock:
                 state, steps = past.state, past.state.plan.steps
+                skipped = sum(state.standing(step.id) is StepStatus.SKIPPED for step in steps)
+                done = len(steps) - len(state.left) - skipped
                 rows.append({
-                    "notebook": name, "state": state.name, "done": len(steps) - len(state.left), "of": len(steps),
+                    "notebook": name, "state": state.name, "done": done, "skipped": skipped, "of": len(steps),
                     "runs": len(past.runs), "running": state.running is not None, "changed": round(changed),
                 })  # fmt: skip
         return sorted(rows, key=lambda row: (-row["changed"], row["notebook"]))

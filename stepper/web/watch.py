@@ -97,7 +97,7 @@ def plan(steps: Sequence[Row], most: int) -> list[Text]:
     marks = {status.value: mark for status, mark in MARKS.items()}
     told = []
     for step in steps[start : start + most]:
-        retries = f"  (retries: {step['attempts']})" if step["attempts"] else ""
+        retries = f"  (retries: {step['retries']})" if step["retries"] else ""
         colour = COLOURS.get(step["status"], "dim")
         style = "bold" if step["status"] == "running" else ""
         title = f" {step['id']}. {one_line(step['title'], 200)}"

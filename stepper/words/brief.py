@@ -52,7 +52,7 @@ def plan_lines(state: State) -> list[str]:
         more = [f"criterion: {one_line(step.criterion, 200)}"] if step.criterion else []
         more += [step.kind.value] if step.kind.value != "step" else []
         more += ["long"] * step.long
-        more += [f"retries: {progress.attempts}"] if progress.attempts else []
+        more += [f"retries: {progress.retries}"] if progress.retries else []
         more += [f"{WHY[progress.status]}: {one_line(progress.reason, 200)}"] if progress.reason else []
         told = f" ({'; '.join(more)})" if more else ""
         lines.append(f"  {MARKS[state.standing(step.id)]} {step.id}. {one_line(step.title, 120)}{told}")
@@ -347,7 +347,7 @@ def completion(name: str, state: State, figures: int, order: str = "", verifies:
             "It is replayed in a fresh kernel now (verify: auto): the next prompt says whether others get the same."
         )
     statuses = [state.of(step.id).status for step in state.plan.steps]
-    attempts = sum(state.of(step.id).attempts for step in state.plan.steps)
+    attempts = sum(state.of(step.id).retries for step in state.plan.steps)
     return [
         f"The notebook is complete: {counted(statuses.count(StepStatus.DONE), 'step')} done,"
         f" {statuses.count(StepStatus.SKIPPED)} skipped; {counted(len(state.runs), 'run')},"
@@ -362,8 +362,10 @@ def completed(state: State) -> str:
     """Return the same in short, for the person."""
     statuses = [state.of(step.id).status for step in state.plan.steps]
     skipped = statuses.count(StepStatus.SKIPPED)
-    retries = sum(state.of(step.id).attempts for step in state.plan.steps)
-    parts = [counted(len(statuses), "step"), *([f"{skipped} skipped"] if skipped else [])]
+    retries = sum(state.of(step.id).retries for step in state.plan.steps)
+    parts = [counted(len(statuses), "step")]
+    if skipped:
+        parts = [f"{len(statuses) - skipped} done", f"{skipped} skipped"]
     parts += [f"{retries} {'retry' if retries == 1 else 'retries'}", seconds(state.seconds)]
     return f"notebook complete: {', '.join(parts)}"
 

@@ -36,7 +36,11 @@ def _standing(state: State, where: str, clock: str, queued: str) -> tuple[str, l
         failed = state.plan.step(state.stop.key) if isinstance(state.stop.key, int) else None
         return STOPPED, [_step(state, failed) if failed else "", f"stopped: {one_line(state.stop.error, SAID)}"]
     if state.complete:
-        return COMPLETE, [f"{len(state.plan.steps)}/{len(state.plan.steps)} complete"]
+        total = len(state.plan.steps)
+        skipped = sum(state.standing(step.id) is StepStatus.SKIPPED for step in state.plan.steps)
+        if skipped:
+            return COMPLETE, [f"complete, {total - skipped} done, {skipped} skipped"]
+        return COMPLETE, [f"{total}/{total} complete"]
     last = state.plan.step(state.last) if isinstance(state.last, int) else None
     if last and state.standing(last.id) is StepStatus.FAILED:
         attempts = state.of(last.id).attempts

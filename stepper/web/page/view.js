@@ -273,8 +273,9 @@ function drawCells() {
 function drawSide() {
   const { project, status } = S;
   if (status && !same($("plan"), [status.steps, status.marks])) {
-    const over = status.steps.filter((each) => ["done", "skipped"].includes(each.status)).length;
-    $("far").textContent = status.steps.length ? `${over} of ${status.steps.length}` : "";
+    const over = status.steps.filter((each) => each.status === "done").length;
+    const skipped = status.steps.filter((each) => each.status === "skipped").length;
+    $("far").textContent = status.steps.length ? `${over} of ${status.steps.length}${skipped ? `, ${skipped} skipped` : ""}` : "";
     put($("plan"), ...status.steps.map((step) => h("li", {}, h("a", { href: step.cell ? `#cell-${step.cell}` : null, "aria-current": step.status === "running" ? "step" : null, title: step.criterion || null },
       sign(step.status), h("span", {}, step.title, h("span", { class: "unseen" }, `: ${step.status}`)), notes(step) ? h("small", {}, notes(step)) : null))));
     $("planned").parentNode.hidden = !status.steps.length;
@@ -283,12 +284,12 @@ function drawSide() {
   if (!same($("shelf"), [project.notebooks, here])) {
     put($("shelf"), ...project.notebooks.map((row) => h("li", {}, h("a", { href: `/?${new URLSearchParams({ notebook: row.notebook })}`, "aria-current": row.notebook === here ? "page" : null, title: row.notebook },
       sign(row.running ? "running" : row.state), h("span", {}, row.notebook.replace(/^.*\//, "").replace(/\.ipynb$/, "")),
-      h("small", {}, [row.of ? `${row.done} of ${row.of}` : row.runs ? `${row.runs} runs` : "not run", row.state !== "ready" ? row.state : "", row.notebook === project.current ? "current" : "", age(now() - row.changed * 1000)].filter(Boolean).join(" · "))))));
+      h("small", {}, [row.of ? `${row.done} of ${row.of}${row.skipped ? `, ${row.skipped} skipped` : ""}` : row.runs ? `${row.runs} runs` : "not run", row.state !== "ready" ? row.state : "", row.notebook === project.current ? "current" : "", age(now() - row.changed * 1000)].filter(Boolean).join(" · "))))));
   }
 }
 function notes(step) {
   const found = [];
-  if (step.attempts) found.push(`${step.attempts} ${step.attempts === 1 ? "retry" : "retries"}`);
+  if (step.retries) found.push(`${step.retries} ${step.retries === 1 ? "retry" : "retries"}`);
   if (["doubted", "changed", "interrupted", "skipped"].includes(step.status)) found.push({ doubted: "its criterion is false", changed: "changed since it ran" }[step.status] || step.status);
   if (step.cell && S.status.marks[step.cell]) found.push("stale");
   if (step.criterion && step.status !== "done") found.push(step.criterion);
@@ -301,8 +302,9 @@ function drawHead() {
   $("title").textContent = status.title || name.replace(/^.*\//, "").replace(/\.ipynb$/, "");
   $("state").textContent = state === "gone" ? "the file is gone" : state;
   $("state").className = `pill ${state}`;
-  const over = status.steps.filter((each) => ["done", "skipped"].includes(each.status)).length;
-  document.title = `${SIGNS[state] || "·"} ${status.steps.length ? `${over}/${status.steps.length} ` : ""}${$("title").textContent} – stepper`;
+  const over = status.steps.filter((each) => each.status === "done").length;
+    const skipped = status.steps.filter((each) => each.status === "skipped").length;
+  document.title = `${SIGNS[state] || "·"} ${status.steps.length ? `${over}/${status.steps.length}${skipped ? `, ${skipped} skipped` : ""} ` : ""}${$("title").textContent} – stepper`;
   const facts = [["file", name]];
   if (live) {
     facts.push(["kernel", [live.waits ? `waits: ${live.waits}` : live.state === "none" ? "none" : live.state, live.pid ? `pid ${live.pid}` : "", live.where].filter(Boolean).join(", ")]);
