@@ -434,6 +434,30 @@ def test_an_answered_question_is_no_retry() -> None:
     assert made.of(1).attempts == 0 and made.of(1).retries == 0
 
 
+def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_complete() -> None:
+    made = state("a")
+    ran(made, 1, "fine", cell_id="id1")
+    sources = [("id1", "x = 1"), ("id2", "1 / 0"), ("id3", " "), ("id4", "y = 2")]
+    cells = [Cell(name, place, place + 1, "code", source) for place, (name, source) in enumerate(sources)]
+    made.ran_ever["id1"] = changes.source_hash("x = 1")
+    made.compare(cells[:1])
+    assert made.complete and made.name == "complete"
+    ran(made, "id2", "recoverable", cell_id="id2", source_hash=changes.source_hash("1 / 0"))
+    made.compare(cells)
+    assert not made.complete and made.name == "failing" and made.under_way
+    assert [(cell.number, cell.status) for cell in made.open_cells] == [(2, "failed"), (4, "pending")]
+    told = "No step of the plan is left. Outside the plan: cell 2 (id id2) failed; cell 4 (id id4) has not run."
+    assert brief.next_line(made) == told
+    assert statusline.line(made, "", "", "", UNKNOWN, "", 0) == "✗ 1 step over · cell 2 failed"
+    made.stale = {"id2"}
+    ran(made, "id2", "fine", cell_id="id2", source_hash=changes.source_hash("1 / 0"))
+    made.compare(cells[:3])
+    assert [cell.status for cell in made.open_cells] == ["stale"] and made.name == "ready"
+    made.stale = set()
+    made.compare(cells[:3])
+    assert made.complete
+
+
 def test_a_skipped_step_is_not_done() -> None:
     made = state("a", "b")
     ran(made, 1, "fine", cell_id="id1")

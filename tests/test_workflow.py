@@ -64,6 +64,24 @@ def test_the_happy_path_to_complete(project: Project) -> None:
     assert [s["status"] for s in status["steps"]] == ["done", "done"]
 
 
+def test_a_cell_that_fails_outside_a_finished_plan_is_told_of(project: Project) -> None:
+    notebook = project.new("Load")
+    _, answer = notebook.insert("x = 1")
+    assert "The notebook is complete" in answer.text
+    cell_id, answer = notebook.insert("x / 0")
+    assert f"Outside the plan: cell 2 (id {cell_id}) failed." in answer.text, answer.text
+    status = project.json("status")
+    assert status["state"] == "failing"
+    assert [(cell["cell_id"], cell["status"]) for cell in status["off_plan"]] == [(cell_id, "failed")]
+    shown = project.stepper("status").stdout
+    assert "failing, 1 of 1 steps done" in shown and "outside the plan, failed" in shown, shown
+    sent = end_turn(notebook, "All done.")["hookSpecificOutput"]["additionalContext"]
+    assert "the notebook is not complete" in sent and f"(id {cell_id}) failed" in sent
+    answer = notebook.replace(cell_id, "x / 2")
+    assert "The notebook is complete" in answer.text, answer.text
+    assert project.json("status")["state"] == "complete" and not end_turn(notebook, "All done.")
+
+
 def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")
@@ -309,6 +327,7 @@ def test_a_transient_error_heals_by_itself(project: Project) -> None:
         "status": "done",
         "cell_id": None,
         "attempts": 0,
+        "retries": 0,
     }
 
 

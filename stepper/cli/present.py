@@ -19,7 +19,7 @@ from stepper.cli.terminal import coloured, say, write
 from stepper.ground.text import CONTROLS, age, clean, counted, one_line, steps_done
 
 MARKS = {
-    **{"done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
+    **{"stale": "~", "done": "✓", "failed": "✗", "doubted": "?", "skipped": "–", "running": "▶", "pending": "·"},
     **{"interrupted": "■", "changed": "≠"},
 }
 CLEARED = "\r\x1b[K"  # the line of a terminal
@@ -81,6 +81,10 @@ def _status(found: dict[str, Any]) -> str:
     marked = {mark["cell_id"]: mark["why"] for mark in (*found["hidden"], *found["stale"])}
     lines = [_step(step, _stands(step) + _taken(marked, step["cell_id"])) for step in steps]
     lines += [_cell(cell, _taken(marked, cell["cell_id"])) for cell in found["cells"]]
+    lines += [
+        _cell(cell, [*_taken(marked, cell["cell_id"]), f"outside the plan, {_open(cell['status'])}"])
+        for cell in found["off_plan"]
+    ]
     lines += [f"  ~ cell {mark['cell']} (id {one_line(mark['cell_id'], 100)}): {mark['why']}"
               for mark in (*found["stale"], *found["hidden"]) if mark["cell_id"] in marked]  # fmt: skip
     lines += [found["stop"]["text"]] if found["stop"] else []
@@ -110,6 +114,10 @@ def _taken(marked: dict[str, str], cell_id: str | None) -> list[str]:
 def _cell(cell: dict[str, Any], more: list[str]) -> str:
     told = f"  ({'; '.join(more)})" if more else ""
     return f"  {MARKS[cell['status']]} cell {cell['cell']} (id {one_line(cell['cell_id'], 100)}): {cell['title']}{told}"
+
+
+def _open(status: str) -> str:
+    return {"pending": "not run", "changed": "changed since it ran"}.get(status, status)
 
 
 def _memory(kernel: dict[str, Any]) -> str:

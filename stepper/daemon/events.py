@@ -275,14 +275,16 @@ async def _left(workspace: Workspace, event: Event) -> str:
     state, name = session.state, one_line(session.name)
     steps, failing = len(state.plan.steps), state.failing
     progress = session.name, -state.next_run if failing else steps - len(state.left)
-    if not (state.left or failing) or workspace.sent_on.get(owner) == progress:
+    if not (state.left or failing or state.open_cells) or workspace.sent_on.get(owner) == progress:
         return ""
     if state.left and state.standing(state.left[0].id) is StepStatus.INTERRUPTED:  # by the person
         return ""
     if any(call.said or call.telling for call in session.calls.values()):  # it is about to be woken
         return ""
     workspace.sent_on[owner] = progress
-    if failing:
+    if steps and not state.left:
+        said = f"all steps of {name} are over, but the notebook is not complete. {brief.open_cells(state)}"
+    elif failing:
         said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"
     else:
         said = f"{len(state.left)} of {steps} steps of {name} are not done. {brief.next_line(state)}"

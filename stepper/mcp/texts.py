@@ -73,7 +73,11 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
     parts, now, stop = [], told["running"], told["stop"]
     if told.get("ended"):
         parts.append(told["ended"]["text"])
-    parts.append(f"{one_line(told['notebook'])}: {told['state']}")
+    head = f"{one_line(told['notebook'])}: {told['state']}"
+    statuses = [step["status"] for step in told["steps"]]
+    if statuses:
+        head += f", {steps_done(statuses.count('done'), statuses.count('skipped'), len(statuses), 'step')}"
+    parts.append(head)
     if now:
         line = f": {one_line(now['line'])}" if now["line"] else ""
         limit = f" of at most {now['timeout']:g} s" if now["timeout"] else ""
@@ -84,6 +88,12 @@ def standing(told: Told, runs: list[Told], report: str) -> str:
         for cell in told["cells"]
     ]
     parts += [*cut(steps, "steps"), *cut(cells, "cells")]
+    off_plan = [
+        f"  cell {cell['cell']} (id {one_line(cell['cell_id'])}), outside the plan: {one_line(cell['title'])}"
+        f"  ({cell['status']})"
+        for cell in told.get("off_plan", ())
+    ]
+    parts += cut(off_plan, "cells")
     marked = [*told.get("stale", ()), *told.get("hidden", ())]
     parts += cut(
         [f"  cell {each['cell']} (id {one_line(each['cell_id'])}): {one_line(each['why'])}" for each in marked], "cells"
@@ -109,7 +119,7 @@ def held_short(told: Told) -> dict[str, Any]:
         kind: dict(list(held.items())[:NAMES]) if isinstance(held, dict) else held
         for kind, held in (told.get("context") or {}).items()
     }
-    listed = {name: rows(told.get(name, ())) for name in ("steps", "cells", "stale", "hidden")}
+    listed = {name: rows(told.get(name, ())) for name in ("steps", "cells", "stale", "hidden", "off_plan")}
     return {**told, **listed, "context": context or None}
 
 

@@ -5,12 +5,15 @@ Changed by `ledger.apply` alone, but for `changed`, which a look at the file tel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stepper.policy import changes
 from stepper.policy.events import Elsewhere, Handed, Ran, Started, Stopped, Unheard, Unwritten, Verified
-from stepper.policy.model import NOTHING, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
+from stepper.policy.model import NOTHING, Cell, Key, Kind, LeftOut, Plan, Step, StepStatus, Verdict
 
 OVER = (StepStatus.DONE, StepStatus.SKIPPED)
+STALE = "stale"
 HELD_IN_A_ROW = 3  # faults found before a cell ran that count as one attempt
 
 
@@ -53,6 +56,15 @@ class Came:
     lost: bool = False  # the cell was changed or deleted since it ran
 
 
+@dataclass(frozen=True)
+class OpenCell:
+    """A code cell outside the plan that failed, was interrupted, was changed, is stale or has not run."""
+
+    cell_id: str
+    number: int
+    status: str  # a `StepStatus`, or `STALE`
+
+
 @dataclass
 class State:
     """One notebook's standing."""
@@ -79,6 +91,8 @@ class State:
     last_report: int | None = None
     last: Key | None = None  # what ran last, or was held back
     changed: set[str] = field(default_factory=set)  # cells that ran with another source than the file has: as seen last
+    stale: set[str] = field(default_factory=set)  # ids of stale cells, as last analysed
+    open_cells: list[OpenCell] = field(default_factory=list)  # as the notebook was read last
     handed: dict[str, Handed] = field(default_factory=dict)  # by call: how they end is owed to somebody
     unheard: list[Unheard] = field(default_factory=list)  # what became of edits whose report nobody could read
     unwritten: dict[str, Unwritten] = field(default_factory=dict)  # cell id → outputs that wait for the notebook
@@ -99,6 +113,34 @@ class State:
             return StepStatus.INTERRUPTED
         changed = ran and progress.cell_id in self.changed
         return StepStatus.CHANGED if changed else progress.status
+
+    def compare(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Compare the notebook's cells with what ran; return those that have not run as they stand."""
+        fresh, self.changed = changes.since(cells, self.ran_ever)
+        in_plan = {self.of(step.id).cell_id for step in self.plan.steps}
+        known = {progress.cell_id: progress for key, progress in self.progress.items() if isinstance(key, str)}
+        fresh_ids = {cell.id for cell in fresh}
+        self.open_cells = []
+        for cell in changes.runnable(cells) if self.plan.steps else ():
+            running = self.running is not None and self.running.cell_id == cell.id
+            if cell.id in in_plan or running:
+                continue
+            status = self._open_status(cell, known.get(cell.id), cell.id in fresh_ids)
+            if status:
+                self.open_cells.append(OpenCell(cell.id, cell.number, status))
+        return fresh
+
+    def _open_status(self, cell: Cell, progress: Progress | None, is_fresh: bool) -> str:
+        """Return why a cell outside the plan is open; '' if it is not."""
+        held = progress is not None and progress.held == changes.source_hash(cell.source)
+        if is_fresh and not held:
+            status = StepStatus.CHANGED if cell.id in self.ran_ever else StepStatus.PENDING
+            return str(status.value)
+        if progress is not None and progress.interrupted:
+            return str(StepStatus.INTERRUPTED.value)
+        if progress is not None and progress.status is StepStatus.FAILED:
+            return str(StepStatus.FAILED.value)
+        return STALE if cell.id in self.stale else ""
 
     def attempts_after(self, key: Key, verdict: Verdict, repeat: bool, outside_agent: bool = False) -> int:
         """Return how many retries the agent will have made when a run with that verdict is applied.
@@ -138,15 +180,20 @@ class State:
 
     @property
     def complete(self) -> bool:
-        """Whether every step is done or skipped and the validation step, if any, passed; without a plan never."""
+        """Whether every step is done or skipped, the validation step, if any, passed, and no other cell is open.
+
+        Without a plan never.
+        """
         passed = all(
             self.of(step.id).status is StepStatus.DONE for step in self.plan.steps if step.kind is Kind.VALIDATION
         )
-        return bool(self.plan.steps) and not self.left and passed
+        return bool(self.plan.steps) and not self.left and passed and not self.open_cells
 
     @property
     def failing(self) -> bool:
-        """Whether what ran last failed, in a notebook without a plan."""
+        """Whether the last run failed in a notebook without a plan, or a cell outside a plan without open steps."""
+        if self.plan.steps and not self.left:
+            return any(cell.status == StepStatus.FAILED.value for cell in self.open_cells)
         return not self.plan.steps and self.last is not None and self.of(self.last).status is StepStatus.FAILED
 
     @property
@@ -158,4 +205,4 @@ class State:
     def under_way(self) -> bool:
         """Whether there is work to go on with: a step that waits, a stop, or a notebook without a plan that ran."""
         loose = not self.plan.steps and (self.ran or self.failing)
-        return bool(self.stop or self.left or loose or self.unheard or self.handed)
+        return bool(self.stop or self.left or self.open_cells or loose or self.unheard or self.handed)

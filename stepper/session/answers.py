@@ -136,6 +136,7 @@ class Status:
     verified: LastVerdict | None = None
     renamed: str = ""  # that it looks like a renamed notebook, and what to do
     jupyter: str = ""  # which Jupyter server shows the notebook and does not reload it, and what helps
+    off_plan: Sequence[CellStatus] = field(default_factory=list)  # open cells outside the plan
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ def look(session: Session, cells: Sequence[Cell]) -> Follows:
     if not session.speaks_python:
         return Follows()
     session.past.catch_up(session.state.runs, session.state.sources, session.state.elsewhere)
-    return dataflow.look(cells, session.past)
+    found = dataflow.look(cells, session.past)
+    session.state.stale = {each.cell.id for each in found.stale}
+    return found
 
 
 def news(session: Session, cells: Sequence[Cell], ran: Sequence[Cell] = ()) -> str:

@@ -165,6 +165,8 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
     ended = replace(ended, origins=origins, seen=seen, doubts=left, met=met, unmet=run.unmet)
     if follows.act is turn.Act.STOP and not run.outside_agent:  # only the agent's own runs stop the agent
         session.stop(work.key, ended, follows.attempts + work.repeat)
+    if session.state.plan.steps and not session.state.left:
+        session.state.compare(work.cells)
     if session.state.complete and not work.was_complete:
         with contextlib.suppress(NotebookError):  # it may be gone by now
             document = session.file.read()
@@ -172,6 +174,9 @@ async def tell(session: Session, work: Work, run: events.Ran, execution: Executi
             session.replays = turn.replays(session.state, work.limits, document.cells)
             tail = brief.completion(session.name, session.state, document.figures, stands, session.replays)
             ended = replace(ended, tail=tail, complete=brief.completed(session.state))
+    elif session.state.plan.steps and not session.state.left and session.state.open_cells:
+        tail = [f"No step is left, but the notebook is not complete. {brief.open_cells(session.state)}"]
+        ended = replace(ended, tail=tail)
     return ended
 
 

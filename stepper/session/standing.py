@@ -31,10 +31,18 @@ async def status(session: Session) -> answers.Status:
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
+    off_plan = list[answers.CellStatus]()
     with contextlib.suppress(NotebookError):  # whoever works on it is told
         steps, cells = _stands(session)
         document = session.file.glance()
         stale, hidden = follows.marks(session, document.cells) if document.language in LANGUAGES else (stale, hidden)
+        if session.runs(document):
+            session.state.compare(document.cells)
+        titles = {cell.id: one_line(cell.source, 100) for cell in document.cells}
+        off_plan = [
+            answers.CellStatus(cell.number, cell.cell_id, titles.get(cell.cell_id, ""), cell.status)
+            for cell in session.state.open_cells
+        ]
     state, stop = session.state, session.state.stop
     told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
@@ -52,6 +60,7 @@ async def status(session: Session) -> answers.Status:
         verified=last_verdict(session),
         stale=stale,
         hidden=hidden,
+        off_plan=off_plan,
     )
 
 
@@ -131,10 +140,11 @@ def waits(session: Session) -> str:
 async def listed(session: Session, current: bool, age: float) -> answers.Listed:
     """Return a notebook's row in the list of all."""
     await session.keeper.find()
-    name, stands = session.state.name, list[answers.StepStatus | answers.CellStatus]()
+    stands = list[answers.StepStatus | answers.CellStatus]()
     what = "steps"
     try:
         steps, cells = _stands(session)
+        name = session.state.name
         stands, what = [*steps, *cells], "steps" if steps else "cells"
     except NotebookError:
         name = "unreadable"

@@ -63,7 +63,7 @@ def compare(session: Session, read: Notebook | None = None) -> tuple[Notebook, l
     document, state = read or session.file.glance(), session.state
     if not session.runs(document):
         return document, []
-    fresh, state.changed = changes.since(document.cells, state.ran_ever)
+    fresh = state.compare(document.cells)
     session.unrun = {cell.id: session.unrun[cell.id] for cell in fresh if cell.id in session.unrun}
     if state.last is not None and state.of(state.last).cell_id not in {cell.id for cell in document.cells}:
         state.last = None  # what failed is gone

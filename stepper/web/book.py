@@ -16,7 +16,7 @@ from stepper.ground.errors import NotebookError
 from stepper.ground.text import clean, one_line, quoted
 from stepper.notebook.document import Document
 from stepper.notebook.file import IpynbFile
-from stepper.policy import changes, plan, verified
+from stepper.policy import plan, verified
 from stepper.policy.model import Cell, Step, instant
 from stepper.web.asked import Daemon
 from stepper.web.past import Past
@@ -120,6 +120,9 @@ class Book:
             "trouble": self.trouble,
             "daemon": self.daemon.trouble,
             "steps": [self._step(step) for step in steps],
+            "off_plan": [
+                {"cell": cell.cell_id, "number": cell.number, "status": cell.status} for cell in state.open_cells
+            ],
             "stop": self._stop(current),
             "lost": one_line(state.lost),
             "marks": self.marks,
@@ -131,7 +134,8 @@ class Book:
     def _compare(self) -> None:
         """See which cells were changed since they ran, as `session/unseen` does."""
         if self.document is not None:
-            _, self.past.state.changed = changes.since(self.document.cells, self.past.state.ran_ever)
+            self.past.state.stale = set(self.marks)
+            self.past.state.compare(self.document.cells)
 
     def _step(self, step: Step) -> Row:
         state, progress = self.past.state, self.past.state.of(step.id)

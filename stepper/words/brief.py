@@ -59,11 +59,31 @@ def plan_lines(state: State) -> list[str]:
     return lines
 
 
+OPEN = {
+    "failed": "failed",
+    "interrupted": "was interrupted",
+    "changed": "was changed since it ran",
+    "pending": "has not run",
+    "stale": "is stale",
+}
+OPEN_CELLS = 5  # named in one line
+
+
+def open_cells(state: State) -> str:
+    """Return the sentence on cells outside the plan that failed, did not run or are stale; '' for none."""
+    if not state.open_cells:
+        return ""
+    named = [f"cell {cell.number} (id {one_line(cell.cell_id, 100)}) {OPEN[cell.status]}" for cell in state.open_cells]
+    left = len(named) - OPEN_CELLS
+    more = f"; and {counted(left, 'more cell')}" if left > 0 else ""
+    return f"Outside the plan: {'; '.join(named[:OPEN_CELLS])}{more}."
+
+
 def next_line(state: State) -> str:
     """Return what comes next."""
     step = next(iter(state.left), None)
     if step is None:
-        done = "No step of the plan is left."
+        done = " ".join(filter(None, ["No step of the plan is left.", open_cells(state)]))
         return done if state.plan.steps else "There is no plan; the next cell goes at the end."
     criterion = f"; criterion: {one_line(step.criterion, 200)}" if step.criterion else ""
     again = AGAIN.get(state.standing(step.id), "")

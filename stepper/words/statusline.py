@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from stepper.ground.text import one_line
+from stepper.ground.text import counted, one_line
 from stepper.policy.model import Step, StepStatus
 from stepper.policy.namespace import Namespace
 from stepper.policy.state import OVER, State
 from stepper.words.quotes import span
 
 RUNS, WAITS, STOPPED, COMPLETE, FAILED, RESTS = "⏵", "⧖", "■", "✓", "✗", "·"
+OPEN_WORDS = {
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "changed": "changed",
+    "pending": "not run",
+    "stale": "stale",
+}
 TITLE, SAID, NAME = 40, 80, 30  # characters
 
 
@@ -41,6 +48,14 @@ def _standing(state: State, where: str, clock: str, queued: str) -> tuple[str, l
         if skipped:
             return COMPLETE, [f"complete, {total - skipped} done, {skipped} skipped"]
         return COMPLETE, [f"{total}/{total} complete"]
+    if state.plan.steps and not state.left and state.open_cells:
+        mark = FAILED if state.failing else RESTS
+        failed_cells = [cell for cell in state.open_cells if cell.status == StepStatus.FAILED.value]
+        shown = failed_cells or state.open_cells
+        more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
+        first = shown[0]
+        over = f"{counted(len(state.plan.steps), 'step')} over"
+        return mark, [over, f"cell {first.number}{more} {OPEN_WORDS[first.status]}"]
     last = state.plan.step(state.last) if isinstance(state.last, int) else None
     if last and state.standing(last.id) is StepStatus.FAILED:
         attempts = state.of(last.id).attempts

@@ -4,7 +4,7 @@ const $ = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search).get("notebook") || "";
 const S = { project: { notebooks: [] }, status: null, cells: [], runs: [], live: null, day: "", follow: true, said: "" };
 const cards = new Map();
-const SIGNS = { done: "✓", failed: "✗", doubted: "?", skipped: "–", running: "▶", pending: "·", interrupted: "■", changed: "≠",
+const SIGNS = { stale: "~", done: "✓", failed: "✗", doubted: "?", skipped: "–", running: "▶", pending: "·", interrupted: "■", changed: "≠",
   ok: "✓", error: "✗", stopped: "■", complete: "✓", failing: "✗", ready: "·" };
 const WORDS = { error: "failed", timeout: "over its deadline", memory: "out of memory", kernel_died: "kernel died", cancelled: "interrupted" };
 let shift = 0; // what the server's clock is ahead of ours, in milliseconds
@@ -272,12 +272,14 @@ function drawCells() {
 // --- the side, the head, the notices
 function drawSide() {
   const { project, status } = S;
-  if (status && !same($("plan"), [status.steps, status.marks])) {
+  if (status && !same($("plan"), [status.steps, status.marks, status.off_plan])) {
     const over = status.steps.filter((each) => each.status === "done").length;
     const skipped = status.steps.filter((each) => each.status === "skipped").length;
     $("far").textContent = status.steps.length ? `${over} of ${status.steps.length}${skipped ? `, ${skipped} skipped` : ""}` : "";
     put($("plan"), ...status.steps.map((step) => h("li", {}, h("a", { href: step.cell ? `#cell-${step.cell}` : null, "aria-current": step.status === "running" ? "step" : null, title: step.criterion || null },
-      sign(step.status), h("span", {}, step.title, h("span", { class: "unseen" }, `: ${step.status}`)), notes(step) ? h("small", {}, notes(step)) : null))));
+      sign(step.status), h("span", {}, step.title, h("span", { class: "unseen" }, `: ${step.status}`)), notes(step) ? h("small", {}, notes(step)) : null))),
+      ...status.off_plan.map((cell) => h("li", {}, h("a", { href: `#cell-${cell.cell}` },
+        sign(cell.status), h("span", {}, `cell ${cell.number}`, h("span", { class: "unseen" }, `: ${cell.status}`)), h("small", {}, `outside the plan · ${cell.status === "pending" ? "not run" : cell.status}`)))));
     $("planned").parentNode.hidden = !status.steps.length;
   }
   const here = status && status.notebook;
