@@ -283,6 +283,14 @@ def test_the_text_is_as_the_issue_shows_it() -> None:
     assert well.endswith("\n  ≈ cell 2 close: numbers within 1e-6")
 
 
+def test_the_headline_names_cells_that_fail_as_recorded_and_open_steps() -> None:
+    same = (1, Sameness.SAME, "")
+    head = words.head(made(same, failing=1, open_steps=2))
+    assert head.startswith(
+        "made_up.ipynb: REPRODUCES; 1 cell fails as recorded; 2 steps open · 1 of 1 cells as recorded"
+    )
+
+
 def test_the_text_is_bounded_and_says_what_was_printed_behind_a_bar() -> None:
     many = [(number, Sameness.CHANGED, "-1 +1") for number in range(100)]
     assert len(words.told(made(*many)).splitlines()) < 30

@@ -11,6 +11,7 @@ import pytest
 
 from stepper.daemon import config
 from stepper.ground.errors import UsageError
+from stepper.ground.text import TRUNCATED
 from stepper.policy import changes, events, firstline, gate, ledger, patterns, plan, progress, turn
 from stepper.policy.model import Cell, Death, Fault, Kind, Limits, Outcome, Plan, Step, StepStatus, Verdict
 from stepper.policy.namespace import UNKNOWN
@@ -456,6 +457,15 @@ def test_a_cell_outside_the_plan_that_is_open_keeps_a_notebook_from_being_comple
     made.stale = set()
     made.compare(cells[:3])
     assert made.complete
+
+
+def test_a_truncated_output_is_not_said_to_be_whole() -> None:
+    gap = f"… 484,923,423 characters {TRUNCATED}"
+    varied = "\n".join([*map(str, range(2000)), gap, *map(str, range(2000))])
+    assert "left out; the notebook holds only part of this output" in quotes.quote(varied, 500)
+    same = "\n".join(["a line"] * 20 + [gap] + ["a line"] * 20)
+    assert quotes.quote(same, 5000).count("… 16 more lines like this in the notebook") == 2
+    assert quotes.quote("\n".join(["a line"] * 20), 5000).endswith("… 16 more lines like this")
 
 
 def test_a_skipped_step_is_not_done() -> None:

@@ -343,7 +343,11 @@ def test_whether_the_order_could_reproduce() -> None:
     assert dataflow.had_bound("y", "b", book.cells, book.past) == "cell 4, which was deleted, had bound it"
     assert dataflow.had_bound("x", "b", book.cells, book.past) == "cell 3, below it, binds it"
     assert dataflow.had_bound("nothing", "b", book.cells, book.past) == ""
+    book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y + left_over"}
+    told = words.order(dataflow.gaps(book.cells, book.past), 0, dataflow.unbound(book.cells, book.past))
+    assert told == "No cell of the notebook is known to bind these names: cell 3 reads `left_over`."
     book.sources = {"c": "x = 1", "d": "y = 2", "b": "x + y"}
+    assert dataflow.unbound(book.cells, book.past) == []
     assert words.order(dataflow.gaps(book.cells, book.past), 0) == "The order of its cells could reproduce it."
 
 

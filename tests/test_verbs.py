@@ -24,7 +24,7 @@ DOCUMENTS = {
     "kernels": "name kind about usual accepted reachable why offers mend",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results follows which stop",
-    "verify": "notebook reproduces cells files duration_s kernels packages where text",
+    "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps",
     "restore": "notebook ok ran cells skipped report results follows which stop gone",
     "attach": "notebook kernel where file console settings url python text",
     "history": "notebook run cell_id step started_at duration_s outcome by source bound",

@@ -27,6 +27,9 @@ def one_line(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+TRUNCATED = "left out by stepper (max_output_bytes) …"  # ends the line in an output of which a part is not kept
+
+
 def counted(number: int, noun: str) -> str:
     """Return so many of something in words."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -12,7 +12,9 @@ from collections import deque
 from itertools import islice
 from typing import TypeVar
 
-WHY = "left out by stepper (max_output_bytes) …"
+from stepper.ground.text import TRUNCATED
+
+WHY = TRUNCATED
 GAP = re.compile(rf"\n… ([\d,]+) characters {re.escape(WHY)}\n")
 UP = re.compile(r"\x1b\[(\d{0,3})A")
 LINE, ROWS = 1 << 16, 100  # how many characters, and lines, can be gone back

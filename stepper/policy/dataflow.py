@@ -347,6 +347,23 @@ def gaps(cells: Sequence[Cell], past: History) -> list[Gap]:
     return found
 
 
+def unbound(cells: Sequence[Cell], past: History) -> list[tuple[Cell, str]]:
+    """Return the names that cells read and that the source of no cell binds, as far as the analysis shows.
+
+    The kernel may hold them all the same: an earlier or failed version of a cell may have bound them.
+    """
+    some = runnable(cells)
+    order = Order()
+    flows = [past.flow(cell.source) for cell in some]
+    binds = {name for flow in flows for name in flow.binds}
+    found = []
+    for place, (cell, flow) in enumerate(zip(some, flows, strict=True)):
+        reads = order.called(flow)[0]
+        free = reads - order.follow(place, flow).keys() - BUILTIN - binds
+        found += [(cell, name) for name in sorted(free)]
+    return found
+
+
 def had_bound(name: str, reader: str, cells: Sequence[Cell], past: History) -> str:
     """Return which cell binds a name that the cell of an id does not find in a replay, as a clause; '' for none."""
     gap = next((gap for gap in gaps(cells, past) if gap.cell.id == reader and gap.name == name), None)

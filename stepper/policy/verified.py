@@ -55,6 +55,8 @@ class Verified:
     packages: Sequence[Package] = ()
     where: str = ""
     text: str = ""  # the same for people and agents
+    failing: int = 0  # cells that fail, as recorded
+    open_steps: int = 0  # steps of the plan that are neither done nor skipped
 
     @property
     def as_recorded(self) -> int:

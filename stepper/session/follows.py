@@ -86,4 +86,7 @@ def to_run(session: Session, cells: Sequence[Cell], below: int = -1) -> list[Cel
 def order(session: Session, cells: Sequence[Cell]) -> str:
     """Return whether the order of the cells could reproduce what they gave; '' where that is not known."""
     stale = len(look(session, cells).stale)
-    return words.order(dataflow.gaps(cells, session.past), stale) if session.speaks_python else ""
+    if not session.speaks_python:
+        return ""
+    unbound = dataflow.unbound(cells, session.past)
+    return words.order(dataflow.gaps(cells, session.past), stale, unbound)

@@ -92,6 +92,10 @@ async def verify(
         differing = [cell for cell in differing if differences[cell.index].doubtful]
     await session.keeper.find()  # what a former daemon left lives, too
     verdicts = [_verdict(session, found, cell, differences.get(cell.index)) for cell in cells]
+    failing = sum(
+        cell.index in found.first.faults and each.verdict.reproduces and changes.RAISES_TAG not in cell.tags
+        for cell, each in zip(cells, verdicts, strict=True)
+    )
     made = Verified(
         session.name,
         all(each.verdict.reproduces for each in verdicts),
@@ -101,6 +105,8 @@ async def verify(
         kernels,
         verified.packages(session.state.packages, found.first.packages),
         way.where,
+        failing=failing,
+        open_steps=len(session.state.left),
     )
     made = replace(made, text=words.told(made))
     sources, counts = verified.mark(document.cells), words.recorded(made)

@@ -110,7 +110,7 @@ def largest(known: Namespace, count: int = 3) -> list[str]:
     """Return a sentence on the largest variables known, in a list; empty where none is."""
     sized = [(variable.bytes, name) for name, variable in known.variables.items()]
     top = [f"{one_line(name, 60)} {size / 1e6:,.1f} MB" for size, name in sorted(sized, reverse=True)[:count] if size]
-    return [f"the largest variables before this cell: {', '.join(top)}"] if top else []
+    return [f"the largest variables of the kernel, as last seen: {', '.join(top)}"] if top else []
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stepper.ground.text import counted, one_line
 from stepper.policy.dataflow import BELOW, ELSEWHERE, GONE, MODULE, OFF, UNBOUND, Because, Gap, Marked
+from stepper.policy.model import Cell
 
 GROUPS, CELLS, NAMES = 3, 8, 4  # told in a line
 WHERE = {
@@ -114,9 +115,15 @@ def _some(told: Sequence[str]) -> str:
     return "; ".join(told[:GROUPS]) + more
 
 
-def order(gaps: Sequence[Gap], left: int) -> str:
-    """Return whether the order of the cells could reproduce what they gave; `left` cells are stale as it is."""
+def order(gaps: Sequence[Gap], left: int, unbound: Sequence[tuple[Cell, str]] = ()) -> str:
+    """Return whether the order of the cells could reproduce what they gave; `left` cells are stale as it is.
+
+    `unbound` are names that cells read and no present source binds.
+    """
     odd = f" {counted(left, 'cell')} of it {'is' if left == 1 else 'are'} stale: `stepper run --stale`." if left else ""
+    if not gaps and unbound:
+        reads = [f"cell {cell.number} reads `{one_line(name, 60)}`" for cell, name in unbound]
+        return f"No cell of the notebook is known to bind these names: {_some(reads)}.{odd}"
     if not gaps:
         return f"The order of its cells could reproduce it.{odd}"
     told = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from stepper.ground.text import clean, last_state, one_line
+from stepper.ground.text import TRUNCATED, clean, last_state, one_line
 
 TEXT_LIMIT = 2000  # characters of a cell's output in a report
 LINE_LIMIT = 400
@@ -30,7 +30,8 @@ def quote(text: str, limit: int) -> str:
     head = sum(size <= limit * 0.6 for size in accumulate(sizes))
     tail = len(lines) - sum(size <= limit * 0.35 for size in accumulate(reversed(sizes)))
     left = f"{tail - head:,} lines ({sum(sizes[head:tail]):,} characters)"
-    return "\n".join([*lines[:head], f"… {left} left out; all is in the notebook", *lines[tail:]])
+    where = "the notebook holds only part of this output" if TRUNCATED in text else "all is in the notebook"
+    return "\n".join([*lines[:head], f"… {left} left out; {where}", *lines[tail:]])
 
 
 def _shown(text: str) -> str:
@@ -40,12 +41,13 @@ def _shown(text: str) -> str:
 def _folded(lines: Sequence[str]) -> list[str]:
     """Return the lines behind `| `, very long ones cut; of equal ones in a row the first few, and how many more."""
     found: list[str] = []
+    where = " in the notebook" if any(line.endswith(TRUNCATED) for line in lines) else ""
     for line, same in groupby(map(_cut_line, lines)):
         count = sum(1 for _ in same)
         shown = count if count <= SAME + 1 else SAME
         found += [f"| {line}"] * shown
         if count > shown:
-            found.append(f"… {count - shown:,} more lines like this")
+            found.append(f"… {count - shown:,} more lines like this{where}")
     return found
 
 

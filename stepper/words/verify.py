@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepper.ground.text import age, clean, one_line
+from stepper.ground.text import age, clean, counted, one_line
 from stepper.policy.compare import Sameness
 from stepper.policy.verified import SOURCE, CellVerdict, FileChange, Package, Verified
 
@@ -32,6 +32,10 @@ def _package(package: Package) -> str:
 def head(found: Verified) -> str:
     """Return the verdict in one line."""
     verdict = "REPRODUCES" if found.reproduces else "DOES NOT REPRODUCE"
+    if found.reproduces and found.failing:
+        verdict += f"; {counted(found.failing, 'cell')} {'fails' if found.failing == 1 else 'fail'} as recorded"
+    if found.reproduces and found.open_steps:
+        verdict += f"; {counted(found.open_steps, 'step')} open"
     kernels = f"{found.kernels} fresh kernel{'s' * (found.kernels != 1)}"
     where = f" ({found.where})" if found.where else ""
     took = f"{found.duration_s:.1f} s in {kernels}{where}; the living kernel was not touched"
