@@ -476,6 +476,13 @@ def test_large_frames_take_no_time(clean: Lab) -> None:
     clean.ok("del big, wide, huge, m")
 
 
+def test_all_warnings_are_counted_though_few_are_kept(clean: Lab) -> None:
+    code = "import warnings\nfor i in range(500):\n    warnings.warn(f'user: number {i}')\n    warnings.warn(f'user: number {i}')"
+    assert told(clean, "import warnings\nwarnings.simplefilter('always')\n" + code)[-1] == "… and 497 more doubts"
+    many = code.replace("range(500)", "range(12_000)")
+    assert told(clean, "warnings.simplefilter('always')\n" + many)[-1] == "… and 9,997 or more doubts"
+
+
 # the lines
 
 

@@ -5,6 +5,7 @@ The sentences come from the kernel's helper, and so from the user's process: eac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from stepper.ground.reading import read_all
 from stepper.ground.text import one_line
 
+MORE = re.compile(r"(\d{1,9})( or more)?")  # doubts that the helper counted and did not keep
 SHOWN, LINE = 3, 160
 KINDS = ("swallowed", "multiplied", "emptied", "empty", "blank", "warning")  # the weightiest first
 
@@ -26,8 +28,14 @@ class Doubt:
 
 def lines(facts: list[Any], first: Sequence[str] = ()) -> list[str]:
     """Return at most three doubts, one line each, and how many there are more; `first` go before them."""
-    doubts = [doubt for doubt in read_all(Doubt, facts) if doubt.kind in KINDS]
+    found = read_all(Doubt, facts)
+    doubts = [doubt for doubt in found if doubt.kind in KINDS]
     doubts.sort(key=lambda doubt: KINDS.index(doubt.kind))
     texts = [*first, *(one_line(doubt.text, LINE) for doubt in doubts)]
-    left = len(texts) - SHOWN
-    return texts[:SHOWN] + ([f"… and {left} more doubt{'s' if left > 1 else ''}"] if left > 0 else [])
+    left = max(0, len(texts) - SHOWN)
+    open_end = ""
+    for counted in (MORE.fullmatch(doubt.text) for doubt in found if doubt.kind == "more"):
+        if counted:
+            left += int(counted[1])
+            open_end = " or" if counted[2] else ""
+    return texts[:SHOWN] + ([f"… and {left:,}{open_end} more doubt{'s' if left > 1 else ''}"] if left else [])

@@ -22,7 +22,7 @@ REPORT_LIMIT = 5800  # characters of a whole report; the client shows up to 10,0
 TITLE_WORDS, CRITERION_WORDS = 9, 14  # a report on a plain success has at most 60 words besides the output
 LINE_PART = 80  # of each thing beside the outcome in the person's line
 NEXT_LIMIT = 800  # of the source of a cell that Jupyter would make
-MORE_DOUBTS = re.compile(r"… and \d+ more doubts?")
+MORE_DOUBTS = re.compile(r"… and [\d,]+(?: or)? more doubts?")
 
 MARKS = {Outcome.OK: "✓", Outcome.CANCELLED: "■"}
 

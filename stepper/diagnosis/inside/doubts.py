@@ -18,6 +18,7 @@ from stepper.kernel.inside.base import clock, guarded, name_of, shell
 from stepper.kernel.inside.cells import line_of, now, raw_lines
 
 FACTS, WARNINGS = 50, 20
+COUNTED = 10_000  # different warnings that are counted, of which WARNINGS are kept
 BEFORE, AFTER = 0.1, 0.15  # seconds
 
 
@@ -26,6 +27,8 @@ class Run:
     raw: str
     trees: list[ast.Module] = field(default_factory=list)
     warnings: dict[tuple[str, str], list[Any]] = field(default_factory=dict)  # (category, message) → file, line, count
+    uncounted: bool = False  # there were more than COUNTED
+    others: set[int] = field(default_factory=set)  # hashes of the warnings that are counted and not kept
     frames: dict[str, Seen] = field(default_factory=dict)
     showing: Any = None
 
@@ -87,7 +90,9 @@ def after(raw: str, ok: bool) -> list[Fact]:
         own = guarded(line_of, filename, line)
         where = ", ".join([f"line {own}"] * bool(own) + [f"{count} ×"] * (count > 1))
         facts.append(fact("warning", said(cut(category) + (f" ({where})" if where else ""), text)))
-    return facts[:FACTS]
+    more = len(run.others) + max(0, len(facts) - FACTS)
+    counted = [fact("more", f"{more} or more" if run.uncounted else str(more))] if more else []
+    return facts[:FACTS] + counted
 
 
 def said(name: str, text: str) -> str:
@@ -141,3 +146,7 @@ def heard(run: Run, given: Any, category: Any, filename: str, line: int) -> None
         run.warnings[key][2] += 1
     elif len(run.warnings) < WARNINGS:
         run.warnings[key] = [filename, line, 1]
+    elif len(run.others) < COUNTED - WARNINGS:
+        run.others.add(hash(key))
+    else:
+        run.uncounted = run.uncounted or hash(key) not in run.others
