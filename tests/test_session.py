@@ -230,6 +230,7 @@ def test_the_daemon_answers_each_command_with_its_keys(project: Quick) -> None:
         "plan edit": {"id": 3, "title": "Tell more"},
         "plan move": {"id": 4, "after": 2},
         "plan remove": {"id": 3},
+        "plan reopen": {"id": 2},
     }
     project.notebook("book.ipynb", [code("x = 1", "a")])
     for name in sorted(

@@ -35,7 +35,7 @@ DOCUMENTS = {
     "restart": "notebook had_kernel",
     **dict.fromkeys(("confirm", "continue", "fix", "skip"), "text"),
     "context": "current_notebook imported_modules defined_functions variables plan text",
-    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), "notebook steps"),
+    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"), "notebook steps"),
     "shutdown": "kernels notebook left",
 }
 WITHIN = {
@@ -88,7 +88,7 @@ def test_the_command_line_has_each_row(name: str) -> None:
 def test_whose_commands_they_are() -> None:
     """Literally, because a row that loses its word would let an agent lift its own stop."""
     persons = {name for name, row in COMMANDS.items() if row.persons}
-    assert persons == {"continue", "fix", "skip", "restart", "restore", "trust"}
+    assert persons == {"continue", "fix", "skip", "restart", "restore", "trust", "plan reopen"}
     assert {name for name, row in COMMANDS.items() if row.runs_code} == {"run", "verify", "eval", "restart", "restore"}
     for name, row in COMMANDS.items():
         assert gate.asks_person(f"stepper {name} x") == (name if row.persons else None)

@@ -82,6 +82,33 @@ def test_a_cell_that_fails_outside_a_finished_plan_is_told_of(project: Project) 
     assert project.json("status")["state"] == "complete" and not end_turn(notebook, "All done.")
 
 
+def test_a_skipped_step_can_be_reopened(project: Project) -> None:
+    notebook = project.new("Load", "Check")
+    notebook.insert("x = 1")
+    for way in (("plan", "reopen", "2"), ("continue", "step 2")):
+        project.stepper("skip", "not needed")
+        assert "complete, 2 steps: 1 done, 1 skipped" in project.stepper("status").stdout
+        refused = project.stepper("plan", "edit", "2", "Check it", check=None)
+        assert "step 2 is skipped: reopen it first (stepper plan reopen 2)" in refused.stderr
+        project.stepper(*way)
+        assert step(project, 2)["status"] == "pending"
+    refused = project.stepper("plan", "reopen", "1", check=None)
+    assert refused.returncode and "step 1 is not skipped" in refused.stderr
+    _, answer = notebook.insert("assert x == 1")
+    assert "The notebook is complete: 2 steps done, 0 skipped" in answer.text
+
+
+def test_a_skipped_step_with_a_cell_runs_once_it_is_reopened(project: Project) -> None:
+    notebook = project.new("Load")
+    cell_id, _ = notebook.insert("1 / 0")
+    project.stepper("skip")
+    assert "skip-execution" in notebook.path.read_text()
+    project.stepper("plan", "reopen", "1")
+    assert "skip-execution" not in notebook.path.read_text()
+    answer = notebook.replace(cell_id, "x = 1")
+    assert "The notebook is complete: 1 step done, 0 skipped" in answer.text
+
+
 def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     project.config(RUN_IT_ALL)
     notebook = project.new("Load", "Plot")

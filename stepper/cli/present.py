@@ -317,7 +317,7 @@ PRESENT = {
     "restart": Rendering(_restart, has_json=False),
     **dict.fromkeys(("continue", "fix", "skip", "confirm"), Rendering(has_json=False)),
     "context": Rendering(document=lambda told: {name: told[name] for name in told if name != "text"}),
-    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move"), Rendering(_plan)),
+    **dict.fromkeys(("plan", "plan add", "plan edit", "plan remove", "plan move", "plan reopen"), Rendering(_plan)),
     "shutdown": Rendering(_shutdown, has_json=False),
     "doctor": Rendering(
         _doctor, document=lambda checks: [*map(vars, checks)], well=lambda checks: all(check.ok for check in checks)

@@ -281,6 +281,8 @@ async def _done(request: Request, session: Session, told: Any) -> object:
             return await steering.change_plan(session, lambda state: plan.edited(state, told.id, told.title))
         case commands.PlanRemove():
             return await steering.change_plan(session, lambda state: plan.removed(state, told.id))
+        case commands.PlanReopen():
+            return steering.reopen(session, told.id)
         case commands.PlanMove():
             return await steering.change_plan(session, lambda state: plan.moved(state, told.id, told.after))
         case commands.Plan():

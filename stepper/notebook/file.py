@@ -26,6 +26,7 @@ from stepper.notebook.rawcells import (
     renamed,
     run_of,
     tagged,
+    untagged,
     with_language_info,
     with_late,
     with_models,
@@ -214,6 +215,10 @@ class IpynbFile:
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
         self._change_cells([cell], partial(tagged, tag=tag))
+
+    def unmark(self, cell: Cell, tag: str) -> None:
+        """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
+        self._change_cells([cell], partial(untagged, tag=tag))
 
     def clear(self, cells: Sequence[Cell]) -> None:
         """Take the outputs of code cells away; raise NotebookError."""

@@ -79,6 +79,16 @@ def tagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
     return raw if tag in tags else as_written({**raw, "metadata": {**metadata, "tags": [*tags, tag]}})
 
 
+def untagged(raw: dict[str, Any], tag: str) -> dict[str, Any]:
+    """Return the raw cell without a tag."""
+    metadata = raw.get("metadata", {})
+    tags = tags_of(metadata)
+    if tag not in tags:
+        return raw
+    kept = [each for each in tags if each != tag]
+    return as_written({**raw, "metadata": {**metadata, "tags": kept}})
+
+
 def tags_of(metadata: dict[str, Any]) -> tuple[str, ...]:
     """Return a cell's tags; a single one may stand without a list."""
     tags = metadata.get("tags")

@@ -176,6 +176,13 @@ class PlanRemove(Arguments, name="plan remove", group=PLAN, examples=("plan rm 5
     notebook: str | None = option(WHICH)
 
 
+class PlanReopen(Arguments, name="plan reopen", persons=True, group=PLAN, examples=("plan reopen 7",)):
+    """Reopen a skipped step: it is open again and can run."""
+
+    id: int = word()
+    notebook: str | None = option(WHICH)
+
+
 class PlanMove(Arguments, name="plan move", group=PLAN, examples=("plan move 5 --after 3",)):
     """Move a step that has not run."""
 

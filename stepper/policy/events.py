@@ -309,6 +309,14 @@ class Skipped(Event, kind="skip"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reopened(Event, kind="reopen"):
+    """The user reopened a skipped step."""
+
+    at: Moment = ""
+    key: Key
+
+
+@dataclass(frozen=True, kw_only=True)
 class Confirmed(Event, kind="confirm"):
     """The agent takes a step for done although its criterion is false, for a reason in its own words."""
 

@@ -76,9 +76,19 @@ def apply(event: Event, state: State) -> None:
         case events.Skipped():
             state.stop, progress = None, state.of(event.key)
             progress.status, progress.reason, progress.interrupted = StepStatus.SKIPPED, event.reason, False
-        case events.Confirmed():
-            progress = state.of(event.key)
-            progress.status, progress.reason = StepStatus.DONE, event.reason
+        case events.Reopened() | events.Confirmed():
+            _decided(event, state)
+
+
+def _decided(event: events.Reopened | events.Confirmed, state: State) -> None:
+    """A step is open again, or done although its criterion is false."""
+    progress = state.of(event.key)
+    if isinstance(event, events.Reopened):
+        progress.status = StepStatus.PENDING
+        progress.reason = ""
+    else:
+        progress.status = StepStatus.DONE
+        progress.reason = event.reason
 
 
 def _resumed(event: events.Continued | events.Restored, state: State) -> None:

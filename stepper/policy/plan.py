@@ -187,6 +187,8 @@ def _not_run(state: State, number: int) -> Step:
     found = state.plan.step(number)
     if found is None:
         raise ValueError(f"there is no step {number}")
+    if state.of(number).status is StepStatus.SKIPPED:
+        raise ValueError(f"step {number} is skipped: reopen it first (stepper plan reopen {number})")
     if state.of(number).status is not StepStatus.PENDING:
         raise ValueError(f"step {number} ran already: it can only be skipped (stepper skip)")
     return found
@@ -198,6 +200,8 @@ def _placed(state: State, steps: tuple[Step, ...], new: Step, after: int | None)
         raise ValueError(f"there is no step {after} to put it after")
     at = len(steps) if after is None else ids.index(after) + 1 if after else 0
     ran = next((s.id for s in steps[at:] if state.of(s.id).status is not StepStatus.PENDING), None)
+    if ran is not None and state.of(ran).status is StepStatus.SKIPPED:
+        raise ValueError(f"step {ran} is skipped: no step can be put before it")
     if ran is not None:
         raise ValueError(f"step {ran} ran already: no step can be put before it")
     return replace(state.plan, steps=(*steps[:at], new, *steps[at:]))

@@ -312,6 +312,9 @@ class NotebookFile(Protocol):
     def mark(self, cell: Cell, tag: str) -> None:
         """Add a tag to the cell; do nothing where it is gone. Raise NotebookError."""
 
+    def unmark(self, cell: Cell, tag: str) -> None:
+        """Remove a tag from the cell; do nothing if the cell no longer exists. Raise NotebookError."""
+
     def arrange(self, order: Callable[[Sequence[Cell]], Sequence[Cell]]) -> tuple[Sequence[Cell], list[Cell]]:
         """Write the cells as `order` arranges them (`policy/arrange`), the modification time kept.
 

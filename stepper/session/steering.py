@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from stepper.words import brief, local_modules
 from stepper.words import report as reports
 from stepper.words.quotes import TEXT_LIMIT, plain
 
+STEP = re.compile(r"(?:reopen )?(?:step )?(\d{1,6})", re.IGNORECASE)  # a step that `continue` reopens
 Runs = list[reports.Ended] | None
 
 
@@ -256,6 +258,11 @@ async def end_idle_kernel(session: Session, last_used: float, why: str) -> bool:
 async def go_on(session: Session, answer: str = "") -> str:
     """Lift a stop; return where to go on, with the context and what the person answers."""
     lifted = session.state.stop
+    named = STEP.fullmatch(answer.strip())
+    number = int(named[1]) if named and lifted is None else 0
+    if number and session.state.of(number).status is StepStatus.SKIPPED:
+        reopen(session, number)
+        return brief.after_reopen(session.name, session.state, number)
     if lifted is not None:
         session.log(events.Continued(at=now(), answer=answer.strip()))
     known, alive = await standing.namespace(session)
@@ -283,6 +290,20 @@ async def skip(session: Session, reason: str) -> str:
         if cell is not None:
             session.file.mark(cell, changes.SKIP_TAG)
     return brief.after_skip(session.name, session.state, key, reason)
+
+
+def reopen(session: Session, number: int) -> answers.Planned:
+    """Reopen a skipped step; return the plan. Raise UsageError."""
+    state = session.state
+    if state.plan.step(number) is None:
+        raise UsageError(f"there is no step {number}", "stepper plan  # shows the steps")
+    if state.of(number).status is not StepStatus.SKIPPED:
+        raise UsageError(f"step {number} is not skipped", "stepper plan  # shows the steps")
+    cell = _cell(session, number)
+    if cell is not None:
+        session.file.unmark(cell, changes.SKIP_TAG)
+    session.log(events.Reopened(at=now(), key=number))
+    return standing.planned(session)
 
 
 def use_kernel(session: Session, name: str, kernel: KernelMetadata) -> None:

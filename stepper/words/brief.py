@@ -339,6 +339,11 @@ def after_skip(name: str, state: State, key: Key | None, reason: str) -> str:
     return f"stepper: {_what(state, key)} in {one_line(name)} is skipped{because}. {next_line(state)}"
 
 
+def after_reopen(name: str, state: State, key: Key) -> str:
+    """Return the answer of `continue` on a skipped step: which step is open again, the next step."""
+    return f"stepper: {_what(state, key)} in {one_line(name)} is open again. {next_line(state)}"
+
+
 def after_confirm(name: str, state: State, key: Key, reason: str) -> str:
     """Return the answer of `confirm`: what is done, for what reason, the next step."""
     return f"stepper: {_what(state, key)} in {one_line(name)} is done ({one_line(reason, 200)}). {next_line(state)}"
