@@ -410,7 +410,17 @@ def test_what_is_completed_without_a_daemon(untouched: Project) -> None:
     project.notebook("b.ipynb", [code("x", "q")])
     (project.folder / ".stepper" / "state.json").write_text('{"current": "notebooks/deep/analysis.ipynb"}')
     assert completes(project, "st") == ["status"]
-    assert completes(project, "plan", "") == ["add", "edit", "move", "remove", "reopen", "rm", "show", "b", "deep/analysis"]
+    assert completes(project, "plan", "") == [
+        "add",
+        "edit",
+        "move",
+        "remove",
+        "reopen",
+        "rm",
+        "show",
+        "b",
+        "deep/analysis",
+    ]
     assert completes(project, "run", "") == ["b", "deep/analysis"]
     assert completes(project, "run", "notebooks/d") == ["notebooks/deep/analysis.ipynb"]
     assert completes(project, "status", "--j") == ["--json"]
