@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -565,6 +566,7 @@ def fault(*mro: str, message: str = "", **attributes: object) -> Fault:
 SUGGESTIONS = [
     (Outcome.ERROR, R, None, remedy.ELSE),
     (Outcome.ERROR, R, fault("ValueError"), remedy.ELSE),
+    (Outcome.ERROR, R, replace(fault("KeyError"), suggestion="`df` has 'unit_price'.\nx"), f"`df` has 'unit_price'; to resume: {remedy.RESUME}"),
     (Outcome.ERROR, U, fault("RuntimeError", message="STOP: which?"), remedy.DECIDE),
     (Outcome.KERNEL_DIED, U, fault("KernelDied", message="STOP on stderr"), "change the cell that ended the kernel"),
     (Outcome.ERROR, T, fault("socket.gaierror", "OSError"), remedy.NETWORK),

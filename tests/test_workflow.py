@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from stepper.words import remedy
 from tests.conftest import Notebook, Project, code, reused
 
 # These cells fail by names that nothing defines: attempts are counted for what has run.
@@ -128,7 +129,9 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
         "Error Message: name 'read_in' is not defined",
         "Attempted Fixes: 3",
     ]
-    assert len(lines) == 6 and lines[5].startswith("Suggestion: ")
+    fact = project.json("report")["fault"]["suggestion"].rstrip(".")
+    expected = f"{fact}; to resume: /fix HINT, or /skip this step" if fact else remedy.ELSE
+    assert lines[5:] == [f"Suggestion: {expected}"]
     assert project.json("status")["state"] == "stopped"
     # the gate: no code cell, markdown and deletions are free
     for mode, cell in (("insert", cell_id), ("replace", cell_id)):
@@ -141,6 +144,17 @@ def test_three_failed_retries_stop_the_notebook(project: Project) -> None:
     assert len(project.json("history")) == 4
     assert "NameError" in project.stepper("report").stdout
     assert project.json("report", "2")["outcome"] == "error"
+
+
+def test_the_stop_names_the_fact_that_the_fix_needs(project: Project) -> None:
+    project.config("max_retries: 0")
+    notebook = project.new("Load")
+    _, answer = notebook.insert("prices = {'unit_price': 3}\nprices['price']")
+    assert "Error Type: KeyError" in answer.stop and "Attempted Fixes: 0" in answer.stop
+    suggestion = answer.stop.splitlines()[-1]
+    assert suggestion.startswith("Suggestion: ") and "'unit_price'" in suggestion, suggestion
+    assert suggestion.endswith("; to resume: /fix HINT, or /skip this step")
+    assert "'unit_price'" in project.json("status")["stop"]["text"]
 
 
 def test_attempts_survive_deletion_write_daemon_and_session(project: Project) -> None:

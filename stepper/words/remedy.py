@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from stepper.ground.text import one_line
 from stepper.policy import classify
 from stepper.policy.model import Fault, Outcome, Verdict
 from stepper.words.quotes import span
 
 ELSE = "tell the agent what it lacks: /fix HINT, or /skip this step"
+RESUME = "/fix HINT, or /skip this step"
+FACT_LIMIT = 300  # characters of what stepper knows of a fault
 DECIDE = "answer what the message asks: /continue ANSWER, or /fix HINT"
 TIMEOUT = (
     "let the cell do less, or give it more time (first line `{} stepper: timeout=10m`, or `timeout=none`), then /fix"
@@ -59,7 +62,11 @@ def action(outcome: Outcome, verdict: Verdict, fault: Fault | None, comment: str
     words = {word.rsplit(".", 1)[-1] for word in classify.words(fault) | classify.causes(fault)}
     name = str(fault.attributes.get("filename") or "the file")
     name = name if name.isprintable() else ascii(name)  # it stays on its line: it may hold line breaks and escapes
-    return next((text.format(filename=name) for word, text in ACTIONS if word in words), ELSE)
+    found = next((text.format(filename=name) for word, text in ACTIONS if word in words), "")
+    fact = one_line(fault.suggestion, FACT_LIMIT).rstrip(".")
+    if found:
+        return found
+    return f"{fact}; to resume: {RESUME}" if fact else ELSE
 
 
 def more_time(outcome: Outcome, timeout: float, most: float, comment: str = "#") -> list[str]:
