@@ -246,7 +246,7 @@ def test_a_deadline_interrupts_and_keeps_the_state(project: Project) -> None:
     assert "after 0.5 s" in notebook.insert("import time; time.sleep(60)")[1].text
     project.config("max_cell_timeout_seconds: 0.5")
     answer = notebook.insert("# stepper: timeout=none scratch\nimport time; time.sleep(60)")[1]
-    assert "No cell gets more time: max_cell_timeout_seconds, the person's, is 0.5." in answer.text
+    assert "No cell gets more time: max_cell_timeout_seconds, the user's setting, is 0.5." in answer.text
 
 
 def test_status_and_interrupt_answer_while_a_cell_runs(project: Project) -> None:

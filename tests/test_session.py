@@ -406,7 +406,7 @@ def test_words_from_a_terminal_reach_the_agent_once(project: Quick) -> None:
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: which column?')")
     project.stepper("continue", "the second one")
     text = notebook.replace(cell_id, "x = 1").text
-    assert 'To "which column?" the person answers: the second one' in text
+    assert 'To "which column?" the user answers: the second one' in text
     assert "in a terminal, which resumed the stopped notebook" in text
     assert "the second one" not in notebook.insert("y = 1")[1].text
 
@@ -416,7 +416,7 @@ def test_a_plain_answer_to_a_question_resumes_the_notebook_and_the_user_reads_so
     notebook.insert("raise RuntimeError('STOP: may I use price?')")
     payload = notebook.payload("UserPromptSubmit", "", {}, prompt="yes, use it")
     answer = project.hook("UserPromptSubmit", payload)
-    assert 'To "may I use price?" the person answers: yes, use it' in answer.text
+    assert 'To "may I use price?" the user answers: yes, use it' in answer.text
     assert answer.line.startswith("stepper: understood as /continue: The stop is lifted")
     assert status(project) == "ready"
 

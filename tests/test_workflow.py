@@ -227,11 +227,11 @@ def test_an_answer_is_handed_on_and_journaled(project: Project) -> None:
     notebook = project.new("Load")
     cell_id, _ = notebook.insert("raise RuntimeError('STOP: `a` or \"b\"?')")
     said = project.stepper("continue", "take", "`b`;", "$(echo no) & 'go on'").stdout
-    assert 'To "`a` or "b"?" the person answers: take `b`; $(echo no) & \'go on\'\n' in said
+    assert 'To "`a` or "b"?" the user answers: take `b`; $(echo no) & \'go on\'\n' in said
     assert notebook.replace(cell_id, "raise MemoryError").stop
     assert "`/fix HINT`" in say(notebook, "buy more of it")
     said = project.stepper("fix", "half", "of it", "--notebook", notebook.path.name).stdout
-    assert said.splitlines()[-1] == "What the person adds: half of it"
+    assert said.splitlines()[-1] == "What the user adds: half of it"
     notebook.replace(cell_id, "raise MemoryError")
     assert "lifted" in project.stepper("continue", notebook.path.name).stdout  # a notebook's name alone answers nothing
     journal = project.folder / ".stepper/journal" / f"{notebook.path.stem}.jsonl"
@@ -469,16 +469,16 @@ def test_plain_words_and_near_misses(project: Project) -> None:
     for near in ("skip cell 3", "status", "the first one", "/data/a.csv is better", "how do I continue notebook work?"):
         said = say(notebook, near)
         assert f'{notebook.path.name} is stopped (it asks "which of the two columns?")' in said, near
-        assert "lifts nothing" in said and "for the person to give: `/continue ANSWER`." in said
+        assert "lifts nothing" in said and "for the user to give: `/continue ANSWER`." in said
     for other in ("/help", "/compact the rest", "/continue the first one"):  # that one's own command lifts it
         assert say(notebook, other) == "", other
     assert project.json("status")["state"] == "stopped"
     assert "stopped" in say(notebook, " Show Status, please \n")
     said = say(notebook, "Please FIX AND RETRY, the second one\nof the two")
     assert "fresh retries" in said
-    assert 'To "which of the two columns?" the person answers: the second one of the two' in said
+    assert 'To "which of the two columns?" the user answers: the second one of the two' in said
     assert say(notebook, "the first one") == ""  # nothing is in force any more
-    assert "Nothing was stopped. Go on.\nWhat the person adds: drop the rows" in say(
+    assert "Nothing was stopped. Go on.\nWhat the user adds: drop the rows" in say(
         notebook, "continue notebook, drop the rows"
     )
     assert "is skipped (because we lack data)" in say(notebook, "Skip cell because we lack data")

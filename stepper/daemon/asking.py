@@ -42,7 +42,7 @@ def shell_call(workspace: Workspace, command: str, consent: Consent) -> bytes:
     if runs and consent is Consent.WITHHELD:
         return payload.decided("deny", f"stepper: nothing ran: {gate.PLAN_MODE}")
     if verb:
-        why = f"`stepper {verb}` is the person's command: lifting a stop or dropping state is theirs to decide"
+        why = f"`stepper {verb}` is the user's command: lifting a stop or dropping state is theirs to decide"
         return payload.decided("ask", why)
     limits = workspace.config.limits() if runs else None
     why_not = (gate.unaccepted(consent, limits) or gate.unseen(consent, limits)) if limits else None

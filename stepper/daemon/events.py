@@ -288,7 +288,7 @@ async def _left(workspace: Workspace, event: Event) -> str:
         said = f"the last run of {name} failed and is not mended. {brief.failing(state)}"
     else:
         said = f"{len(state.left)} of {steps} steps of {name} are not done. {brief.next_line(state)}"
-    return f"stepper: {said} If something stands in the way of it, the person can be told what."
+    return f"stepper: {said} If something stands in the way of it, the user can be told what."
 
 
 def _context(event: str, text: str) -> bytes:

@@ -64,7 +64,7 @@ def _accepted(request: Request, row: arguments.Command) -> None:
     if row.name == "new" and request.consent is Consent.WITHHELD:
         raise StepperError(gate.PLAN_FIRST)
     if row.runs_code and (why := gate.unaccepted(request.consent, request.workspace.config.limits())):
-        raise StepperError(f"nothing ran: {why}", f"stepper {row.name}  # the person's to give")
+        raise StepperError(f"nothing ran: {why}", f"stepper {row.name}  # the user's to give")
 
 
 def load_arguments(payload: bytes) -> dict[str, Any]:

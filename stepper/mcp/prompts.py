@@ -81,8 +81,8 @@ async def get(daemon: Daemon, name: str, given: dict[str, str]) -> GetPromptResu
         decision = command[1] or command[2]
         if decision == "status":
             return now
-        said = f" The person said: {words}" if words else ""
-        return f"Call `lift_stop`: the person chooses `{decision}` in the question that it shows.{said}\n\n{now}"
+        said = f" The user said: {words}" if words else ""
+        return f"Call `lift_stop`: the user chooses `{decision}` in the question that it shows.{said}\n\n{now}"
 
     text = about.body.replace("$ARGUMENTS", words) if name == "new-notebook" else about.body
     for pattern, here in SAID_HERE:

@@ -92,7 +92,7 @@ def _can_ask(ctx: Context) -> bool:
 def _unsupported(daemon: Daemon, about: tuple[str, str]) -> CallToolResult:
     notebook, why = about
     told = (
-        f"{notebook} stays stopped: this client can't ask the person. Tell them why, and that they can give one of the "
+        f"{notebook} stays stopped: this client can't ask the user. Tell them why, and that they can give one of the "
         f"commands below in a terminal, in {daemon.paths.project}.\n{why}"
     )
     return results.text(told, error=True)

@@ -123,14 +123,14 @@ def context(name: str, state: State, known: Namespace, alive: bool) -> str:
     stands = "complete" if state.complete and not state.stop else f"under way ({state.name})"
     lines = [f"stepper: the notebook {one_line(name)} is {stands}.", *plan_lines(state)]
     if state.stop:
-        lines.append("It was stopped when this was written: /continue, /fix and /skip, the person's, lift that.")
+        lines.append("It was stopped when this was written: /continue, /fix and /skip, the user's commands, lift that.")
     lines.append(next_line(state))
     if alive:
         lines += ["Its kernel is alive; its variables are there.", *_names_lines(known)]
     else:
         lines.append("Its kernel is not running: no variables are there.")
     lines.append(
-        "Further cells go into this notebook, unless the person asks for a new one."
+        "Further cells go into this notebook, unless the user asks for a new one."
         " NotebookEdit needs a Read of it first in this session."
     )
     return "\n".join(lines)
@@ -205,7 +205,7 @@ def uncovered(name: str, line: str) -> Report:
     """Return the report on an edit of a notebook that no pattern covers; `line` of the configuration would."""
     why = f"{one_line(name, 200)} is covered by no pattern of `notebooks:` in .stepper/config.yaml"
     mend = f"what covers it: {one_line(line)}" if line else "it lies where none leads"
-    text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The person may change that; {mend}"
+    text = f"stepper: the cell was NOT run, and outputs may be stale: {why}. The user may change that; {mend}"
     return Report(bounded(text), f"✗ nothing runs: {why}; {mend}")
 
 
@@ -230,7 +230,7 @@ def beyond(timeout: float, where: str, left: float | None) -> list[str]:
 
 def waits(reason: str, command: str) -> Report:
     """Return the report on a cell that waits for the person's word: why, and the command with which it is given."""
-    text = f"stepper: the cell was NOT run: {words(reason)}\nThe person's command that runs it, with all that has not"
+    text = f"stepper: the cell was NOT run: {words(reason)}\nThe user's command that runs it, with all that has not"
     line = f"✗ cell not run: {one_line(reason, 160)}; what runs it: {one_line(command)}"
     return Report(bounded(f"{text} run here: {one_line(command)}"), line, ok=False)
 
@@ -262,7 +262,7 @@ def after_continue(
 def answered(stop: Stopped | None, answer: str) -> list[str]:
     """Return what the person says with a command, as a line: on the question of a stop, where that asks one."""
     said, asked = " ".join(clean(answer).split())[:ANSWER_LIMIT], classify.question(stop.error) if stop else ""
-    return [f'To "{asked}" the person answers: {said}' if asked else f"What the person adds: {said}"] if said else []
+    return [f'To "{asked}" the user answers: {said}' if asked else f"What the user adds: {said}"] if said else []
 
 
 def from_terminal(name: str, command: str, stop: Stopped | None, message: str) -> str:
@@ -306,8 +306,8 @@ def in_force(name: str, stop: Stopped) -> str:
     if stop.key is None:
         command = "/continue"
     return (
-        f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the person wrote here is left"
-        f" alone: it lifts nothing, nor can you. The one command that lifts it, for the person to give: `{command}`."
+        f"stepper: {one_line(name)} is stopped ({why}), and no code cell of it runs. What the user wrote here is left"
+        f" alone: it lifts nothing, nor can you. The one command that lifts it, for the user to give: `{command}`."
     )
 
 

@@ -14,7 +14,7 @@ from stepper.words.report import Report, bounded, capital, kernel_line, seconds,
 LAST = 100  # of a line, for the person
 LINES = 800  # characters of what it has printed
 NOTHING = "stepper: nothing of it ran."
-ENDS = "`stepper interrupt`, or the person's words `stop the cell`"
+ENDS = "`stepper interrupt`, or the user's words `stop the cell`"
 WOKEN = "you are woken with its report when it ends"
 OTHERS = "it is another session's, which is told when it ends"
 MEANWHILE = "plan, markdown, reading, other notebooks"

@@ -74,5 +74,5 @@ def more_time(outcome: Outcome, timeout: float, most: float, comment: str = "#")
     if outcome is not Outcome.TIMEOUT:
         return []
     if timeout >= most:
-        return [f"No cell gets more time: max_cell_timeout_seconds, the person's, is {most:g}."]
+        return [f"No cell gets more time: max_cell_timeout_seconds, the user's setting, is {most:g}."]
     return [f"More time: a first line `{comment} stepper: timeout=10m` or `timeout=none`, {span(most)} at most."]

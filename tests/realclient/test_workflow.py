@@ -266,7 +266,7 @@ def test_three_failed_retries_stop_the_notebook_until_the_person_says_fix(
     said = shown_in(model.requests[9])
     assert 'stepper: 3 fresh retries for step 1 of 3 "Load"' in said
     assert all(f"  run {run}: ZeroDivisionError: division by zero" in said for run in (1, 2, 3, 4))
-    assert "What the person adds: divide by one" in said
+    assert "What the user adds: divide by one" in said
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
     assert status(notebook)["steps"][0]["attempts"] <= 1
 
@@ -297,7 +297,7 @@ def test_the_agents_own_call_of_the_persons_commands_is_refused(
     client(model).prompt("Go on.", permissions=permissions)
 
     results = tool_results(model.requests[-1])
-    asked = ("is the person's command", "requires approval")
+    asked = ("is the user's command", "requires approval")
     done = [pair for pair in zip(PERSONS, results, strict=False) if not any(words in pair[1] for words in asked)]
     assert not done
     for said in results[len(PERSONS) : -1]:
@@ -358,7 +358,7 @@ def test_continue_lifts_a_stop(notebook: Path, scripted_model: Model, client: Cl
     assert (session_of(second) == session_of(first)) is (session == "resumed")
     said = shown_in(model.requests[before])
     assert "The stop is lifted. Go on." in said
-    assert f'To "drop the empty rows?" the person answers: {" ".join(answer.split())}' in said
+    assert f'To "drop the empty rows?" the user answers: {" ".join(answer.split())}' in said
     assert not (notebook.parent.parent / "no").exists()
     assert 'Next: step 2 of 3 "Count" (its cell failed).' in said and "rows: int" in said
     assert "is under way (stopped)" in said  # SessionStart, startup or resume
@@ -423,10 +423,10 @@ def test_plain_words_are_commands(notebook: Path, scripted_model: Model, client:
     assert "it lifts nothing" in says("how do I continue notebook work?") and standing(notebook)[0] == "stopped"
     assert "· 3. Tell" in says("show status please") and standing(notebook)[0] == "stopped"
     said = says("  Continue Notebook, the first one ")
-    assert 'The stop is lifted. Go on.\nTo "which one?" the person answers: the first one' in said
+    assert 'The stop is lifted. Go on.\nTo "which one?" the user answers: the first one' in said
     assert standing(notebook)[0] == "ready"
     said = says("Fix and Retry with the other file")
-    assert "3 fresh retries" in said and "What the person adds: with the other file" in said
+    assert "3 fresh retries" in said and "What the user adds: with the other file" in said
     said = says("SKIP CELL because we lack data")
     assert 'step 1 of 3 "Load"' in said and "is skipped (because we lack data)" in said
     assert standing(notebook)[1] == ["skipped", "pending", "pending"]
@@ -727,13 +727,13 @@ def test_a_question_is_answered_in_one_message(
     screen.wait_for("then I go on")
     said = shown_in(model.requests[-1])
     assert f'{notebook.name} is stopped (it asks "drop the 3 rows without a price?")' in said
-    assert "The one command that lifts it, for the person to give: `/continue ANSWER`." in said
+    assert "The one command that lifts it, for the user to give: `/continue ANSWER`." in said
     assert standing(notebook)[0] == "stopped"
 
     model.then([read(notebook)], [replace(notebook, "rows = 3", "cell-1")], [text("Dropped. Is that all?")])
     screen.send("/continue yes, drop 'em")
     assert "✓ step 1 of 3" in screen.wait_for("Dropped.")
-    assert 'To "drop the 3 rows without a price?" the person answers: yes, drop \'em' in model.shown()
+    assert 'To "drop the 3 rows without a price?" the user answers: yes, drop \'em' in model.shown()
     assert standing(notebook) == ("ready", ["done", "pending", "pending"])
 
 
