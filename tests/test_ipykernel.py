@@ -13,6 +13,8 @@ import pytest
 
 from stepper.ground.errors import StepperError, UsageError
 from stepper.ground.paths import Paths, copy_of_ipykernel
+from stepper.kernel.local.kernel import LocalProcess
+from stepper.policy.model import Death
 from stepper.setup import install, ipykernel, refuse
 from tests.conftest import ROOT, Project
 from tests.environments import environment
@@ -229,3 +231,29 @@ def test_uv_sync_removes_it_and_the_next_cell_runs(tmp_path: Path) -> None:
         assert "lacks ipykernel" not in sh(stepper, "report")
     finally:
         sh(stepper, "shutdown")
+
+
+@pytest.mark.parametrize(
+    ("packages", "uv", "command"),
+    [
+        (["ipython", "pip"], True, "{python} -m pip install ipykernel"),
+        (["ipython"], True, "uv pip install --python {python} ipykernel"),
+        (["ipython"], False, "{python} -m ensurepip && {python} -m pip install ipykernel"),
+        ([], False, "{python} -m pip install ipykernel"),  # its packages are not where they are looked for
+    ],
+)
+def test_the_command_that_adds_ipykernel_works_without_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: list[str], uv: bool, command: str
+) -> None:
+    prefix, programs = tmp_path / "project" / "venv", tmp_path / "programs"
+    for name in packages:
+        (prefix / "lib" / "python3.12" / "site-packages" / name).mkdir(parents=True)
+    programs.mkdir()
+    if uv:
+        (programs / "uv").write_text("#!/bin/sh\n")
+        (programs / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    process = LocalProcess.__new__(LocalProcess)
+    process.python = str(prefix / "bin" / "python")
+    death = Death("it ended", stderr="No module named ipykernel_launcher")
+    assert process.mends(death) == command.format(python=process.python)

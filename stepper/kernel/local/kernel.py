@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -120,9 +121,14 @@ class LocalProcess:
         programs = Path(self.python).parent
         if (programs.parent.parent / "uv.lock").exists():
             return "uv add --dev ipykernel"
-        if any(programs.glob("pip*")):
-            return f"{self.python} -m pip install ipykernel"
-        return f"uv pip install --python {self.python} ipykernel"
+        by_pip = f"{self.python} -m pip install ipykernel"
+        packages = list(programs.parent.glob("lib*/python3*/*-packages"))
+        if any((folder / "pip").is_dir() for folder in packages):
+            return by_pip
+        if shutil.which("uv"):
+            return f"uv pip install --python {self.python} ipykernel"
+        # Where the packages are not found, whether pip is there is not known.
+        return f"{self.python} -m ensurepip && {by_pip}" if packages else by_pip
 
     def memory(self) -> int:
         """Return the resident memory of its process and its descendants in bytes, orphans left out."""
