@@ -92,15 +92,14 @@ class Workspace:
         """
         if session.state.runs or not self.exists(session):
             return ""
-        gone = self._journals_of_gone_notebooks()
-        if not gone:
-            return ""
         try:
             cells = session.file.read().cells
         except NotebookError:  # the run that comes reports it
             return ""
-        here = {cell.id: source_hash(cell.source) for cell in cells if not BY_PLACE.fullmatch(cell.id)}
-        for path in gone:
+        here = {cell.id: source_hash(cell.source) for cell in cells if cell.is_code and not BY_PLACE.fullmatch(cell.id)}
+        if not here:  # as in each notebook that `stepper new` makes: the journals need not be listed
+            return ""
+        for path in self._journals_of_gone_notebooks():
             former = self._open(self.paths.relative(path), path)
             there = former.state.ran_ever
             shared = here.keys() & there.keys()
