@@ -191,6 +191,7 @@ def test_a_line_is_read_as_it_was_written(kind: str) -> None:
         "plan": {"at": AT, "plan": {"problem": "p", "steps": []}},
         "fix": {"at": AT, "key": 1},
         "skip": {"at": AT, "key": "a", "reason": "r"},
+        "reopen": {"at": AT, "key": 1},
         "confirm": {"at": AT, "key": 1, "reason": "r"},
         "verified": {"at": AT, "reproduces": True, "sources": "h", "text": "2 of 2"},
         "elsewhere": {"at": AT, "after": 1, "kernel": "k", "code": "x = 1", "duration_s": 0.1, "bound": {"x": "p"}},

@@ -18,7 +18,7 @@ from stepper.session import answers
 # What `--json` prints of each answer, key by key; tests/test_session.py asks the daemon for each.
 DOCUMENTS = {
     "new": "notebook steps unfinished kernel_cwd cells",  # of which the command line prints the first two
-    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified jupyter off_plan",
+    "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
     "kernels": "name kind about usual accepted reachable why offers mend",
