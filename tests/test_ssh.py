@@ -324,7 +324,11 @@ def test_what_is_wrong_is_said_in_sshs_words(room: Room, host: Host) -> None:
     assert odd.message == "box: /bin/true said nothing: it is no Python" and odd.hint == f"{ssh} /bin/true --version"
     bare = venv(room.folder / "bare")
     lacks = fails(room, host.place(python=bare))
-    assert "lacks ipykernel" in lacks.message and lacks.hint == f"{ssh} {bare} -m pip install ipykernel"
+    by_pip = f"{ssh} {bare} -m pip install ipykernel"  # which needs pip first: the host may have uv
+    by_uv = f"{ssh} uv pip install --python {bare} ipykernel"
+    assert "lacks ipykernel" in lacks.message and lacks.hint in (by_uv, f"{ssh} {bare} -m ensurepip && {by_pip}")
+    (Path(bare).parent.parent / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pip").mkdir()
+    assert fails(room, host.place(python=bare)).hint == by_pip
     for key, said in (("other", "Host key verification failed."), ("", "Host key verification failed.")):
         host.known(key)
         try:

@@ -58,7 +58,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     """Start a kernel that leads a session of its own: it lives on when the line is cut."""
     found = importlib.util.find_spec("ipykernel")
     if found is None or not found.origin:
-        return {"lacks": "No module named 'ipykernel'", "python": sys.executable}
+        return {"lacks": "No module named 'ipykernel'", "python": sys.executable, "installer": installer()}
     with open(os.path.join(os.path.dirname(found.origin), "kernelapp.py"), encoding="utf-8") as source:
         encrypts = "curve_secretkey" in source.read()  # one that does not know of it would listen without it
     file, stderr, stack = places(told["kernel"])
@@ -123,7 +123,18 @@ def about(told: dict[str, Any]) -> dict[str, Any]:
         has = metadata.version("ipykernel")
     except metadata.PackageNotFoundError:
         has = ""
-    return {"python": sys.executable, "version": sys.version.split()[0], "ipykernel": has}
+    return {"python": sys.executable, "version": sys.version.split()[0], "ipykernel": has, "installer": installer()}
+
+
+def installer() -> str:
+    """Return what can add a package to this Python: `pip`, `uv` or `ensurepip`, '' if none is there."""
+    import shutil
+
+    if importlib.util.find_spec("pip") is not None:
+        return "pip"
+    if shutil.which("uv"):
+        return "uv"
+    return "ensurepip" if importlib.util.find_spec("ensurepip") is not None else ""
 
 
 def end(told: dict[str, Any]) -> dict[str, Any]:

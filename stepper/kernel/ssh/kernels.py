@@ -55,7 +55,7 @@ class SshKernels:
         if "pid" not in said:
             python, host = said.get("python", place.at.where.python), place.at.where.host
             if "lacks" in said:
-                raise _lacks(place.at.where, python, f": {said['lacks']}")
+                raise _lacks(place.at.where, python, said.get("installer", ""), f": {said['lacks']}")
             raise KernelError(f"{host}: {said.get('error', 'it says nothing')}")
         connection: dict[str, Any] = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, 1)}
         connection |= {"transport": "ipc", "ip": link.sockets, "key": key, "signature_scheme": "hmac-sha256"}
@@ -120,10 +120,17 @@ async def look(place: Place) -> list[str]:
     assert isinstance(place.where, Ssh)
     said = await Link(place.where, "none", "").ask("about", {})
     if not said["ipykernel"]:
-        raise _lacks(place.where, said["python"])
+        raise _lacks(place.where, said["python"], said["installer"])
     return [f"Python {said['version']} ({said['python']}), ipykernel {said['ipykernel']}"]
 
 
-def _lacks(where: Ssh, python: str, why: str = "") -> KernelError:
-    mend = f"{refusals.ssh(where)} {shlex.quote(python)} -m pip install ipykernel"
+def _lacks(where: Ssh, python: str, installer: str, why: str = "") -> KernelError:
+    ssh, quoted = refusals.ssh(where), shlex.quote(python)
+    by_pip = f"{ssh} {quoted} -m pip install ipykernel"
+    commands = {
+        "pip": by_pip,
+        "uv": f"{ssh} uv pip install --python {quoted} ipykernel",
+        "ensurepip": f"{ssh} {quoted} -m ensurepip && {by_pip}",
+    }
+    mend = commands.get(installer, "")
     return KernelError(f"{python} on {where.host} lacks ipykernel{why}", mend)
