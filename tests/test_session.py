@@ -451,3 +451,17 @@ def test_the_user_reads_what_plain_words_did(project: Quick) -> None:
     prompt = notebook.payload("UserPromptSubmit", "", {}, prompt="stop the cell")
     line = project.hook("UserPromptSubmit", prompt).line
     assert line.startswith("stepper: understood as `stop the cell`: no cell of ") and line.endswith(" runs.")
+
+
+def test_status_names_the_notebook_in_the_commands_where_several_are_known(project: Quick) -> None:
+    names = []
+    for problem in ("first problem", "second problem"):
+        notebook = project.new("Load", problem=problem)
+        notebook.insert("raise RuntimeError('STOP: which column?')")
+        names.append(f"notebooks/{notebook.path.name}")
+    for name in names:
+        text = project.json("status", name)["stop"]["text"]
+        assert f"stepper fix --notebook {name} [HINT]  " in text and f"stepper skip --notebook {name} [REASON]" in text
+    project.stepper("fix", "--notebook", names[0])  # as printed
+    states = [project.json("status", name)["state"] for name in names]
+    assert states[0] != "stopped" and states[1] == "stopped"

@@ -353,7 +353,8 @@ async def _status(request: Request, session: Session | None, told: commands.Stat
     path = os.path.join(request.workspace.paths.project, session.name)
     unaware = beside_words.not_reloaded([server.url for server in jupyter.unaware(path)])
     renamed = request.workspace.rename_notice(session)
-    return replace(await standing.status(session), jupyter=unaware, renamed=renamed)
+    several = len(request.workspace.sessions) > 1
+    return replace(await standing.status(session, several), jupyter=unaware, renamed=renamed)
 
 
 def _system(told: commands.Context, found: answers.Context) -> answers.Context:

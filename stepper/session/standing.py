@@ -26,8 +26,11 @@ LINE = 200  # characters of what a cell printed last
 NOTICE_SECONDS = 5.0  # for which Claude Code shows a notice
 
 
-async def status(session: Session) -> answers.Status:
-    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs."""
+async def status(session: Session, several: bool = False) -> answers.Status:
+    """Return the standing of notebook, plan and kernel. Takes no lock: it answers while a cell runs.
+
+    Where `several` notebooks are known, the commands that resume this one name it.
+    """
     await session.keeper.find()
     steps, cells = list[answers.StepStatus](), list[answers.CellStatus]()
     stale, hidden = list[Mark](), list[Mark]()
@@ -44,7 +47,8 @@ async def status(session: Session) -> answers.Status:
             for cell in session.state.open_cells
         ]
     state, stop = session.state, session.state.stop
-    told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop)) if stop else None
+    named = session.name if several else ""
+    told = answers.Stop(stop.error, stop.cell_id or None, *brief.stopped(state, stop, named)) if stop else None
     kernel, missed = await session.keeper.status(), "\n".join(each.text for each in state.unheard)
     kernel = replace(kernel, trouble=kernel.trouble or _hindered(session))
     return answers.Status(

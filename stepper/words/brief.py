@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from stepper.ground.text import clean, counted, one_line
@@ -160,15 +161,30 @@ Suggestion: `stepper restore` runs the cells that had ended well again in a fres
     )
 
 
-def stopped(state: State, stop: Stopped) -> tuple[str | None, list[str], str]:
-    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it."""
+def with_notebook(command: str, name: str) -> str:
+    """Return a command of WAYS for the notebook of that name, as it is typed in a terminal; unchanged without one."""
+    if not name:
+        return command
+    verb, bracket, argument = command.partition(" [")
+    option = "" if verb == "stepper restore" else "--notebook "
+    return f"{verb} {option}{shlex.quote(name)}{bracket}{argument}"
+
+
+def stopped(state: State, stop: Stopped, notebook: str = "") -> tuple[str | None, list[str], str]:
+    """Return what a stop asks of the person, the commands that lift it, and all that is to be said of it.
+
+    The commands in the text are for that `notebook`, where one is given.
+    """
     asked, run = classify.question(stop.error), next((run for run in state.runs[::-1] if run.key == stop.key), None)
     where = f" at cell {run.number} (id {one_line(run.cell_id, 100)})" if run else ""
     lines = [f"Stopped{where}: {one_line(stop.error)}"]
     lines += [f"The agent asks: {one_line(asked)}"] if asked else []
     lines += [f"Suggestion: {one_line(remedy.action(run.outcome, run.verdict, run.fault))}"] if run else []
     ways = [name for name in WAYS if name != "stepper restore" or state.lost]
-    lines += ["Ways out:", *(f"  {name:<28}{WAYS[name]}" for name in ways)]
+    rendered = [with_notebook(way, notebook) for way in ways]
+    width = max(28, *(len(command) + 2 for command in rendered))
+    lines += ["Ways out:"]
+    lines += [f"  {command:<{width}}{WAYS[way]}" for way, command in zip(ways, rendered, strict=True)]
     return asked or None, ways, "\n".join(lines)
 
 
