@@ -135,12 +135,13 @@ async def _list(daemon: Daemon, ctx: Context, tool: Tool, given: Given) -> CallT
     wanted = given.get("filter", "").casefold()
     found = [row for row in rows if wanted in row["notebook"].casefold()]
     page = given.get("page", 1)
-    pages = max(1, -(-len(found) // texts.MOST))
+    by_page = texts.pages(found)
+    pages = len(by_page)
     if page > pages:
         raise UsageError(
             f"there is no page {page}: the {counted(len(found), 'notebook')} take {counted(pages, 'page')}"
         )
-    shown = found[(page - 1) * texts.MOST : page * texts.MOST]
+    shown = by_page[page - 1]
     if wanted and not found:
         text = (
             f"No notebook's path contains {given['filter'][:100]!r}; the project has {counted(len(rows), 'notebook')}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ from stepper.mcp.terms import translate
 
 LONGEST = 10_000  # characters of a result's text
 LARGEST = 700_000  # bytes of a picture: 940 kB as base64
+# Of data that are longer than a result may be: how many rows of a list, and characters of a text, are kept.
+SHORTER = ((40, 1_000), (20, 500), (10, 200), (5, 100), (2, 50))
+NAMES = ("notebook", "cell_id")  # never cut
+ELSEWHERE = "The result's text content has it."
 QUALITIES = (90, 75, 60, 40)
 # How a call ended without running what it was given: nothing else is an error.
 NOTHING_RAN = ("refused", "stopped", "not run")
@@ -26,9 +31,44 @@ def text(told: str, figures: Sequence[str] = (), error: bool = False) -> CallToo
 
 
 def data(told: Mapping[str, Any], said: str, more: Sequence[ContentBlock] = ()) -> CallToolResult:
-    """Return data, and the same as text: in a field too, because some clients show that part alone."""
+    """Return data, and the same as text: in a field too, because some clients show that part alone.
+
+    As JSON the data are no longer than a text may be: the text's field is left out first, then rows; `truncated` tells.
+    """
     said = bounded(said)
-    return CallToolResult(content=[TextContent(text=said), *more], structured_content={**told, "text": said})
+    return CallToolResult(content=[TextContent(text=said), *more], structured_content=fitting(told, said))
+
+
+def fitting(told: Mapping[str, Any], said: str) -> dict[str, Any]:
+    """Return data with their text, or as much of them as a result may have."""
+    whole = {**told, "text": said}
+    if size(whole) <= LONGEST:
+        return whole
+    whole["text"] = ELSEWHERE
+    if size(whole) <= LONGEST:
+        return whole
+    for rows, width in SHORTER:
+        cut = {**shortened(whole, rows, width), "truncated": True}
+        if size(cut) <= LONGEST:
+            return cut
+    return cut
+
+
+def size(told: Mapping[str, Any]) -> int:
+    """Return how many characters data have as JSON."""
+    return len(json.dumps(told, ensure_ascii=False))
+
+
+def shortened(value: Any, rows: int, width: int) -> Any:
+    """Return data of which each list and object has so many rows, and each text so many characters."""
+    if isinstance(value, str) and len(value) > width:
+        return f"{value[:width]}…"
+    if isinstance(value, list | tuple):
+        return [shortened(each, rows, width) for each in value[:rows]]
+    if isinstance(value, dict):
+        kept = [*value.items()][: max(rows, 40)]
+        return {name: each if name in NAMES else shortened(each, rows, width) for name, each in kept}
+    return value
 
 
 def ran(told: Mapping[str, Any]) -> CallToolResult:

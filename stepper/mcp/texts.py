@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from stepper.ground.text import one_line, steps_done
 
 Told = Mapping[str, Any]
 MOST = 40  # rows of a list
+PAGE = 9_700  # characters of a list of notebooks as JSON
 WIDEST = 200  # characters of a text in one
 NAMES = 30  # names of a kind that the kernel holds
 
@@ -41,6 +43,19 @@ def rows(of: Sequence[Told]) -> list[dict[str, Any]]:
         }
         for row in of[:MOST]
     ]
+
+
+def pages(notebooks: Sequence[Told]) -> list[list[Told]]:
+    """Return the rows of notebooks on pages that are no longer, as JSON, than a result may be; at least one."""
+    found, room = list[list[Told]]([[]]), PAGE
+    for row in notebooks:
+        size = len(json.dumps(rows([row]), ensure_ascii=False))
+        if found[-1] and (size > room or len(found[-1]) == MOST):
+            found.append([])
+            room = PAGE
+        found[-1].append(row)
+        room -= size
+    return found
 
 
 def made(told: Told) -> str:

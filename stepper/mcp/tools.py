@@ -160,7 +160,7 @@ TOOLS = {
             "list_notebooks",
             "List notebooks",
             "All notebooks of the project: state, how many steps are done, kernel, memory, age; which is the current "
-            "one. In pages of 40.",
+            "one. In pages of 40 at most.",
             {
                 "filter": {"type": "string", "description": "Only those whose path contains this; default: all."},
                 "page": {"type": "integer", "minimum": 1, "default": 1, "description": "Which page, from 1."},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ ENDS = (
 LINES = 800  # characters of what a cell that runs has printed
 PAGE = 10_000  # characters
 PART = 8_000  # … of one cell on it
+PIECE = 1_000  # … of a line that is not split: escapes make it six times as long at most
+HEAD = 600  # … of a page besides its cells, as text and as JSON
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,17 @@ def named(cell: Cell) -> str:
 
 def parts(cell: CellRead) -> Iterator[CellRead]:
     """Yield a cell in parts that fit on a page, each with some of its source, of its outputs or of both."""
-    lines = [(True, line[at : at + PART]) for line in cell.source.splitlines(keepends=True)
-             for at in range(0, len(line), PART)]  # fmt: skip
+    lines = [(True, line[at : at + PIECE]) for line in cell.source.splitlines(keepends=True)
+             for at in range(0, len(line), PIECE)]  # fmt: skip
     lines += [(False, line) for line in cell.outputs.splitlines(keepends=True)]
     groups, room = list[list[tuple[bool, str]]]([[]]), PART
     for is_source, line in lines:
-        if len(line) + 2 > room and groups[-1]:
+        size = max(len(line) + 2, len(json.dumps(line, ensure_ascii=False)) - 2)
+        if size > room and groups[-1]:
             groups.append([])
             room = PART
         groups[-1].append((is_source, line))
-        room -= len(line) + 2
+        room -= size
     for number, group in enumerate(groups, 1):
         source, outputs = ("".join(line for of, line in group if of is which) for which in (True, False))
         pictures = cell.pictures if number == len(groups) else ()
@@ -131,15 +135,19 @@ def parts(cell: CellRead) -> Iterator[CellRead]:
 
 
 def paged(cells: Iterable[CellRead], most: int = sys.maxsize) -> list[list[CellRead]]:
-    """Return parts of cells on pages, at least one; of as many cells as `most` pages take."""
-    pages, room = list[list[CellRead]]([[]]), PAGE - 200
+    """Return parts of cells on pages, at least one; of as many cells as `most` pages take.
+
+    A page has at most `PAGE` characters, as text and as JSON.
+    """
+    pages, room = list[list[CellRead]]([[]]), PAGE - HEAD
     for cell in cells:
-        size = len(shown(cell)) + 1
+        as_json = json.dumps(vars(cell), ensure_ascii=False)
+        size = max(len(shown(cell)) + 1, len(as_json) + 2)
         if size > room and pages[-1]:
             if len(pages) == most:
                 break
             pages.append([])
-            room = PAGE - 200
+            room = PAGE - HEAD
         pages[-1].append(cell)
         room -= size
     return pages
