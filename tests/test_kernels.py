@@ -165,7 +165,7 @@ def test_a_plan_keeps_the_name_of_its_kernel() -> None:
 
 
 def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"kind": "ssh", "accepted": True, "usual": False, "why": "", "offers": [], "mend": ""}
+    told = {"kind": "ssh", "accepted": True, "usual": False, "why": "", "offers": [], "mend": "", "unchecked": []}
     places = [
         {**told, "name": "local", "about": "/p/.venv/bin/python", "reachable": True, "usual": True},
         {
@@ -174,6 +174,7 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
             "about": "a SLURM job, partition gpu, time 4:00:00",
             "reachable": True,
             "offers": ["n"],
+            "unchecked": ["python on the compute node"],
         },
         {**told, "name": "hub", "about": "x", "reachable": False, "why": "it is \x1b[1mdown\n", "mend": "ping hub"},
         {**told, "name": "box", "about": "y", "reachable": None, "why": "not accepted", "mend": "stepper trust"},
@@ -181,6 +182,7 @@ def test_places_read_well_at_each_width(monkeypatch: pytest.MonkeyPatch) -> None
     shown = present.PRESENT["kernels"].text(places)
     assert shown.splitlines() == [
         "✓ local  /p/.venv/bin/python (the project's)", "✓ gpu    a SLURM job, partition gpu, time 4:00:00", "         n",
+        "         not checked: python on the compute node",
         "✗ hub    x", "         it is down", "         mend: ping hub",
         "· box    y", "         not accepted", "         mend: stepper trust",
     ]  # fmt: skip

@@ -24,7 +24,7 @@ import pytest
 
 from stepper.ground.errors import KernelError
 from stepper.kernel import channels, records
-from stepper.kernel.providers import AnyPlace, look, reconcile
+from stepper.kernel.providers import AnyPlace, look, reconcile, unchecked
 from stepper.kernel.slurm import kernel as jobs
 from stepper.kernel.slurm import kernels as provider
 from stepper.kernel.slurm import queue
@@ -390,6 +390,11 @@ def test_what_can_not_be(other: Room, tmp_path: Path, monkeypatch: pytest.Monkey
         other.wait(look(place(), other.environ, ""))
     assert other.ours == {}
     assert any("partition batch" in line for line in other.wait(look(place(), os.environ, "")))
+    for wrong, words in (({"partition": "nosuch"}, "invalid partition"), ({"mem": "900G"}, "sbatch: ")):
+        with pytest.raises(KernelError, match=words):
+            other.wait(look(place(**wrong), os.environ, ""))
+    assert other.ours == {}
+    assert unchecked(place(python="/usr/bin/python3.99")) == ["python /usr/bin/python3.99 on the compute node"]
 
 
 def test_a_port_that_somebody_took_and_an_interface_by_name(other: Room) -> None:

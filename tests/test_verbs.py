@@ -21,7 +21,7 @@ DOCUMENTS = {
     "status": "notebook state steps running kernel daemon cells stop lost unheard stale hidden ended context resources verified renamed jupyter off_plan",
     "list": "notebook current state progress kernel age_s",
     "use": "notebook kernel elsewhere",
-    "kernels": "name kind about usual accepted reachable why offers mend",
+    "kernels": "name kind about usual accepted reachable why offers mend unchecked",
     "kernels wait": "notebook kernel",
     "run": "notebook ok ran cells skipped report results follows which stop",
     "verify": "notebook reproduces cells files duration_s kernels packages where text failing open_steps",

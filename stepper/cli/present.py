@@ -167,7 +167,8 @@ def _kernels(places: list[dict[str, Any]]) -> str:
         usual = " (the project's)" * place["usual"]
         lines += _wrapped(f"{mark} {place['name']:<{width}}  ", f"{one_line(place['about'], 300)}{usual}")
         mend = [f"mend: {place['mend']}"] if place["mend"] else []
-        for told in filter(None, (place["why"], *place["offers"], *mend)):
+        unchecked = [f"not checked: {what}" for what in place["unchecked"]]
+        for told in filter(None, (place["why"], *place["offers"], *unchecked, *mend)):
             lines += _wrapped(" " * (width + 4), one_line(told, 300))
     return "\n".join(lines)
 

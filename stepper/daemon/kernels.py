@@ -89,4 +89,4 @@ async def _look(
         return answers.PlaceOfKernels(*told, False, error.message, mend=error.hint)
     except asyncio.TimeoutError:
         return answers.PlaceOfKernels(*told, False, f"it did not answer within {LOOK_SECONDS:g} s")
-    return answers.PlaceOfKernels(*told, True, "", found)
+    return answers.PlaceOfKernels(*told, True, "", found, unchecked=providers.unchecked(place))

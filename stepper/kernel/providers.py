@@ -91,6 +91,17 @@ async def look(place: Place, environ: Mapping[str, str], python: str) -> list[st
     raise unknown(place.kind)
 
 
+def unchecked(place: Place) -> list[str]:
+    """Return what `look` does not check of a place, in a few words each."""
+    if place.kind != "slurm":
+        return []
+    from stepper.kernel.slurm import kernels as jobs
+    from stepper.policy.kernels import Slurm
+
+    assert isinstance(place.where, Slurm)  # its kind says so
+    return jobs.unchecked(place.where)
+
+
 def _spec(place: Place, environ: Mapping[str, str], python: str) -> Spec:
     from stepper.kernel.local import specs
     from stepper.policy.kernels import Kernelspec

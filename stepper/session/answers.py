@@ -185,7 +185,8 @@ class Waited:
 class PlaceOfKernels:
     """A place where kernels may run: whether it is the project's `usual` one, what it `offers` where it was looked at.
 
-    `reachable` is None where nobody asked, `why` then says why not, `mend` is the command that helps.
+    `reachable` is None where nobody asked, `why` then says why not, `mend` is the command that helps. `unchecked` is
+    what was not checked of a place that is reachable.
     """
 
     name: str
@@ -197,6 +198,7 @@ class PlaceOfKernels:
     why: str = ""
     offers: Sequence[str] = ()
     mend: str = ""
+    unchecked: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

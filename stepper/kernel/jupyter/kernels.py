@@ -188,5 +188,9 @@ async def metadata(place: Place, environ: Mapping[str, str]) -> KernelMetadata:
 async def look(place: Place, environ: Mapping[str, str]) -> list[str]:
     """Return the kernelspecs of a server; raise KernelError where it can't be reached."""
     assert isinstance(place.where, Jupyter)
-    found = await specs(Server(place.where, lambda: environ))
+    server = Server(place.where, lambda: environ)
+    found = await specs(server)
+    name = place.where.kernel
+    if found and not place.attaches and name not in found:
+        raise KernelError(f"{server.name} has no kernelspec {name!r}. Its kernelspecs: {', '.join(found)}")
     return [f"kernelspecs: {', '.join(found)}"] if found else []

@@ -272,11 +272,20 @@ async def look(where: Slurm, environ: Mapping[str, str]) -> list[str]:
     """Return what SLURM offers: its partitions, or the job that the person holds; raise KernelError."""
     asked = queue.Queue(environ)
     if not where.jobid:
-        return await asked.partitions()
+        offers = await asked.partitions()
+        await asked.test(job.flags(where, "stepper-test", Path("/dev/null"), await asked.longest(where.partition)))
+        return offers
     seen = await asked.look(where.jobid)
     if seen is None or not (seen.lives or seen.waits):
         raise KernelError(f"job {where.jobid} is {seen.state}" if seen else queue.SILENT, "squeue --me")
     return [f"job {seen.id} ({seen.name}): {seen.state}, {seen.node or seen.reason}, {seen.time} left"]
+
+
+def unchecked(where: Slurm) -> list[str]:
+    """Return what a look does not check: what only a compute node knows."""
+    parts = [f"python {where.python}" if where.python else "the project's interpreter"]
+    parts += ["`setup`"] if where.setup else []
+    return [f"{' and '.join(parts)} on the compute node"]
 
 
 def _pause(since: float, least: float, most: float) -> float:

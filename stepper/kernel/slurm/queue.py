@@ -135,6 +135,13 @@ class Queue:
             raise KernelError(why, "sinfo")
         return int(number)
 
+    async def test(self, flags: Sequence[str]) -> None:
+        """Have SLURM check a job's flags without submitting it; raise RefusedError in sbatch's own words."""
+        flags = [flag for flag in flags if not flag.startswith("--output=")]
+        said = await self.told("sbatch", "--test-only", "--output=/dev/null", *flags, given=b"#!/bin/sh\n")
+        if said is None:
+            raise KernelError(SILENT, "sinfo")
+
     async def look(self, job: int, name: str = "") -> Job | None:
         """Return a job as it is now, None where the controller does not answer.
 
