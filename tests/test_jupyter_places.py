@@ -408,7 +408,7 @@ def test_what_is_refused_is_told_apart(room: Room) -> None:
         room.place(), f"{TOKEN}\nX-Other: 1"
     )
     assert "has no kernelspec 'cobol' (" in room.fails(room.place(kernel="cobol"))
-    with pytest.raises(KernelError, match="has no kernelspec 'cobol'. Its kernelspecs: .*python3"):
+    with pytest.raises(KernelError, match=r"has no kernelspec 'cobol'\. Its kernelspecs: .*python3"):
         room.wait(look(room.place(kernel="cobol"), {VARIABLE: TOKEN}, ""))
     assert "can't be reached" in (said := room.fails(room.served.place(f"http://127.0.0.1:{free_port()}/")))
     assert "curl -I http://127.0.0.1" in said
