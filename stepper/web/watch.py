@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -42,14 +43,33 @@ def watch(paths: Paths, notebook: str | None) -> None:
     shelf = Shelf(paths)
     named = shelf.named(notebook, client.current_folder()) if notebook else ""
     console = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
-    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=True) as live:
-        while True:
+    interrupts = Interrupts()
+    live = Live(console=console, auto_refresh=False, transient=True)
+    with interrupts, contextlib.suppress(KeyboardInterrupt), live:
+        while not interrupts.seen:
             current = shelf.current()
             book = shelf.book(named or current) if named or current else None
             if book is not None:
                 book.look(current)
             live.update(drawn(book, console.size.height, shelf.trouble), refresh=True)
             time.sleep(LOOK_SECONDS)
+
+
+class Interrupts:
+    """Whether Ctrl-C was pressed. Python drops a KeyboardInterrupt that is raised in a finalizer."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> None:
+        self.former = signal.signal(signal.SIGINT, self._take)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self.former)
+
+    def _take(self, *_: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 def drawn(book: Book | None, height: int, trouble: str = "") -> RenderableType:
