@@ -290,7 +290,7 @@ def reused(lasting: Project) -> Iterator[Project]:
     """
     for path in (lasting.folder / "notebooks").glob("*"):
         if path.is_file() and path.suffix != ".ipynb":
-            path.unlink()
+            path.unlink(missing_ok=True)  # the daemon removes its temporary file meanwhile
     lasting.session = uuid.uuid4().hex  # what the test before left untold is not for this one
     yield lasting
     (lasting.folder / ".stepper" / "config.yaml").unlink(missing_ok=True)
