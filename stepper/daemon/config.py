@@ -46,15 +46,13 @@ def _covering(value: Any) -> bool:
     )
 
 
-NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
-FLAG = ("true or false", lambda value: isinstance(value, bool))
-# What a value must be, and the check of it.
-
-
-def _module_mode(value: object) -> bool:
+def _module_mode(value: Any) -> bool:
     return value is False or value in ("reload", "warn", "off")  # YAML reads `off` as False
 
 
+NUMBER, WHOLE = ("a number above 0", _number), ("a whole number", _whole)
+FLAG = ("true or false", lambda value: isinstance(value, bool))
+# What a value must be, and the check of it.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "cell_timeout_seconds": NUMBER,
     "max_cell_timeout_seconds": NUMBER,

@@ -31,7 +31,8 @@ class LiveKernel(Connection):
         await self._reach(seconds)
         reached = time.monotonic()
         await self._set_up(seconds)
-        log.info("kernel start: helper loaded after %.2f s", time.monotonic() - reached)
+        if self.helped:  # another language's kernel has none
+            log.info("kernel start: helper loaded after %.2f s", time.monotonic() - reached)
 
     async def _reach(self, seconds: float) -> None:
         self.channels.open()
