@@ -443,7 +443,7 @@ def test_the_daemon_ends_where_nothing_needs_it(untouched: Project) -> None:
 def test_the_log_holds_the_phases_of_a_kernels_start(untouched: Project) -> None:
     untouched.new().insert("1")
     logged = Path(untouched.paths.log).read_text()
-    phases = re.findall(r"INFO kernel start: (.*?)(?: after \d+\.\d\d s|, record .*)$", logged, re.M)
+    phases = re.findall(r"INFO kernel (?:start|connection): (.*?)(?: after \d+\.\d\d s|, record .*)$", logged, re.M)
     launched = phases.pop(1)
     assert phases == ["backend local", "shell and iopub replied", "helper loaded", "ready"], logged
     assert re.fullmatch(r"process \d+ launched", launched)

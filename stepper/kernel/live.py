@@ -32,7 +32,7 @@ class LiveKernel(Connection):
         reached = time.monotonic()
         await self._set_up(seconds)
         if self.helped:  # another language's kernel has none
-            log.info("kernel start: helper loaded after %.2f s", time.monotonic() - reached)
+            log.info("kernel connection: helper loaded after %.2f s", time.monotonic() - reached)
 
     async def _reach(self, seconds: float) -> None:
         self.channels.open()
@@ -56,7 +56,7 @@ class LiveKernel(Connection):
                 raise KernelStartFailedError(
                     f"the kernel did not answer within {seconds:.0f} s: {self.away or self.process.log}"
                 )
-        log.info("kernel start: shell and iopub replied after %.2f s", time.monotonic() - began)
+        log.info("kernel connection: shell and iopub replied after %.2f s", time.monotonic() - began)
         self.others.forget(began)
 
     async def _answers(self, inbox: Inbox) -> bool:

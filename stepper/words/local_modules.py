@@ -44,7 +44,7 @@ def _old(module: OldModule, restart: str) -> str:
     if module.why in ("syntax", "raised"):
         error = one_line(module.error, 200)
         what = f"Warning: {name} changed and could not be reloaded ({where}: {error}); {old}."
-        return f"{what} To fix this, correct {file}: the next cell reloads it. Or run: {restart}"
+        return f"{what} To fix this, correct {file}: the next cell reloads it."
     if module.why == "interrupted":
         return f"Warning: {name} changed ({file}), and its reload was interrupted: the cell did not run."
     if module.why == "autoreload":
